@@ -1,0 +1,55 @@
+# make demo   train on real data with two processes     make check  what a change must pass besides its tests
+# make test   the tests (slow ones too where CI is set)  make docs   the documentation, into site/
+#
+# On a machine with Python >= 3.11 and make, each target first makes .venv and installs what it needs, once.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# A fast run while working; everything where CI is set.
+MARKED := $(if $(CI),,-m "not slow")
+# mkdocs-material advertises its successor at every build.
+export NO_MKDOCS_2_WARNING := 1
+
+.PHONY: help demo test check docs lock clean
+
+help:
+	@sed -n '1,4s/^# \{0,1\}//p' Makefile
+
+demo: .venv/demo
+	$(BIN)/python examples/flights/make_data.py
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node=2 examples/flights/train.py
+	@echo "demo: OK (every row id was seen exactly once over the ranks, each epoch)"
+
+test: .venv/test
+	$(BIN)/python -m pytest $(MARKED)
+	@echo "tests: OK"
+
+check: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "check: OK"
+
+docs: .venv/dev
+	$(BIN)/mkdocs build --strict
+	@echo "docs: OK (open site/index.html)"
+
+# Re-resolve constraints.txt.
+lock: .venv/python
+	$(BIN)/python scripts/lock.py
+
+clean:
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis examples/flights/data
+
+# A stamp per extra: the install runs again only when its inputs change.
+.venv/demo .venv/test .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
+	@echo "installing torch-dataloader-utils[$*] into .venv (a few minutes the first time)"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$*]"
+	@touch $@
+
+.venv/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	@touch $@
