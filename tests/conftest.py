@@ -1,0 +1,67 @@
+"""What all tests share: Hypothesis profiles, and a fixture that finds what a test left behind."""
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Times depend on the machine, which others may be using: only what is wrong fails, never what is slow.
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples on every run: a red run is the change's doing.
+settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+LEAK_PATIENCE = 5.0  # seconds for threads and processes to end
+
+
+def _open_files() -> Counter[str]:
+    """How often each real file, memfd and shared segment is open here; pipes and sockets are left out.
+
+    (Pipes to the fork server and the resource tracker stay open by design. A leaked worker shows as a process.)
+    """
+    found: Counter[str] = Counter()
+    for entry in Path("/proc/self/fd").glob("*"):
+        try:
+            target = os.readlink(entry)
+        except OSError:  # closed meanwhile
+            continue
+        if target.startswith("/") and not target.startswith(("/dev/null", "/dev/tty", "/dev/pts", "/proc/", "/sys/")):
+            found[target] += 1
+    return found
+
+
+def _shared_memory() -> Counter[str]:
+    return Counter(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else Counter()
+
+
+def _in_use() -> dict[str, Counter[str]]:
+    """What this process holds that an iterator must give back."""
+    gc.collect()
+    return {
+        "threads": Counter(thread.name for thread in threading.enumerate()),
+        "processes": Counter(str(child.pid) for child in multiprocessing.active_children()),
+        "files": _open_files(),
+        "shared memory": _shared_memory(),
+    }
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fails the test if it leaves threads, worker processes, open files or shared memory behind."""
+    before = _in_use()
+    yield
+    deadline = time.monotonic() + LEAK_PATIENCE
+    while True:
+        after = _in_use()
+        left = {kind: dict(after[kind] - before[kind]) for kind in before if after[kind] - before[kind]}
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    assert not left, f"left behind: {left}"

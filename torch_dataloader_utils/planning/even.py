@@ -1,0 +1,118 @@
+"""Equal steps for ranks, and whole batches for workers: moving rows between lists, from counts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from torch_dataloader_utils.model import Piece
+from torch_dataloader_utils.planning.order import I64, Order
+from torch_dataloader_utils.seeding import derive_key, random_below
+
+
+def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, int]]:
+    """What list `number` holds after levelling: parts `(list, first, last)`, half-open row ranges of the lists before.
+
+    Each list keeps a prefix; what exceeds its target is pooled, list after list, and dealt to the lists that lack rows,
+    in order: at most `len(counts) - 1` cuts.
+
+    Args:
+        counts: rows of each list, shape [lists].
+        targets: rows each list shall hold, with the same total, shape [lists].
+        number: the list to tell about.
+    """
+    kept = np.minimum(counts, targets)
+    own = [(number, 0, int(kept[number]))] if kept[number] else []
+    dealt = np.cumsum(targets - kept)
+    stop = int(dealt[number])
+    start = stop - int(targets[number] - kept[number])
+    pool = np.cumsum(counts - kept)
+    donor = int(np.searchsorted(pool, start, side="right"))
+    while start < stop:
+        end = min(stop, int(pool[donor]))
+        shift = int(counts[donor] - pool[donor])
+        if start < end:
+            own.append((donor, start + shift, end + shift))
+        start, donor = end, donor + 1
+    return own
+
+
+def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool) -> I64:
+    """Real rows that each rank shall hold, shape [ranks].
+
+    Args:
+        even: the option.
+        counts: rows that the policy gave each rank, rows left out not among them, shape [ranks].
+        batch_rows: rows of a rank's batch.
+        deals_evenly: whether no rank has more rows than the steps of `even="pad"` hold, so that none need to move.
+    """
+    total, ranks = int(counts.sum()), len(counts)
+    if even == "drop":
+        return np.full(ranks, total // ranks, dtype=np.int64)
+    if even == "pad" and not deals_evenly:
+        cuts = np.arange(ranks + 1, dtype=np.int64) * total // ranks
+        return np.diff(cuts)
+    return counts
+
+
+def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[Order]:
+    """The `count` rows that `even="drop"` leaves out of `order`: one run in file order, or two where it wraps around.
+
+    Args:
+        order: the rows of the epoch.
+        count: rows to leave out.
+        seed: what the start of the run is drawn from; None leaves out the last rows.
+        lap: how often these rows have come round: the run moves on, so that all are left out in turn.
+    """
+    if not count:
+        return []
+    total = len(order)
+    at = total - count
+    if seed is not None:
+        at = (random_below(total, derive_key("left_out", seed)) + lap * count) % total
+    rows = order.in_file_order()
+    return [run for run in (rows.take(at, at + count), rows.take(0, at + count - total)) if len(run)]
+
+
+def total_rows(pieces: Iterable[Piece]) -> int:
+    """Rows of all pieces."""
+    return sum(map(len, pieces))
+
+
+def take(pieces: Iterable[Piece], first: int, last: int) -> list[Piece]:
+    """The rows `[first, last)` of a list of pieces; reads no further than needed."""
+    out: list[Piece] = []
+    at = 0
+    for piece in pieces:
+        if at >= last:
+            break
+        size = len(piece)
+        low, high = max(first - at, 0), min(last - at, size)
+        if low < high:
+            out.append(piece if high - low == size else piece.cut(low, high))
+        at += size
+    return out
+
+
+def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
+    """`count` rows of padding: the first rows of `pieces` (which hold some), over and over."""
+    first = [replace(piece, pad=True) for piece in take(pieces, 0, count)]
+    out = list(first)
+    missing = count - total_rows(first)
+    while missing > 0:
+        again = take(first, 0, missing)
+        out += again
+        missing -= total_rows(again)
+    return out
+
+
+def end_with(pieces: Sequence[Piece], batch_rows: int, last_batch: str, following: Iterable[Piece]) -> list[Piece]:
+    """The pieces with their last, short batch dropped, padded by their own rows, or completed by `following` ones."""
+    short = total_rows(pieces) % batch_rows
+    if not short or last_batch == "partial":
+        return list(pieces)
+    if last_batch == "drop":
+        return take(pieces, 0, total_rows(pieces) - short)
+    return [*pieces, *padding(pieces if last_batch == "pad" else following, batch_rows - short)]

@@ -1,0 +1,124 @@
+"""Strategies that make the shards of a rank themselves (`generate`)."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.model import DataFile, DataFileInfo, Piece, Shard, Split
+from torch_dataloader_utils.planning.checks import SplitChecker
+from torch_dataloader_utils.planning.even import end_with, total_rows
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.planning.spans import plan_spans
+
+
+def call_generate(
+    strategy: Any, files: Sequence[DataFile], num_workers: int, epoch: int, num_ranks: int, rank: int
+) -> tuple[list[Shard], bool]:
+    """The shards that `strategy.generate` makes for this rank, and whether it made them of all data for each rank.
+
+    A method that takes neither `num_ranks` nor `rank` is called with `(files, num_workers, epoch)`: every rank then
+    delivers all rows, which the caller should warn about.
+
+    Args:
+        strategy: an object with `generate`.
+        files: the files; the strategy sees what `DataFileInfo` tells of them.
+        num_workers: I/O workers of the rank; at most that many shards may come back (0 counts as 1).
+        epoch: the epoch.
+        num_ranks: all ranks.
+        rank: the global rank.
+
+    Raises:
+        OptionError: `generate` cannot be called so, or returned too many shards or something else.
+    """
+    workers = max(num_workers, 1)
+    seen = [_as_seen(file) for file in files]
+    name = f"{type(strategy).__name__}.generate"
+    signature = inspect.signature(strategy.generate)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((seen, workers, epoch), {"num_ranks": num_ranks, "rank": rank}),
+        ((seen, workers, epoch, num_ranks, rank), {}),
+        ((seen, workers, epoch), {}),
+    ]
+    fitting = [i for i, (args, keywords) in enumerate(calls) if _binds(signature, args, keywords)]
+    if not fitting:
+        raise OptionError(
+            f"{name}{signature}: expected generate(files, num_workers, epoch, num_ranks, rank) "
+            "or generate(files, num_workers, epoch)."
+        )
+    args, keywords = calls[fitting[0]]
+    shards = list(strategy.generate(*args, **keywords))
+    if not all(isinstance(shard, Shard) for shard in shards):
+        raise OptionError(
+            f"{name} returned {[type(shard).__name__ for shard in shards][:3]}: expected a list of Shard."
+        )
+    if len(shards) > workers:
+        raise OptionError(
+            f"{name} returned {len(shards)} shards for num_workers={workers}: expected at most {workers}."
+        )
+    return shards, fitting[0] == 2 and num_ranks > 1
+
+
+def generated_plan(
+    shards: Sequence[Shard], files: Sequence[DataFile], options: PlanOptions, epoch: int, rank: int, exact: bool
+) -> RankPlan:
+    """The plan of a rank whose shards a strategy made: delivered as given, `last_batch` applied to each worker.
+
+    Args:
+        shards: of this rank; workers without a shard are idle.
+        files: the files.
+        options: of the plan; sharding has no part in it.
+        epoch: the epoch.
+        rank: the global rank.
+        exact: whether plan rows are the rows that will be delivered.
+
+    Raises:
+        OptionError: rows outside their files or twice on this rank, or options that such shards cannot follow.
+    """
+    if options.even in ("drop", "pad") or options.last_batch == "wrap":
+        raise OptionError(
+            f"even={options.even!r}, last_batch={options.last_batch!r} with a generate strategy: its shards are "
+            "delivered as given. Use even='none', even='sync' or steps_per_epoch=n, and no last_batch='wrap'."
+        )
+    checker = SplitChecker(files, "generate")
+    located = [[part for split in shard.splits for part in checker.located(split)] for shard in shards]
+    checker.check_disjoint((split for splits in located for split in splits), complete=False)
+    pieces = _numbered(located)
+    pieces += [[] for _ in range(options.num_shards - len(shards))]
+    layouts = {file.info.path: file.layout for file in files}
+    if not exact or any(piece.rows is None for shard in pieces for piece in shard):
+        return RankPlan(epoch, rank, tuple(map(tuple, pieces)), None, None, layouts)
+    ended = [end_with(shard, options.batch_size, options.last_batch, ()) for shard in pieces]
+    steps = sum(-(-total_rows(shard) // options.batch_size) for shard in ended)
+    rows = sum(total_rows(piece for piece in shard if not piece.pad) for shard in ended)
+    return RankPlan(epoch, rank, tuple(map(tuple, ended)), steps, rows, layouts)
+
+
+def _numbered(shards: Sequence[Sequence[Split]]) -> list[list[Piece]]:
+    """A piece for each split of each shard, numbered through: the strategy need not number its splits."""
+    numbers = itertools.count()
+    return [
+        [Piece(replace(split, index=(number := next(numbers))), split.row_range, number) for split in splits]
+        for splits in shards
+    ]
+
+
+def _binds(signature: inspect.Signature, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError:
+        return False
+    return True
+
+
+def _as_seen(file: DataFile) -> DataFileInfo:
+    """The file's info with the count of the rows that a plan counts: live rows where they are known."""
+    if not file.layout.counted:
+        return file.info
+    spans = plan_spans(file.layout)
+    return replace(file.info, record_count=spans[-1][1] if spans else 0)

@@ -1,0 +1,132 @@
+"""The options that shape a plan, and the place of one rank in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_dataloader_utils.errors import OptionError, ShardingError
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.planning.order import Order
+    from torch_dataloader_utils.planning.sharding import Policy
+
+EVEN = ("none", "drop", "pad", "sync")
+LAST_BATCH = ("partial", "drop", "pad", "wrap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What shapes a plan besides the splits and the number of ranks.
+
+    Attributes:
+        batch_size: rows of a batch (B).
+        shuffle: whether splits come in another order in each epoch.
+        seed: what the orders are drawn from.
+        num_shards: I/O workers of a rank (W), at least 1.
+        assignment: how splits are given to workers: `"lpt"` (largest first to the least loaded) or `"turn"`.
+        sharding: a policy's name, or the policy.
+        stick_to_shard: `rotate` without the rotation.
+        full_rotation: `total_shards` so that every rank meets every shard.
+        shard_batches: `strided` in blocks of B rows.
+        split_batches: `strided` in blocks of B / num_ranks rows, which are then a rank's batches.
+        total_shards: `rotate` over that many shards, one per rank and epoch.
+        even: how ranks get equal steps; `"sync"` does not change a plan.
+        last_batch: what becomes of a rank's last, short batch.
+    """
+
+    batch_size: int = 1024
+    shuffle: bool = False
+    seed: int = 42
+    num_shards: int = 1
+    assignment: str = "lpt"
+    sharding: str | Policy | Callable[[Order, World], Order] = "interleave"
+    stick_to_shard: bool = False
+    full_rotation: bool = False
+    shard_batches: bool = False
+    split_batches: bool = False
+    total_shards: int | None = None
+    even: str = "none"
+    last_batch: str = "partial"
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("num_shards", 1)):
+            if getattr(self, name) < least:
+                raise OptionError(f"{name}={getattr(self, name)!r}: expected a whole number of at least {least}.")
+        for name, allowed in (("even", EVEN), ("last_batch", LAST_BATCH), ("assignment", ("lpt", "turn"))):
+            if getattr(self, name) not in allowed:
+                raise OptionError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, allowed))}.")
+        self._check_sharding()
+        if self.even != "none" and self.last_batch not in ("partial", self.even):
+            raise OptionError(
+                f"even={self.even!r} with last_batch={self.last_batch!r}: even already decides about the last batch; "
+                "leave last_batch at 'partial'."
+            )
+
+    def _check_sharding(self) -> None:
+        if self.total_shards is not None and self.total_shards < 1:
+            raise ShardingError(f"total_shards={self.total_shards!r}: expected a whole number of at least 1.")
+        for name, needed in (
+            ("total_shards", "rotate"),
+            ("stick_to_shard", "rotate"),
+            ("shard_batches", "strided"),
+            ("split_batches", "strided"),
+        ):
+            if getattr(self, name) and self.sharding != needed:
+                raise OptionError(
+                    f"{name}={getattr(self, name)!r} with sharding={self.sharding!r}: {name} belongs to "
+                    f"sharding={needed!r}."
+                )
+        if self.full_rotation and self.total_shards is None:
+            raise OptionError("full_rotation=True without total_shards: give total_shards, or use sharding='rotate'.")
+        if self.total_shards is not None and self.stick_to_shard:
+            raise OptionError("total_shards and stick_to_shard=True exclude each other: one moves on, the other stays.")
+        if self.shard_batches and self.split_batches:
+            raise OptionError("shard_batches=True and split_batches=True exclude each other: give one.")
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a plan can hold rows that are delivered again, as padding."""
+        return self.even == "pad" or self.last_batch in ("pad", "wrap")
+
+    def batch_rows(self, num_ranks: int) -> int:
+        """Rows of one batch of one rank."""
+        return self.batch_size // num_ranks if self.split_batches else self.batch_size
+
+    def check_ranks(self, num_ranks: int) -> None:
+        """Check the numbers that must fit the number of ranks.
+
+        Raises:
+            OptionError: `num_ranks` is no number of ranks.
+            ShardingError: `total_shards` or `batch_size` cannot be divided by it.
+        """
+        if num_ranks < 1:
+            raise OptionError(f"num_ranks={num_ranks!r}: expected a whole number of at least 1.")
+        if self.total_shards is not None and self.total_shards % num_ranks:
+            raise ShardingError(
+                f"total_shards={self.total_shards} with num_ranks={num_ranks}: total_shards must be a multiple of "
+                "num_ranks, so that each rank gets one shard per epoch."
+            )
+        if self.split_batches and self.batch_size % num_ranks:
+            raise ShardingError(
+                f"split_batches=True with batch_size={self.batch_size} and num_ranks={num_ranks}: batch_size must be "
+                "a multiple of num_ranks."
+            )
+
+
+@dataclass(frozen=True)
+class World:
+    """The place that a policy deals for: a rank of an epoch.
+
+    Attributes:
+        rank: the global rank, in `[0, num_ranks)`.
+        num_ranks: all ranks (R).
+        epoch: the epoch.
+        options: of the plan.
+    """
+
+    rank: int
+    num_ranks: int
+    epoch: int
+    options: PlanOptions

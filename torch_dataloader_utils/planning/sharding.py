@@ -1,0 +1,133 @@
+"""Policies: the rows of one rank, as a function of the ordered rows of the epoch.
+
+A policy takes an `Order` and a `World` (rank, ranks, epoch, options) and returns the rank's `Order`. A new one is one
+function:
+
+    def backwards(order: Order, world: World) -> Order:
+        return order.part(world.num_ranks - 1 - world.rank, world.num_ranks)
+
+    register_policy("backwards", backwards)         # or sharding=backwards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.planning.options import PlanOptions, World
+from torch_dataloader_utils.planning.order import Order
+from torch_dataloader_utils.seeding import derive_key
+
+Share = Callable[[Order, World], Order]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A function that deals rows, and what planning must know of it.
+
+    Attributes:
+        share: from the epoch's order and a rank's world to that rank's rows.
+        deals_kept: whether rows that `even="drop"` leaves out leave before it deals (else after).
+        fixed_order: whether the order it cuts is the same in all epochs.
+        complete: whether the ranks together get every row in every epoch.
+    """
+
+    share: Share
+    deals_kept: bool = True
+    fixed_order: bool = False
+    complete: bool = True
+
+
+def interleave(order: Order, world: World) -> Order:
+    """Every R-th split: `all_splits[rank::num_ranks]`."""
+    return order.every(world.rank, world.num_ranks)
+
+
+def contiguous(order: Order, world: World) -> Order:
+    """The rows `[floor(r * N / R), floor((r + 1) * N / R))`, as NVIDIA DALI cuts shards."""
+    return order.part(world.rank, world.num_ranks)
+
+
+def rotate(order: Order, world: World) -> Order:
+    """`contiguous`, moving on by one shard in each epoch (DALI's default) unless `stick_to_shard`."""
+    moved = 0 if world.options.stick_to_shard else world.epoch
+    return _inner_order(order, world, (world.rank + moved) % world.num_ranks, world.num_ranks)
+
+
+def rotate_shards(order: Order, world: World) -> Order:
+    """One of `total_shards` shards per rank and epoch (the rotation of ESPnet3)."""
+    total = world.options.total_shards or world.num_ranks
+    return _inner_order(order, world, shard_number(world), total)
+
+
+def strided(order: Order, world: World) -> Order:
+    """Every R-th row, or block of rows of one batch: `(row // block) % R == r`."""
+    options = world.options
+    block = options.batch_rows(world.num_ranks) if options.shard_batches or options.split_batches else 1
+    return order.deal(world.rank, world.num_ranks, block)
+
+
+def shard_number(world: World) -> int:
+    """Which of `total_shards` shards a rank reads: `(epoch * R + rank) % S`.
+
+    With `full_rotation`, ranks change places each time that all shards have come round, so that every rank meets every
+    shard once in S epochs.
+    """
+    ranks, rank = world.num_ranks, world.rank
+    total = world.options.total_shards or ranks
+    if world.options.full_rotation:
+        rank = (rank + world.epoch // (total // ranks)) % ranks
+    return (world.epoch * ranks + rank) % total
+
+
+def _inner_order(order: Order, world: World, number: int, shards: int) -> Order:
+    """Shard `number` of an order that is the same in all epochs; shuffled, its splits come in another order in each."""
+    shard = order.part(number, shards)
+    if not world.options.shuffle:
+        return shard
+    return shard.shuffled(derive_key("shard", world.options.seed, world.epoch, number))
+
+
+_POLICIES = {
+    "interleave": Policy(interleave, deals_kept=False),
+    "contiguous": Policy(contiguous),
+    "rotate": Policy(rotate, fixed_order=True),
+    "strided": Policy(strided),
+}
+_ROTATE_SHARDS = Policy(rotate_shards, deals_kept=False, fixed_order=True, complete=False)
+
+
+def register_policy(name: str, policy: Policy | Share) -> None:
+    """Make `sharding=name` mean this policy.
+
+    Raises:
+        OptionError: the name is taken.
+    """
+    if name in _POLICIES or name == "auto":
+        raise OptionError(f"register_policy({name!r}): the name is taken; give another one.")
+    _POLICIES[name] = policy if isinstance(policy, Policy) else Policy(policy)
+
+
+def find_policy(sharding: str | Policy | Share, options: PlanOptions) -> Policy:
+    """The policy that `sharding` (a name other than `"auto"`, a policy or a function) means under these options.
+
+    Raises:
+        OptionError: no policy has this name.
+    """
+    if isinstance(sharding, Policy):
+        return sharding
+    if not isinstance(sharding, str):
+        return Policy(sharding)
+    if sharding not in _POLICIES:
+        names = ", ".join(map(repr, ["auto", *_POLICIES]))
+        raise OptionError(f"sharding={sharding!r}: expected one of {names}, or a function (order, world) -> order.")
+    return _ROTATE_SHARDS if options.total_shards is not None else _POLICIES[sharding]
+
+
+def resolve_auto(options: PlanOptions, num_ranks: int, num_splits: int, counted: bool) -> str | Policy | Share:
+    """The sharding to use: `"auto"` is interleave with 2 splits per shard or without counts, else contiguous."""
+    if options.sharding != "auto":
+        return options.sharding
+    many = num_splits >= 2 * num_ranks * options.num_shards
+    return "interleave" if many or not counted else "contiguous"
