@@ -1,0 +1,189 @@
+import os
+from pathlib import Path
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, OptionError
+from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.sources.files import FoundFile, detect_format, find_files, partition_values
+from torch_dataloader_utils.storage import Storage
+
+
+def touch(folder: Path, *names: str, content: bytes = b"PAR1") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def found(path: object, folder: Path, **read: object) -> list[str]:
+    _, files = find_files(path, ReadOptions(**read))  # type: ignore[arg-type]
+    return [os.path.relpath(file.path, folder) for file in files]
+
+
+def test_a_folder_is_read_with_all_folders_below_sorted_by_relative_path(tmp_path: Path) -> None:
+    touch(tmp_path, "b.parquet", "a/z.parquet", "a/b/c.parquet", "a.parquet")
+    expected = ["a.parquet", "a/b/c.parquet", "a/z.parquet", "b.parquet"]
+    assert found(tmp_path, tmp_path) == expected
+    assert found(f"{tmp_path}/", tmp_path) == expected
+    assert found(f"file://{tmp_path}", tmp_path) == expected
+    assert found([str(tmp_path)], tmp_path) == expected
+
+
+def test_sizes_and_relative_paths_are_told(tmp_path: Path) -> None:
+    touch(tmp_path, "d/x.parquet", content=b"12345")
+    _, files = find_files(tmp_path / "d", ReadOptions())
+    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, "x.parquet")]
+    _, files = find_files(tmp_path / "d" / "x.parquet", ReadOptions())
+    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, f"{tmp_path}/d/x.parquet")]
+
+
+def test_entries_stay_in_the_order_given(tmp_path: Path) -> None:
+    touch(tmp_path, "b/2", "b/1", "a/4", "a/3")
+    assert found([tmp_path / "b", tmp_path / "a" / "4", tmp_path / "a" / "3"], tmp_path) == ["b/1", "b/2", "a/4", "a/3"]
+
+
+def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "d/x.parquet")
+    monkeypatch.chdir(tmp_path)
+    _, files = find_files("d", ReadOptions())
+    assert files[0].path == f"{tmp_path}/d/x.parquet"
+    assert found("d/*.parquet", tmp_path) == ["d/x.parquet"]
+    assert found("*/x.parquet", tmp_path) == ["d/x.parquet"]
+
+
+def test_hidden_files_and_folders_are_left_out_unless_named(tmp_path: Path) -> None:
+    touch(tmp_path, "x", "_SUCCESS", ".crc", "_temporary/y", ".git/z", "a/_metadata", "marker_$folder$")
+    assert found(tmp_path, tmp_path) == ["x"]
+    assert found(tmp_path / "_SUCCESS", tmp_path) == ["_SUCCESS"]
+    assert found(tmp_path / "_temporary", tmp_path) == ["_temporary/y"]
+    assert found(f"{tmp_path}/_*/*", tmp_path) == ["_temporary/y"]
+    assert found(f"{tmp_path}/*", tmp_path) == ["x"]
+
+
+def test_partition_folders_whose_key_begins_with_an_underscore_are_read(tmp_path: Path) -> None:
+    touch(tmp_path, "_day=1/x", "_day=2/y", "_other/z")
+    assert found(tmp_path, tmp_path) == ["_day=1/x", "_day=2/y"]
+
+
+def test_globs(tmp_path: Path) -> None:
+    touch(tmp_path, "a1/x.parquet", "a2/y.parquet", "a2/deep/z.parquet", "b/x.parquet", "a1/x.csv")
+    assert found(f"{tmp_path}/a*/*.parquet", tmp_path) == ["a1/x.parquet", "a2/y.parquet"]
+    assert found(f"{tmp_path}/a[2-9]/?.parquet", tmp_path) == ["a2/y.parquet"]
+    assert found(f"{tmp_path}/a2/**/*.parquet", tmp_path) == ["a2/deep/z.parquet", "a2/y.parquet"]
+    touch(tmp_path, "odd[1].parquet")
+    assert found(f"{tmp_path}/odd[1].parquet", tmp_path) == ["odd[1].parquet"]
+
+
+def test_no_files_is_an_error_that_says_what_was_there(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFoundError, match="gone: there is no such file or folder"):
+        find_files(tmp_path / "gone", ReadOptions())
+    with pytest.raises(DataNotFoundError, match=r"no data files; found nothing\."):
+        find_files(tmp_path, ReadOptions())
+    touch(tmp_path, "_SUCCESS", "_x/1", ".c")
+    with pytest.raises(DataNotFoundError, match=r"found 3 files, all hidden: \.c, _SUCCESS, _x/1"):
+        find_files(tmp_path, ReadOptions())
+    with pytest.raises(DataNotFoundError, match=r"\*\.parquet \(a glob\): no data files"):
+        find_files(f"{tmp_path}/*.parquet", ReadOptions())
+    with pytest.raises(DataNotFoundError, match="there is no folder"):
+        find_files(f"{tmp_path}/gone/*.parquet", ReadOptions())
+    touch(tmp_path, "full/x.parquet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataNotFoundError, match="empty: no data files"):
+        find_files([tmp_path / "full", tmp_path / "empty"], ReadOptions())
+
+
+def test_a_file_met_twice_is_an_error_that_names_it(tmp_path: Path) -> None:
+    touch(tmp_path, "x.parquet", "y.parquet")
+    with pytest.raises(OptionError, match=r"y\.parquet is named 2 times"):
+        find_files([tmp_path, tmp_path / "y.parquet"], ReadOptions())
+
+
+def test_entries_on_two_storages_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "x.parquet")
+    fsspec.filesystem("memory").pipe("/two/x.parquet", b"PAR1")
+    with pytest.raises(OptionError, match=r"/two/x.parquet is on another storage than .*x\.parquet"):
+        find_files([tmp_path / "x.parquet", "memory://two/x.parquet"], ReadOptions())
+
+
+@pytest.mark.parametrize("path", [[], "", None, 3, [None]])
+def test_what_is_no_path_is_refused(path: object) -> None:
+    with pytest.raises(OptionError, match="path="):
+        find_files(path, ReadOptions())  # type: ignore[arg-type]
+
+
+@given(names=st.sets(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=6), data=st.data())
+def test_the_order_is_that_of_the_names_not_that_of_the_storage(names: set[str], data: st.DataObject) -> None:
+    fs = fsspec.filesystem("memory")
+    folder = "/order"
+    if fs.exists(folder):
+        fs.rm(folder, recursive=True)
+    for name in data.draw(st.permutations(sorted(names))):
+        fs.pipe(f"{folder}/{name}", b"1")
+    _, files = find_files(f"memory:/{folder}", ReadOptions())
+    assert [file.relative for file in files] == sorted(names)
+
+
+# ----------------------------------------------------------------------------------------------------------- format
+
+
+def detected(folder: Path, name: str | None = None) -> str:
+    storage, files = find_files(folder, ReadOptions())
+    return detect_format(storage, files, name).name
+
+
+def test_the_format_is_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet", "b.PARQ", "c.snappy.pq", content=b"anything")
+    touch(tmp_path, "part-0", "part.1", content=b"PAR1...")
+    assert detected(tmp_path) == "parquet"
+
+
+def test_files_of_other_formats_are_refused_with_the_supported_ones(tmp_path: Path) -> None:
+    touch(tmp_path, "a.orc", "b.csv", content=b"ORC")
+    message = r"found 2 of no known format: .*a\.orc, .*b\.csv\. Supported: parquet \(\.parquet, \.parq, \.pq\)"
+    with pytest.raises(OptionError, match=message):
+        detected(tmp_path)
+    with pytest.raises(OptionError, match="format='orc': expected one of 'parquet'"):
+        detected(tmp_path, "orc")
+    assert detected(tmp_path, "parquet") == "parquet"
+
+
+def test_a_mixed_folder_is_an_error_that_lists_what_was_found(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet", "b.parquet")
+    touch(tmp_path, "README.md", content=b"# hello")
+    with pytest.raises(OptionError, match=r"1 of no known format: .*README\.md; 2 parquet: .*a\.parquet, .*b\.parquet"):
+        detected(tmp_path)
+
+
+def test_a_file_that_goes_away_meanwhile_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileReadError, match="gone"):
+        detect_format(Storage(), [FoundFile(f"{tmp_path}/gone", 1, "gone")], None)
+
+
+# ------------------------------------------------------------------------------------------------------- partitions
+
+
+def parsed(*relative: str, partitioning: str | None = "auto") -> list[dict[str, str | None]]:
+    return partition_values([FoundFile(f"/root/{name}", 1, name) for name in relative], partitioning)
+
+
+def test_partition_values_are_decoded() -> None:
+    values = parsed("y=2024/c=a%20b%2Fc/x", "y=2023/c=__HIVE_DEFAULT_PARTITION__/x", "c=/y=1/plain/k=v.parquet")
+    assert values == [{"y": "2024", "c": "a b/c"}, {"y": "2023", "c": None}, {"c": "", "y": "1"}]
+    assert parsed("y=1/x", partitioning=None) == [{}]
+
+
+def test_files_that_disagree_about_keys_have_no_partitions_or_are_an_error() -> None:
+    assert parsed("y=1/x", "z=1/x") == [{}, {}]
+    assert parsed("y=1/x", "x") == [{}, {}]
+    with pytest.raises(OptionError, match=r"/root/z=1/x has the keys \['z'\], but /root/y=1/x has \['y'\]"):
+        parsed("y=1/x", "z=1/x", partitioning="hive")
+
+
+def test_partitions_of_a_glob_begin_at_its_first_wildcard_and_of_a_named_file_anywhere(tmp_path: Path) -> None:
+    touch(tmp_path, "k=0/y=1/x.parquet", "k=0/y=2/x.parquet")
+    paths = [f"{tmp_path}/k=0", f"{tmp_path}/k=0/y=*/*.parquet", f"{tmp_path}/k=0/y=1/x.parquet"]
+    keys = [list(partition_values(find_files(path, ReadOptions())[1], "auto")[0]) for path in paths]
+    assert keys == [["y"], ["y"], ["k", "y"]]

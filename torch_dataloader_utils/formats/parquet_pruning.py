@@ -1,0 +1,101 @@
+"""Which row groups of a Parquet file can hold a row that a filter keeps: from the footer alone, never by a read."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from itertools import compress, product
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from torch_dataloader_utils.arrow_ops import filter_columns, holds, plain_type
+
+# (footer, schema of the file, constants) -> numbers of the row groups to read
+Keep = Callable[[pq.FileMetaData, pa.Schema, Mapping[str, Any]], frozenset[int]]
+
+# 2 ** n looks at the statistics for n columns whose NaNs the filter keeps.
+_MOST_NAN_COLUMNS = 4
+
+
+def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
+    """A function that tells which row groups can hold a matching row (it may name too many, never too few).
+
+    Columns that a file lacks are null in it. Statistics say nothing about NaNs, which match `!=` and "not" of a
+    comparison: the row groups are those kept by the statistics, or by NaN in any of the columns where that can match.
+
+    Args:
+        expression: a filter that fits `schema`.
+        schema: the schema resolved over all files.
+    """
+    needed = filter_columns(expression, schema)
+    nan_facts = _matching_nans(expression, schema, needed)
+    nan_cases = _choices(nan_facts)
+
+    def keep(footer: pq.FileMetaData, file_schema: pa.Schema, constants: Mapping[str, Any]) -> frozenset[int]:
+        absent = {name: None for name in needed if name not in file_schema.names}
+        known = {name: value for name, value in {**absent, **constants}.items() if name in needed}
+        comparable = all(
+            name in known or _same_order(schema.field(name).type, file_schema.field(name).type) for name in needed
+        )
+        if not comparable or len(nan_facts) > _MOST_NAN_COLUMNS:
+            return frozenset(range(footer.num_row_groups))
+        buffer = _footer_buffer(footer)
+        facts = [_equals(pc.field(name), value, schema.field(name).type) for name, value in known.items()]
+        kept = (_subset(buffer, expression, schema, [*facts, *case]) for case in nan_cases)
+        return frozenset().union(*kept)
+
+    return keep
+
+
+def _same_order(kind: pa.DataType, file_kind: pa.DataType) -> bool:
+    """Whether the file's statistics mean the same in the resolved type."""
+    return holds(plain_type(kind), plain_type(file_kind))
+
+
+def _equals(field: pc.Expression, value: Any, kind: pa.DataType) -> pc.Expression:
+    return field.is_null() if value is None else field == pa.scalar(value, plain_type(kind))
+
+
+def _subset(buffer: pa.Buffer, expression: pc.Expression, schema: pa.Schema, facts: list[pc.Expression]) -> set[int]:
+    """Numbers of the row groups that `facts` and the statistics in the footer leave in question."""
+    certain = reduce(operator.and_, facts, pc.scalar(True))
+    fragment = ds.ParquetFileFormat().make_fragment(buffer, partition_expression=certain)
+    return {group.id for group in fragment.subset(expression, schema=schema).row_groups}
+
+
+def _footer_buffer(footer: pq.FileMetaData) -> pa.Buffer:
+    """A Parquet file that has a footer and nothing else: fragments read it without the real file."""
+    sink = pa.BufferOutputStream()
+    footer.write_metadata_file(sink)
+    return sink.getvalue()
+
+
+def _matching_nans(expression: pc.Expression, schema: pa.Schema, needed: tuple[str, ...]) -> list[pc.Expression]:
+    """One fact "is NaN" per float column for which a row that has a NaN there can match."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"": [0]}), sink, write_statistics=False)  # a file that tells nothing
+    facts = (fact for name in needed for fact in _nan_facts((name,), schema.field(name).type))
+    return [fact for fact in facts if _subset(sink.getvalue(), expression, schema, [fact])]
+
+
+def _choices(facts: list[pc.Expression]) -> list[list[pc.Expression]]:
+    """All sublists: which of the columns are NaN at once."""
+    if len(facts) > _MOST_NAN_COLUMNS:
+        return []
+    return [list(compress(facts, taken)) for taken in product((False, True), repeat=len(facts))]
+
+
+def _nan_facts(path: tuple[str, ...], kind: pa.DataType) -> Iterator[pc.Expression]:
+    """One fact "is NaN" per float in a column or its structs."""
+    if pt.is_floating(kind):
+        yield pc.field(*path) == pa.scalar(math.nan, kind)
+    elif pt.is_struct(kind):
+        for field in kind:
+            yield from _nan_facts((*path, field.name), field.type)

@@ -1,0 +1,1 @@
+"""Where splits come from: files now, table snapshots through the same types."""

@@ -1,0 +1,182 @@
+"""From paths to data files: folders, globs and single files, their order, their format and their hive partitions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import has_magic
+from pathlib import PurePosixPath
+from typing import TypeAlias
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+from fsspec.utils import glob_translate
+
+from torch_dataloader_utils.errors import DataNotFoundError, OptionError
+from torch_dataloader_utils.formats import FORMATS, Format, format_named
+from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.storage import Storage, naming, open_storage, printable
+
+AnyPath: TypeAlias = "str | os.PathLike[str]"
+
+_SHOWN = 5  # names listed in an error
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that was found.
+
+    Attributes:
+        path: as the storage names it.
+        size: bytes (0 where the storage does not tell).
+        relative: its path below the folder, or below the part of the glob before the first wildcard; the whole path
+            of a file that was named itself. Order and partitions come from it.
+    """
+
+    path: str
+    size: int
+    relative: str
+
+
+def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[FoundFile]]:
+    """The storage and the files at `path`, sorted by relative path within each entry, entries in the order given.
+
+    An entry is a file, a folder (read with all folders below) or a glob (`*`, `?`, `[...]`, and `**` for any depth).
+    Files and folders whose names begin with `.` or `_` are left out, unless the entry names them or they are
+    partition folders such as `_day=1`; so are the folder markers of object stores.
+
+    Raises:
+        DataNotFoundError: an entry has no file: says what was there instead.
+        OptionError: no entry, entries on several storages, or a file that two entries share.
+    """
+    entries = [path] if isinstance(path, (str, os.PathLike)) else path
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise OptionError(f"path={path!r}: expected a path or URL, or a list with at least one.")
+    opened = [open_storage(entry, read.storage_options, read.filesystem) for entry in entries]
+    storage = opened[0][0]
+    for other, inner in opened[1:]:
+        if other != storage:
+            raise OptionError(f"path: {printable(inner)} is on another storage than {printable(opened[0][1])}.")
+    found = [file for _, inner in opened for file in _expand(storage, inner)]
+    for twice, times in Counter(file.path for file in found).items():
+        if times > 1:
+            raise OptionError(f"path: {printable(twice)} is named {times} times: every row would be read as often.")
+    return storage, found
+
+
+def _expand(storage: Storage, entry: str) -> list[FoundFile]:
+    """The files of one entry."""
+    there = storage.look(entry)
+    if there.type == pafs.FileType.File:
+        return [FoundFile(entry, there.size or 0, entry)]
+    if there.type == pafs.FileType.Directory:
+        return _visible(storage.find(entry), entry, "", printable(entry))
+    if not has_magic(entry):
+        raise DataNotFoundError(f"{printable(entry)}: there is no such file or folder.")
+    return _glob(storage, entry)
+
+
+def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
+    parts = pattern.split("/")
+    fixed = next(i for i, part in enumerate(parts) if has_magic(part))
+    folder = "/".join(parts[:fixed]) or ("/" if fixed else "")
+    if storage.look(folder or ".").type != pafs.FileType.Directory:
+        raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
+    matches = re.compile(glob_translate(pattern)).match
+    files = [file for file in storage.find(folder, recursive=fixed < len(parts) - 1) if matches(file[0])]
+    wanted = "".join({part[0] for part in parts[fixed:] if part})
+    return _visible(files, folder, wanted, f"{printable(pattern)} (a glob)")
+
+
+def _visible(files: list[tuple[str, int]], folder: str, wanted: str, entry: str) -> list[FoundFile]:
+    """The files that are not hidden (first characters in `wanted` do not hide), sorted by relative path."""
+    base = folder.rstrip("/") + "/" if folder else ""
+    named = [FoundFile(path, size, path.removeprefix(base)) for path, size in files]
+    found = [file for file in named if not _hidden(file.relative, wanted)]
+    if not found:
+        instead = f"{len(named)} files, all hidden: {_listed([f.relative for f in named])}" if named else "nothing"
+        raise DataNotFoundError(f"{entry}: no data files; found {instead}.")
+    return sorted(found, key=lambda file: file.relative)
+
+
+def _hidden(relative: str, wanted: str) -> bool:
+    *folders, name = relative.split("/")
+    names = [name, *(folder for folder in folders if not (folder.startswith("_") and "=" in folder))]
+    marked = any(part[:1] in (".", "_") and part[0] not in wanted for part in names if part)
+    return marked or name.endswith("_$folder$")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(printable, names[:_SHOWN])) + more
+
+
+# ----------------------------------------------------------------------------------------------------------- format
+
+
+def detect_format(storage: Storage, files: Sequence[FoundFile], name: str | None) -> Format:
+    """The format of all files: the one called `name`, else by suffix, else by first bytes.
+
+    Raises:
+        OptionError: unknown format or file, or files of several formats: lists what was found.
+    """
+    if name is not None:
+        return format_named(name)
+    kinds: dict[str | None, list[str]] = {}
+    for file in files:
+        kinds.setdefault(_format_of(storage, file), []).append(file.path)
+    kind = next(iter(kinds))
+    if kind is not None and len(kinds) == 1:
+        return format_named(kind)
+    known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in FORMATS.values())
+    listed = "; ".join(
+        f"{len(paths)} {kind or 'of no known format'}: {_listed(paths)}" for kind, paths in kinds.items()
+    )
+    raise OptionError(
+        f"expected files of one supported format, found {listed}. Supported: {known}. "
+        "Name the files by a glob such as 'folder/*.parquet', or give format=."
+    )
+
+
+def _format_of(storage: Storage, file: FoundFile) -> str | None:
+    suffix = PurePosixPath(file.path.partition("?")[0]).suffix.lower()
+    for entry in FORMATS.values():
+        if suffix in entry.suffixes:
+            return entry.name
+    with naming(file.path), storage.open(file.path) as source:
+        start = source.read(max(len(entry.magic) for entry in FORMATS.values()))
+    return next((entry.name for entry in FORMATS.values() if entry.magic and start.startswith(entry.magic)), None)
+
+
+# ------------------------------------------------------------------------------------------------------- partitions
+
+
+def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> list[dict[str, str | None]]:
+    """The values of `key=value` folders per file, as decoded text or None for hive's null.
+
+    "auto" gives values where all files share the same keys, and none at all where they do not.
+
+    Raises:
+        OptionError: partitioning="hive", and the files disagree about the keys: names one.
+    """
+    if partitioning is None:
+        return [{} for _ in files]
+    values = [_keys_of(file.relative) for file in files]
+    for file, found in zip(files, values, strict=True):
+        if found.keys() != values[0].keys():
+            if partitioning == "auto":
+                return [{} for _ in files]
+            raise OptionError(
+                f"partitioning='hive': {printable(file.path)} has the keys {list(found)}, but "
+                f"{printable(files[0].path)} has {list(values[0])}. All files must share them."
+            )
+    return values
+
+
+def _keys_of(relative: str) -> dict[str, str | None]:
+    pairs = (folder.partition("=") for folder in relative.split("/")[:-1])
+    return {unquote(key): None if value == _NULL else unquote(value) for key, equals, value in pairs if key and equals}

@@ -1,0 +1,223 @@
+"""The manifest: every file with its layout, one schema over all, and nothing that a filter rules out at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils.arrow_ops import as_expression, check_schema, resolve_schema
+from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
+from torch_dataloader_utils.formats import Format, checked_options
+from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
+from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.sources.files import (
+    AnyPath,
+    FoundFile,
+    detect_format,
+    find_files,
+    partition_values,
+)
+from torch_dataloader_utils.storage import Storage, printable
+
+_REMOTE_FOOTERS = 32  # read at once: waiting, not computing
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """How much the filter ruled out before reading: counts before and after it."""
+
+    files_before: int
+    files_after: int
+    segments_before: int
+    segments_after: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is read; picklable.
+
+    Attributes:
+        files: those with segments to read, in order.
+        schema: one type per column over all files; columns that come from folder names alone are the last.
+        partition_names: columns that come from folder names (their values are in `DataFile.partition`).
+        storage: where the files are.
+        format: name of their format.
+        pruned: what the filter ruled out.
+        file_count: files found, empty and pruned ones included.
+        total_rows_before_filter: physical rows of all files.
+        null_evidence: columns (nested ones as `parent.child`) that hold nulls for certain, each with a file's path.
+    """
+
+    files: tuple[DataFile, ...]
+    schema: pa.Schema
+    partition_names: tuple[str, ...]
+    storage: Storage
+    format: str
+    pruned: Pruned
+    file_count: int
+    total_rows_before_filter: int
+    null_evidence: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Footer:
+    """One file as its footer and its path tell."""
+
+    file: FoundFile
+    layout: FileLayout
+    schema: pa.Schema
+    texts: Mapping[str, str | None]
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows or 0 for segment in self.layout.segments)
+
+
+def build_manifest(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> Manifest:
+    """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
+
+    Raises:
+        DataNotFoundError: there are no data files.
+        FileReadError: a file is not of the format, or damaged: names it.
+        SchemaMismatchError: the files' columns do not fit together.
+        ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
+        OptionError: files of no or several formats, or a filter that cannot work.
+    """
+    storage, found = find_files(path, read)
+    form = detect_format(storage, found, read.format)
+    footers = _read_footers(form, storage, found, read)
+    schema, partition_names = _schema(footers, read)
+    before = [_data_file(footer, schema, partition_names) for footer in footers]
+    after = _prune(form, footers, before, schema, read.filters)
+    return Manifest(
+        files=tuple(file for file in after if file.layout.segments),
+        schema=schema,
+        partition_names=partition_names,
+        storage=storage,
+        format=form.name,
+        pruned=_pruned(before, after),
+        file_count=len(found),
+        total_rows_before_filter=sum(footer.rows for footer in footers),
+        null_evidence=_null_evidence(form, footers, after, schema),
+    )
+
+
+def _read_footers(form: Format, storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> list[_Footer]:
+    options = checked_options(form, read.format_options)
+    texts = partition_values(found, read.partitioning)
+
+    def footer(file: FoundFile, values: Mapping[str, str | None]) -> _Footer:
+        layout, schema = form.layout(DataFileInfo(file.path, file.size), storage, options)
+        return _Footer(file, layout, schema, values)
+
+    most = min(len(found), os.cpu_count() or 1 if storage.local else _REMOTE_FOOTERS)
+    with ThreadPoolExecutor(most, thread_name_prefix="footers") as pool:
+        return list(pool.map(footer, found, texts))
+
+
+def _data_file(footer: _Footer, schema: pa.Schema, partition_names: Sequence[str]) -> DataFile:
+    rows = footer.rows if footer.layout.known else None
+    values = tuple((name, _typed(footer.texts[name], schema.field(name), footer.file.path)) for name in partition_names)
+    return DataFile(DataFileInfo(footer.file.path, footer.file.size, rows), footer.layout, values)
+
+
+# ----------------------------------------------------------------------------------------------------------- schema
+
+
+def _schema(footers: Sequence[_Footer], read: ReadOptions) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The schema over all files, and which of its columns come from folder names.
+
+    A folder's value takes precedence over a column of that name in the files, whose type and place it then takes.
+    """
+    files = [(printable(footer.file.path), footer.schema) for footer in footers]
+    keys = list(footers[0].texts)
+    if read.schema is not None:
+        schema = check_schema(read.schema, files)
+        _reject_unknown(schema, {*keys, *(name for _, found in files for name in found.names)})
+        return schema, tuple(key for key in keys if key in schema.names)
+    schema = resolve_schema(files)
+    for key in keys:
+        if key not in schema.names:
+            schema = schema.append(pa.field(key, _partition_type([footer.texts[key] for footer in footers])))
+    return schema, tuple(keys)
+
+
+def _reject_unknown(schema: pa.Schema, known: set[str]) -> None:
+    for name in schema.names:
+        if name not in known:
+            raise ColumnNotFoundError(f"schema= has a column {name!r} that no file has: there are {sorted(known)}.")
+
+
+def _partition_type(texts: Iterable[str | None]) -> pa.DataType:
+    """int32 or int64 where all values are whole numbers that fit, else string (as pyarrow and Spark infer)."""
+    numbers = []
+    for text in texts:
+        if text is None:
+            continue
+        if not re.fullmatch(r"-?[0-9]{1,19}", text):
+            return pa.string()
+        numbers.append(int(text))
+    bits = max((number if number >= 0 else ~number).bit_length() for number in numbers) if numbers else 64
+    return pa.string() if bits > 63 or not numbers else pa.int64() if bits > 31 else pa.int32()
+
+
+def _typed(text: str | None, column: pa.Field, path: str) -> Any:
+    """The value of a folder's text in its column's type.
+
+    Raises:
+        SchemaMismatchError: it has none.
+    """
+    try:
+        return pa.scalar(text, pa.string()).cast(column.type).as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(
+            f"{printable(path)}: the folder {column.name}={text} has no value for a column of type {column.type}. "
+            "Pass partitioning=None to ignore folder names, or schema= with another type."
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------------------- pruning
+
+
+def _prune(
+    form: Format, footers: Sequence[_Footer], files: Sequence[DataFile], schema: pa.Schema, filters: Any
+) -> list[DataFile]:
+    """The files with the segments in which a row can match; some may have none left."""
+    expression = as_expression(filters, schema)
+    if expression is None:
+        return list(files)
+    prune = form.pruner(expression, schema)
+    return [
+        replace(file, layout=prune(file.layout, footer.schema, dict(file.partition)))
+        for file, footer in zip(files, footers, strict=True)
+    ]
+
+
+def _pruned(before: Sequence[DataFile], after: Sequence[DataFile]) -> Pruned:
+    def counts(files: Sequence[DataFile]) -> tuple[int, int]:
+        return sum(bool(file.layout.segments) for file in files), sum(len(file.layout.segments) for file in files)
+
+    (files_before, segments_before), (files_after, segments_after) = counts(before), counts(after)
+    return Pruned(files_before, files_after, segments_before, segments_after)
+
+
+def _null_evidence(
+    form: Format, footers: Sequence[_Footer], files: Sequence[DataFile], schema: pa.Schema
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for footer, file in zip(footers, files, strict=True):
+        if not file.layout.segments:
+            continue
+        constants = dict(file.partition)
+        absent = {name for name in schema.names if name not in footer.schema.names and name not in constants}
+        empty = {name for name, value in constants.items() if value is None}
+        in_file = {name for name in form.null_columns(file.layout) if name not in constants}
+        for name in sorted(absent | empty | in_file):
+            found.setdefault(name, file.info.path)
+    return found
