@@ -1,0 +1,224 @@
+"""What the schema alone shows to be wrong is an error where the loader is made; and what the schema report says."""
+
+import datetime as dt
+import decimal
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.reading.convert import build_converter
+
+SCHEMA = pa.schema(
+    {
+        "i": pa.int64(),
+        "b": pa.bool_(),
+        "f": pa.float32(),
+        "d": pa.date32(),
+        "ts": pa.timestamp("ms", "UTC"),
+        "dec": pa.decimal128(38, 2),
+        "s": pa.string(),
+        "bin": pa.binary(),
+        "l": pa.list_(pa.int8()),
+        "v": pa.list_(pa.float32(), 4),
+        "st": pa.struct([("a", pa.int64()), ("s", pa.string())]),
+        "m": pa.map_(pa.string(), pa.int8()),
+    }
+)
+PLAIN = pa.schema([field for field in SCHEMA if field.name not in ("m", "dec")])
+
+
+def build(output_format="torch", schema=SCHEMA, **options):
+    return build_converter(schema, ConvertOptions(**options), output_format)
+
+
+@pytest.mark.parametrize("output_format", ["torch", "numpy", "arrow", "dict"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtypes": {"nope": "float32"}},
+        {"nulls": {"st": "mask"}},
+        {"fill_values": {"nope": 1}, "nulls": "fill"},
+        {"strings": {"nope": "bytes"}},
+        {"stack": {"x": ["i", "nope"]}},
+    ],
+)
+def test_an_unknown_column_is_named_with_those_there_are(options, output_format):
+    with pytest.raises(OptionError, match=r"'(nope|st)': expected .*'i', 'b', .*'st.a', 'st.s', 'm'\]"):
+        build(output_format, **options)
+
+
+@pytest.mark.parametrize(
+    "given", ["bfloat16", "torch.bfloat16", "complex64", "float128", ">f4", "S3", "what", None, 7, dict]
+)
+def test_unknown_dtypes(given):
+    with pytest.raises(OptionError, match=r"dtypes=.*'f'.*expected one of bool, int8,"):
+        build(dtypes={"f": given})
+
+
+@pytest.mark.parametrize("column", ["s", "bin", "st.s", "m"])
+def test_dtypes_are_for_numbers(column):
+    with pytest.raises(OptionError, match=f"dtypes names '{column}' of type .*: expected a column of numbers"):
+        build(dtypes={column: "float32"})
+
+
+@pytest.mark.parametrize("column", ["i", "l", "m"])
+def test_strings_are_for_strings(column):
+    with pytest.raises(OptionError, match=f"strings names '{column}'"):
+        build(strings={column: "bytes"})
+
+
+def test_strict_types_name_the_column():
+    with pytest.raises(UnsupportedTypeError, match=r"'m' of type map<string, int8.*strict_types=True"):
+        build(strict_types=True)
+    assert build(schema=PLAIN, strict_types=True).converts
+    assert not build("arrow", strict_types=True).converts
+
+
+@pytest.mark.parametrize("type_", [pa.decimal128(19, 2), pa.list_(pa.decimal128(19, 2))])
+def test_scaled_decimals_have_at_most_18_digits(type_):
+    schema = pa.schema([("price", type_)])
+    with pytest.raises(UnsupportedTypeError, match=r"'price' of type decimal128\(19, 2\): int64 holds 18 digits"):
+        build(schema=schema, decimals="scaled")
+    assert build("dict", schema=schema, decimals="scaled").keys == ("price",)
+
+
+FITS = [
+    ("i", 5, 5),
+    ("i", 5.0, 5),
+    ("i", np.int8(5), 5),
+    ("i", -(2**63), -(2**63)),
+    ("b", True, True),
+    ("b", 1, True),
+    ("f", 0.1, np.float32(0.1)),
+    ("f", math.inf, math.inf),
+    ("d", 3, 3),
+    ("d", dt.date(1970, 1, 4), 3),
+    ("ts", dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 1000),
+    ("dec", decimal.Decimal("1.5"), 1.5),
+    ("l", -128, -128),
+    ("v", 0, 0.0),
+    ("st.a", 1, 1),
+]
+FITS_NOT = [
+    ("i", 5.5), ("i", 2**63), ("i", "5"), ("i", None), ("i", math.nan), ("i", math.inf), ("i", [1]),
+    ("b", 2), ("b", "yes"), ("f", 1e39), ("f", "x"), ("f", 1j), ("d", 2**31), ("d", "soon"), ("d", dt.timedelta(1)),
+    ("l", 128), ("l", [1]), ("s", 5), ("s", b"x"), ("bin", "x"), ("m", 1), ("m", []), ("f", 10**400),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "value", "expected"), FITS)
+def test_fill_values_that_fit(column, value, expected):
+    converter = build(nulls={column: "fill"}, fill_values={column: value})
+    plan = next(plan for plan in converter.plans if plan.key == column)
+    assert plan.leaf.element.blank == expected
+    assert plan.leaf.element.blank.dtype == plan.leaf.element.dtype
+
+
+@pytest.mark.parametrize(("column", "value"), FITS_NOT)
+def test_fill_values_that_do_not_fit(column, value):
+    with pytest.raises(OptionError, match=f"fill_values.*'{column}'"):
+        build(nulls={column: "fill"}, fill_values={column: value})
+
+
+def test_a_fill_value_fits_the_dtype_asked_for():
+    options = {"nulls": {"i": "fill"}, "fill_values": {"i": 300}}
+    assert build(**options)
+    with pytest.raises(OptionError, match="expected a value that fits int8"):
+        build(**options, dtypes={"i": "int8"})
+    assert build(nulls={"i": "fill"}, fill_values={"i": 0.5}, dtypes={"i": "float32"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nulls": "fill"},
+        {"nulls": "fill", "fill_values": {}},
+        {"nulls": {"i": "fill"}},
+        {"nulls": {"i": "fill", "b": "fill"}, "fill_values": {"i": 0}},
+        {"fill_values": {"i": 0}},
+        {"nulls": {"i": "mask"}, "fill_values": {"i": 0}},
+        {"nulls": "drop", "fill_values": {"f": 0}},
+    ],
+)
+def test_fill_and_fill_values_go_together(options):
+    with pytest.raises(OptionError, match="fill_values"):
+        build(**options)
+
+
+def policies(**options):
+    return {plan.key: plan.nulls for plan in build(schema=PLAIN, **options).plans}
+
+
+def test_one_word_is_for_columns_without_a_null_of_their_own():
+    own = dict.fromkeys(["f", "s", "bin", "v", "st.s"], "own")
+    for word in ("error", "mask", "drop"):
+        assert policies(nulls=word) == dict.fromkeys(["i", "b", "d", "ts", "l", "st.a"], word) | own
+    assert policies(nulls="mask", strings="bytes")["s"] == "mask"
+    assert policies(nulls="mask", dtypes={"i": "float32", "f": "int8"}) == policies(nulls="mask") | {
+        "i": "own",
+        "f": "mask",
+    }
+
+
+def test_columns_are_named_in_a_dict_or_by_a_fill_value():
+    assert policies(nulls={"f": "drop"}) == policies() | {"f": "drop"}
+    assert policies(nulls={"f": "error"}) == policies() | {"f": "error"}
+    assert policies(nulls="fill", fill_values={"f": 0, "i": 0}) == policies() | {"f": "fill", "i": "fill"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        ({"a.b": pa.int8(), "a": pa.struct([("b", pa.int8())])}, {}),
+        ({"x": pa.int8(), "x_valid": pa.bool_()}, {"nulls": "mask"}),
+        ({"x": pa.int8(), "y": pa.int8()}, {"stack": {"x": ["y"]}}),
+        ({"x": pa.int8(), "y": pa.int8()}, {"stack": {"x_valid": ["x"]}, "nulls": {"x": "mask"}}),
+    ],
+)
+def test_output_keys_are_unique(schema, options):
+    with pytest.raises(OptionError, match=r"'.*' would occur twice"):
+        build(schema=pa.schema(schema), **options)
+    assert build("arrow", schema=pa.schema(schema), **options).keys == tuple(schema)
+
+
+@pytest.mark.parametrize("sources", [[], "i", ["i", "b"], ["s"], ["v"], ["l"], ["i", "f"]])
+def test_a_stack_is_of_numbers_of_one_dtype(sources):
+    with pytest.raises(OptionError, match="stack="):
+        build(stack={"x": sources})
+
+
+def test_a_stack_takes_the_place_of_its_first_source():
+    converter = build(schema=PLAIN, stack={"x": ["st.a", "i"], "y": ["f"], "i": ["ts", "i"]})
+    assert converter.keys == ("x", "i", "b", "y", "d", "s", "bin", "l", "v", "st.s")
+    assert build(schema=PLAIN, stack={"x": ["i", "f"]}, dtypes={"i": "float32"}).keys[0] == "x"
+
+
+def test_columns_whose_nulls_footers_can_prove():
+    converter = build(schema=PLAIN, nulls={"b": "mask"}, strings={"bin": "bytes"})
+    assert converter.null_error_columns == {"i", "d", "ts", "bin", "st.a"}
+    message = converter.null_message("st.a", "part-0.parquet")
+    assert message.startswith(
+        "column 'st.a' has a null in part-0.parquet: int64 (dense) has no null. Use nulls={'st.a': "
+    )
+
+
+def test_the_report():
+    schema = pa.schema([("dec", pa.decimal128(9, 2)), *PLAIN])
+    report = build(schema=schema, decimals="scaled", nulls={"b": "mask"}, stack={"x": ["i", "st.a"]}).report()
+    assert list(report) == ["dec", "x", "b", "b_valid", "f", "d", "ts", "s", "bin", "l", "v", "st.s"]
+    dense = {"kind": "dense", "shape": "[B]"}
+    assert report["dec"] == {"arrow": "decimal128(9, 2)", "dtype": "int64", "nulls": "error", "scale": 2} | dense
+    assert report["ts"]["unit"] == "ms"
+    assert report["ts"]["timezone"] == "UTC"
+    assert report["d"] == {"arrow": "date32[day]", "dtype": "int32", "nulls": "error", "unit": "day"} | dense
+    assert report["x"]["shape"] == "[B, 2]"
+    assert report["x"]["stacked"] == ["i", "st.a"]
+    assert report["b_valid"] == {"dtype": "bool"} | dense
+    assert report["v"]["shape"] == "[B, 4]"
+    assert (report["l"]["kind"], report["l"]["dtype"]) == ("ragged", "int8")
+    assert (report["s"]["dtype"], report["bin"]["dtype"]) == ("str", "bytes")
+    assert build("arrow").report()["ts"] == {"arrow": "timestamp[ms, tz=UTC]"}

@@ -1,0 +1,260 @@
+"""A decoded block to converted columns: decided once from the schema, then without work per row where memory allows.
+
+`build_converter` is called where the loader is made, `Converter.convert` once per block by whoever decodes; batches
+are slices of what it returns. Blocks of `output_format="arrow"` and `"dict"` are not converted but made `compact`:
+there the options are checked alike and have no effect, except that `nulls="drop"` still drops rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import NullValueError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.reading.columns import Array, Column, Dense
+from torch_dataloader_utils.reading.convert_buffers import origin_of
+from torch_dataloader_utils.reading.convert_leaves import ScalarLeaf, TextLeaf
+from torch_dataloader_utils.reading.convert_plan import ColumnPlan, column_plans
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """How every block of one schema becomes columns; picklable.
+
+    Attributes:
+        plans: one per leaf of the schema.
+        stacks: target key -> source keys, each [n] of one dtype, that become [n, k].
+        keys: the output keys, in order.
+        converts: False where blocks stay Arrow tables (`output_format` "arrow" and "dict").
+    """
+
+    plans: tuple[ColumnPlan, ...]
+    stacks: Mapping[str, tuple[str, ...]]
+    keys: tuple[str, ...]
+    converts: bool = True
+
+    @property
+    def drop_columns(self) -> tuple[str, ...]:
+        """The table's columns whose null rows are dropped (`nulls="drop"`), together with the filter."""
+        return tuple(dict.fromkeys(plan.column for plan in self.plans if plan.nulls == "drop"))
+
+    @property
+    def null_error_columns(self) -> frozenset[str]:
+        """The keys where one null is an error and a footer's null count proves it (not so for lists)."""
+        return frozenset(
+            plan.key
+            for plan in self.plans
+            if self.converts and plan.nulls == "error" and isinstance(plan.leaf, (ScalarLeaf, TextLeaf))
+        )
+
+    def null_message(self, key: str, where: str) -> str:
+        """What the error says of a null in column `key`, somewhere in `where`."""
+        return _null_message(next(plan for plan in self.plans if plan.key == key), where)
+
+    def null_mask(self, table: pa.Table) -> pa.Array | None:
+        """The rows that `nulls="drop"` keeps, Arrow bools [n], or None for all; of the table before `transform`."""
+        found: Array | None = None
+        for plan in self.plans:
+            valid = _valid(plan, table) if plan.nulls == "drop" else None
+            if valid is not None:
+                found = valid if found is None else found & valid
+        return None if found is None else pa.array(found)
+
+    def convert(self, table: pa.Table, owned: bool | frozenset[int], where: str) -> dict[str, Column]:
+        """The rows of `table` as columns, by key in the order of `keys`.
+
+        Args:
+            table: of the schema that the converter was built for.
+            owned: True when every buffer of `table` is nobody else's, so that a batch may be a view of it (and
+                nulls be written over); False when none is; else the addresses of those that are.
+            where: names the rows in errors, such as "file x.parquet, row groups 3-4".
+
+        Raises:
+            NullValueError: a null in a column without a null of its own, whose policy is not to mask or fill it.
+            SchemaMismatchError: a column is of another type.
+            OptionError: a value does not fit the dtype that `dtypes=` asks for.
+        """
+        origin = origin_of(table, owned, where)
+        found: dict[str, Column] = {}
+        for plan in self.plans:
+            _check_type(plan, table, where)
+            column, valid = plan.leaf.convert(plan.chunks_of(table.column(plan.column)), origin)
+            if valid is not None and plan.nulls in ("error", "drop"):
+                row = int(np.argmin(valid))
+                raise NullValueError(_null_message(plan, f"{where}, at row {row} of the {len(valid)} rows read"))
+            found[plan.key] = column
+            if plan.nulls == "mask":
+                found[plan.mask_key] = Dense(np.ones(len(column), np.bool_) if valid is None else valid)
+        stacked = {target: _stack([found[key] for key in keys]) for target, keys in self.stacks.items()}
+        found |= stacked  # only now: a target may have the name of one of its sources
+        return {key: found[key] for key in self.keys}
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """Key -> Arrow type, kind, dtype, shape, null policy and where there is one unit, timezone and scale."""
+        if not self.converts:
+            return {plan.column: {"arrow": str(plan.column_type)} for plan in self.plans}
+        found: dict[str, dict[str, Any]] = {}
+        for plan in self.plans:
+            found[plan.key] = _report(plan)
+            if plan.nulls == "mask":
+                found[plan.mask_key] = {"kind": "dense", "dtype": "bool", "shape": "[B]"}
+        stacked = {
+            target: {**found[keys[0]], "shape": f"[B, {len(keys)}]", "stacked": list(keys)}
+            for target, keys in self.stacks.items()
+        }
+        found |= stacked
+        return {key: found[key] for key in self.keys}
+
+
+def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: str) -> Converter:
+    """The converter for blocks of `schema`.
+
+    Raises:
+        OptionError: an option names a column that is not there, or asks of one what it cannot give; keys clash.
+        UnsupportedTypeError: a type has no tensor (`strict_types=True`), or not the one asked for.
+    """
+    converts = output_format in ("torch", "numpy")
+    if not converts:  # any type can stay as it is
+        options = replace(options, strict_types=False, decimals="float64")
+    plans = column_plans(schema, options)
+    stacks = {target: _check_stack(target, sources, plans) for target, sources in (options.stack or {}).items()}
+    if not converts:
+        _check_unique(schema.names)
+        return Converter(plans, {}, tuple(schema.names), converts=False)
+    keys = [key for plan in plans for key in ([plan.key, plan.mask_key] if plan.nulls == "mask" else [plan.key])]
+    _check_unique(keys)
+    keys = _stacked_keys(keys, stacks)
+    _check_unique(keys)
+    return Converter(plans, stacks, tuple(keys))
+
+
+def compact(table: pa.Table) -> pa.RecordBatch:
+    """The rows as one record batch whose buffers hold nothing else; copies only what is chunked or sliced."""
+    arrays = [_compact_column(column) for column in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def _compact_column(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        chunk = column.chunk(0)
+        if chunk.get_total_buffer_size() <= chunk.nbytes + 1024:  # bytes of padding, not worth a copy
+            return chunk
+    chunks = column.chunks or [pa.array([], column.type)]
+    return pa.concat_arrays(chunks)
+
+
+def _stack(columns: Sequence[Column]) -> Dense:
+    """The columns, each [n] of one dtype, side by side: [n, k]."""
+    return Dense(np.stack([column.array for column in columns if isinstance(column, Dense)], axis=1))
+
+
+def _valid(plan: ColumnPlan, table: pa.Table) -> Array | None:
+    """Where the plan's rows are not null, as far as `transform`, which comes later, leaves the column as it is."""
+    column = _find(table, plan.column)
+    if column is None:
+        return None
+    if column.type.equals(plan.column_type):
+        return plan.leaf.valid(plan.chunks_of(column))
+    valid: Array = column.is_valid().to_numpy()
+    return None if valid.all() else valid
+
+
+def _find(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+    """The column `name`, or the field `parent.child` of a struct, or None."""
+    if name in table.column_names:
+        return table.column(name)
+    parent, _, child = name.partition(".")
+    if not child or parent not in table.column_names or not pa.types.is_struct(table.schema.field(parent).type):
+        return None
+    fields = table.select([parent]).flatten()
+    return _find(fields.rename_columns([field.removeprefix(f"{parent}.") for field in fields.column_names]), child)
+
+
+def _check_type(plan: ColumnPlan, table: pa.Table, where: str) -> None:
+    """Buffers are read by the type of the schema: another one would give garbage."""
+    found = table.schema.field(plan.column).type
+    if not found.equals(plan.column_type):
+        raise SchemaMismatchError(
+            f"column {plan.column!r} of {where} is of type {found}, where the schema says {plan.column_type}."
+        )
+
+
+def _null_message(plan: ColumnPlan, where: str) -> str:
+    name, output = plan.key, plan.leaf.report()
+    cast = f", dtypes={{{name!r}: 'float64'}} for NaN" if isinstance(plan.leaf, ScalarLeaf) else ""
+    remedies = f"nulls={{{name!r}: 'mask'}} for a mask {plan.mask_key!r}, 'fill' with fill_values{cast}"
+    if plan.nulls == "drop":
+        reason = f"nulls='drop' acts before transform, which made this null. Fill it there, or use {remedies}."
+    else:
+        reason = f"{output['dtype']} ({output['kind']}) has no null. Use {remedies}, or 'drop' to leave out such rows."
+    return f"column {name!r} has a null in {where}: {reason}"
+
+
+def _report(plan: ColumnPlan) -> dict[str, Any]:
+    type_ = plan.column_type
+    for place in plan.path:
+        type_ = type_.field(place).type
+    found = {"arrow": str(type_), **plan.leaf.report(), "nulls": plan.nulls}
+    if isinstance(plan.leaf, ScalarLeaf):
+        found |= _units(plan.leaf.element.type, plan.leaf.element.read)
+    return found
+
+
+def _units(type_: pa.DataType, read: str) -> dict[str, Any]:
+    """Unit and timezone of a date, scale of a scaled decimal."""
+    if pa.types.is_date(type_):
+        return {"unit": "day" if pa.types.is_date32(type_) else "ms"}
+    if pa.types.is_timestamp(type_):
+        return {"unit": type_.unit, "timezone": type_.tz}
+    if pa.types.is_temporal(type_):
+        return {"unit": type_.unit}
+    return {"scale": type_.scale} if read == "scaled_decimal" else {}
+
+
+def _check_unique(keys: Sequence[str]) -> None:
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    if twice:
+        raise OptionError(
+            f"the output key {twice[0]!r} would occur twice (columns, fields of structs as 'parent.child', masks as "
+            "'<column>_valid' and stack targets share one set of names): leave one out with columns=, or rename it in "
+            "transform."
+        )
+
+
+def _check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan]) -> tuple[str, ...]:
+    """The sources, which are columns of one number per row, all of one dtype."""
+    leaves = {plan.key: plan.leaf for plan in plans}
+    if not sources or isinstance(sources, str):
+        raise OptionError(f"stack={{{target!r}: {sources!r}}}: expected a list of at least one column.")
+    for source in sources:
+        if source not in leaves:
+            raise OptionError(
+                f"stack={{{target!r}: ...}} names {source!r}: expected one of the columns {list(leaves)}."
+            )
+        if not isinstance(leaves[source], ScalarLeaf):
+            raise OptionError(f"stack={{{target!r}: ...}} names {source!r}: expected columns of one number per row.")
+    dtypes = {source: leaves[source].report()["dtype"] for source in sources}
+    if len(set(dtypes.values())) > 1:
+        raise OptionError(
+            f"stack={{{target!r}: ...}} has columns of unequal dtypes {dtypes}: make them equal by dtypes=."
+        )
+    return tuple(sources)
+
+
+def _stacked_keys(keys: Sequence[str], stacks: Mapping[str, Sequence[str]]) -> list[str]:
+    """The keys with each target at the place of its first source, and without the sources."""
+    first: dict[str, list[str]] = {}
+    for target, sources in stacks.items():
+        first.setdefault(min(sources, key=list(keys).index), []).append(target)
+    gone = {source for sources in stacks.values() for source in sources}
+    found: list[str] = []
+    for key in keys:
+        found += first.get(key, [])
+        found += [] if key in gone else [key]
+    return found

@@ -1,0 +1,149 @@
+"""From Arrow's buffers to numpy: views where the memory is ours, copies elsewhere, and every trap of slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_dataloader_utils.reading.columns import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where columns come from: which buffers of the table may be handed out, and how errors name its rows.
+
+    Attributes:
+        owned: True when every buffer is ours alone; else the addresses of those that are.
+        shared: addresses of buffers that overlap within the table: handing out both would alias two columns.
+        where: names the rows, such as "file x.parquet, row groups 3-4".
+    """
+
+    owned: bool | frozenset[int]
+    shared: frozenset[int]
+    where: str
+
+    def may_keep(self, buffer: pa.Buffer) -> bool:
+        """Whether a batch may be a view of `buffer`, to be written to."""
+        if self.owned is False or not buffer.is_mutable or buffer.address in self.shared:
+            return False
+        return self.owned is True or buffer.address in self.owned
+
+
+def origin_of(table: pa.Table, owned: bool | frozenset[int], where: str) -> Origin:
+    """The origin of the columns of `table`."""
+    return Origin(owned, overlapping(table) if owned else frozenset(), where)
+
+
+def overlapping(table: pa.Table) -> frozenset[int]:
+    """Addresses of the buffers of `table` that share bytes with another of its buffers."""
+    spans = sorted(
+        (buffer.address, buffer.address + buffer.size)
+        for column in table.columns
+        for chunk in column.chunks
+        for buffer in chunk.buffers()
+        if buffer is not None and buffer.size
+    )
+    found: set[int] = set()
+    last, end = 0, 0
+    for start, stop in spans:
+        if start < end:
+            found.update((last, start))
+        if stop > end:
+            last, end = start, stop
+    return frozenset(found)
+
+
+def unpack(bitmap: pa.Buffer, offset: int, rows: int) -> Array:
+    """Bits `[offset, offset + rows)` of an Arrow bitmap as fresh bool [rows]."""
+    first = offset // 8
+    packed = np.frombuffer(bitmap, np.uint8, (offset + rows + 7) // 8 - first, first)
+    bits: Array = np.unpackbits(packed, bitorder="little").view(np.bool_)
+    return bits[offset % 8 : offset % 8 + rows]
+
+
+def fixed(buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, count: int) -> Array:
+    """Values `[offset, offset + count)` of a buffer of `dtype`, as a view (writable where the buffer is)."""
+    if count == 0 or buffer is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(buffer, dtype, count, offset * dtype.itemsize)
+
+
+def valid_rows(chunks: Sequence[pa.Array]) -> Array | None:
+    """Where rows have a value, fresh bool [n], or None when all have one; for types that have a null bitmap."""
+    if not any(chunk.null_count for chunk in chunks):
+        return None
+    parts = []
+    for chunk in chunks:
+        bitmap = chunk.buffers()[0] if chunk.null_count else None
+        parts.append(np.ones(len(chunk), np.bool_) if bitmap is None else unpack(bitmap, chunk.offset, len(chunk)))
+    return np.concatenate(parts)
+
+
+def offsets_from_zero(chunk: pa.Array, wide: bool) -> Array:
+    """Offsets int64 [n + 1], from 0, of a string, binary or list array with int32 (`wide`: int64) offsets."""
+    if len(chunk) == 0:
+        return np.zeros(1, np.int64)
+    raw = fixed(chunk.buffers()[1], np.dtype(np.int64 if wide else np.int32), chunk.offset, len(chunk) + 1)
+    offsets: Array = np.subtract(raw, raw[0], dtype=np.int64)
+    return offsets
+
+
+def offsets_from_lengths(chunk: pa.Array) -> Array:
+    """Offsets int64 [n + 1], from 0, of `chunk.flatten()`: null lists are empty, whatever lies below them."""
+    lengths = pc.fill_null(pc.list_value_length(chunk), 0)
+    offsets = np.zeros(len(chunk) + 1, np.int64)
+    np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
+    return offsets
+
+
+def _from_view(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """A view array as values and offsets."""
+    try:
+        return array.cast(type_)
+    except pa.ArrowNotImplementedError:  # old pyarrow has no such cast
+        return pa.array(array.to_pylist(), type_)
+
+
+_STEPS: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "storage": lambda array: array.storage,
+    "dictionary": lambda array: array.dictionary_decode(),
+    "run_end": pc.run_end_decode,
+    "string_view": lambda array: _from_view(array, pa.large_string()),
+    "binary_view": lambda array: _from_view(array, pa.large_binary()),
+    "fixed_size_binary": lambda array: array.cast(pa.binary()),
+}
+
+# Other extension types become Python objects.
+_STORED = ("arrow.uuid", "arrow.json", "arrow.fixed_shape_tensor")
+
+
+def plain_type(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
+    """The type without encodings (dictionary, run-end, view, extension), and the steps of `plain` that lead to it."""
+    if isinstance(type_, pa.BaseExtensionType):
+        found = ("storage", type_.storage_type) if type_.extension_name in _STORED else None
+    elif pa.types.is_dictionary(type_):
+        found = ("dictionary", type_.value_type)
+    elif pa.types.is_run_end_encoded(type_):
+        found = ("run_end", type_.value_type)
+    elif type_ in (pa.string_view(), pa.binary_view()):
+        found = (str(type_), pa.large_string() if type_ == pa.string_view() else pa.large_binary())
+    elif pa.types.is_fixed_size_binary(type_):
+        found = ("fixed_size_binary", pa.binary())
+    else:
+        found = None
+    if found is None:
+        return type_, ()
+    plain, steps = plain_type(found[1])
+    return plain, (found[0], *steps)
+
+
+def plain(array: pa.Array, steps: Sequence[str]) -> pa.Array:
+    """`array` without its encodings: of the type that `plain_type` told."""
+    for step in steps:
+        array = _STEPS[step](array)
+    return array

@@ -1,0 +1,203 @@
+"""Numbers, dates and decimals: one Arrow value of fixed width becomes one value of a numpy dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.reading.columns import Array
+from torch_dataloader_utils.reading.convert_buffers import Origin, fixed, plain, plain_type, unpack, valid_rows
+
+_EXACT = 2**53  # float64 holds every whole number up to here
+_EXACT_SCALE = 22  # and every power of ten up to this one
+_INT64_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """How values of one Arrow type become values of one dtype, whatever the rows of a block.
+
+    Attributes:
+        key: the column's output key, for errors.
+        type: Arrow's, without encodings.
+        steps: lead to `type` from the column's own type.
+        read: which reader: "fixed", "bits", "float_decimal" or "scaled_decimal".
+        natural: dtype that the reader returns.
+        dtype: dtype that goes out.
+        blank: what is written where a value is null: NaN, the fill value or 0.
+    """
+
+    key: str
+    type: pa.DataType
+    steps: tuple[str, ...]
+    read: str
+    natural: np.dtype[Any]
+    dtype: np.dtype[Any]
+    blank: Any
+
+    @property
+    def holds_null(self) -> bool:
+        """Whether the dtype has a null of its own: NaN."""
+        return self.dtype.kind == "f"
+
+
+def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
+    """The element for an Arrow type, or None where values have no fixed-width dtype.
+
+    Raises:
+        UnsupportedTypeError: `decimals="scaled"` and more digits than int64 holds.
+    """
+    bare, steps = plain_type(type_)
+    natural: np.dtype[Any]
+    if pa.types.is_decimal(bare):
+        _check_digits(key, bare, decimals)
+        read = "scaled_decimal" if decimals == "scaled" else "float_decimal"
+        natural = np.dtype(np.int64 if decimals == "scaled" else np.float64)
+    elif pa.types.is_boolean(bare):
+        read, natural = "bits", np.dtype(np.bool_)
+    else:
+        stored = _stored(bare)
+        if stored is None:
+            return None
+        read, natural = "fixed", stored
+    dtype = np.dtype(np.int64) if pa.types.is_time(bare) else natural
+    return Element(key, bare, steps, read, natural, dtype, null_blank(dtype))
+
+
+def _check_digits(key: str, type_: pa.DataType, decimals: str) -> None:
+    if decimals == "scaled" and type_.precision > _INT64_DIGITS:
+        raise UnsupportedTypeError(
+            f"decimals='scaled' and column {key!r} of type {type_}: int64 holds {_INT64_DIGITS} digits. Use "
+            f"decimals='float64', or cast the column to a precision of at most {_INT64_DIGITS} in transform."
+        )
+
+
+def null_blank(dtype: np.dtype[Any]) -> Any:
+    """What stands for a null in `dtype`: NaN, or 0 (under a mask)."""
+    return dtype.type(np.nan if dtype.kind == "f" else 0)
+
+
+def _stored(type_: pa.DataType) -> np.dtype[Any] | None:
+    """The dtype of a fixed-width Arrow type's buffer, or None for other types."""
+    if pa.types.is_integer(type_):
+        return np.dtype(str(type_))
+    if pa.types.is_floating(type_):
+        return np.dtype(f"float{type_.bit_width}")
+    if pa.types.is_temporal(type_) and not pa.types.is_interval(type_):
+        return np.dtype(f"int{type_.bit_width}")
+    return None
+
+
+def read_elements(
+    element: Element, chunks: Sequence[pa.Array], origin: Origin, outer: Array | None = None
+) -> tuple[Array, Array | None]:
+    """Values [n] of `element.dtype`, writable and nobody else's, and where they are not null: bool [n], None for all.
+
+    Args:
+        element: how to read them.
+        chunks: arrays of the column's own type, n values together.
+        origin: tells which buffers may be handed out.
+        outer: bool [n], False where the value is null because of what contains it.
+
+    Raises:
+        OptionError: a value does not fit the dtype that `dtypes=` asks for.
+    """
+    chunks = [plain(chunk, element.steps) for chunk in chunks]
+    valid = valid_rows(chunks)
+    if outer is not None:
+        valid = outer if valid is None else valid & outer
+    values = _gather(element, chunks, origin)
+    if values.dtype != element.dtype:
+        if valid is not None:  # what lies under a null may be anything
+            values = np.where(valid, values, values.dtype.type(0))
+        values = _cast(values, element, origin)
+    if valid is not None:
+        np.putmask(values, ~valid, element.blank)
+    return values, valid
+
+
+def _gather(element: Element, chunks: Sequence[pa.Array], origin: Origin) -> Array:
+    """The values of all chunks, as stored; to be written to unless they are of another dtype than goes out."""
+    parts = [_READERS[element.read](chunk, element) for chunk in chunks]
+    if len(parts) != 1:
+        return np.concatenate(parts) if parts else np.empty(0, element.natural)
+    values = parts[0]
+    if element.read != "fixed" or element.natural != element.dtype or not len(values):
+        return values
+    # carray: contiguous, writable, and aligned (in IPC files buffers may not be)
+    return values if values.flags.carray and origin.may_keep(chunks[0].buffers()[1]) else values.copy()
+
+
+def _cast(values: Array, element: Element, origin: Origin) -> Array:
+    """`values` as `element.dtype`, fresh; fractions are cut off, what an integer dtype cannot hold is refused."""
+    dtype = element.dtype
+    if dtype.kind in "iu" and len(values) and not np.can_cast(values.dtype, dtype):
+        bounds = np.iinfo(dtype)
+        low, high = values.min().item(), values.max().item()
+        if not (bounds.min <= low and high <= bounds.max):  # so put, NaN is refused too
+            raise OptionError(
+                f"column {element.key!r} has values from {low} to {high} in {origin.where}: they do not fit {dtype}, "
+                "which dtypes= asks for."
+            )
+    with np.errstate(over="ignore"):
+        return values.astype(dtype)
+
+
+def _read_fixed(chunk: pa.Array, element: Element) -> Array:
+    return fixed(chunk.buffers()[1], element.natural, chunk.offset, len(chunk))
+
+
+def _read_bits(chunk: pa.Array, element: Element) -> Array:
+    if not len(chunk):
+        return np.empty(0, np.bool_)
+    return unpack(chunk.buffers()[1], chunk.offset, len(chunk))
+
+
+def _words(chunk: pa.Array) -> Array:
+    """The unscaled decimals as signed words, low word first: int32 [n, 1] or int64 [n, 1], [n, 2], [n, 4]; a view."""
+    width = chunk.type.bit_width // 8
+    dtype = np.dtype(np.int32 if width == 4 else np.int64)
+    count = width // dtype.itemsize
+    return fixed(chunk.buffers()[1], dtype, chunk.offset * count, len(chunk) * count).reshape(-1, count)
+
+
+def _read_scaled(chunk: pa.Array, element: Element) -> Array:
+    # Up to 18 digits the low word is the whole value: the others only repeat its sign.
+    return _words(chunk)[:, 0].astype(np.int64)
+
+
+def _read_decimal(chunk: pa.Array, element: Element) -> Array:
+    """Float64 [n], correctly rounded: a whole number and a power of ten that float64 holds are rounded once."""
+    words, scale = _words(chunk), chunk.type.scale
+    low = words[:, 0]
+    if abs(scale) > _EXACT_SCALE:
+        values, exact = np.zeros(len(low)), np.zeros(len(low), np.bool_)
+    else:
+        values = low / float(10**scale) if scale >= 0 else low * float(10**-scale)
+        if 10**chunk.type.precision <= _EXACT:
+            return values
+        exact = (low >= -_EXACT) & (low <= _EXACT)
+        for high in range(1, words.shape[1]):
+            exact &= words[:, high] == low >> 63
+    for i in np.flatnonzero(~exact):
+        values[i] = _divide(words[i].tobytes(), scale)
+    return values
+
+
+def _divide(unscaled: bytes, scale: int) -> float:
+    """`unscaled` (little-endian) / 10**scale: Python divides whole numbers of any size correctly rounded."""
+    number = int.from_bytes(unscaled, "little", signed=True)
+    return number / 10**scale if scale >= 0 else float(number * 10**-scale)
+
+
+_READERS: dict[str, Callable[[pa.Array, Element], Array]] = {
+    "fixed": _read_fixed,
+    "bits": _read_bits,
+    "float_decimal": _read_decimal,
+    "scaled_decimal": _read_scaled,
+}

@@ -1,0 +1,246 @@
+"""One leaf of a schema (a column, or a field of a struct) to one converted column: a class per kind of output.
+
+Each is decided once, from the schema; per block it only looks at null counts and chunk counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_dataloader_utils.reading.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
+from torch_dataloader_utils.reading.convert_buffers import (
+    Origin,
+    fixed,
+    offsets_from_lengths,
+    offsets_from_zero,
+    plain,
+    valid_rows,
+)
+from torch_dataloader_utils.reading.convert_elements import Element, read_elements
+
+
+class Leaf(Protocol):
+    """How one leaf is converted."""
+
+    @property
+    def holds_null(self) -> bool:
+        """Whether the output has a null of its own (NaN, None), so that nulls need no policy."""
+
+    def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Column, Array | None]:
+        """The rows of `chunks` as one column, and where they are not null: bool [n], None for all."""
+
+    def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
+        """Where rows are not null, as `convert` tells it: bool [n], None for all."""
+
+    def report(self) -> dict[str, Any]:
+        """Kind, dtype and shape of the output, as plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarLeaf:
+    """A number, date or decimal per row: `Dense` [n]."""
+
+    element: Element
+
+    @property
+    def holds_null(self) -> bool:
+        """Whether the dtype has NaN."""
+        return self.element.holds_null
+
+    def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
+        """Values [n], and where they are not null."""
+        values, valid = read_elements(self.element, chunks, origin)
+        return Dense(values), valid
+
+    def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
+        """Where values are not null."""
+        return valid_rows([plain(chunk, self.element.steps) for chunk in chunks])
+
+    def report(self) -> dict[str, Any]:
+        """As `Leaf`."""
+        return {"kind": "dense", "dtype": str(self.element.dtype), "shape": "[B]"}
+
+
+@dataclass(frozen=True, slots=True)
+class VectorLeaf:
+    """`width` numbers per row: `Dense` [n, width]. A row with a null element counts as null, but for floats: NaN."""
+
+    element: Element
+    steps: tuple[str, ...]
+    width: int
+
+    @property
+    def holds_null(self) -> bool:
+        """Whether the dtype has NaN."""
+        return self.element.holds_null
+
+    def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
+        """Values [n, width], null rows all blank, and where rows are not null."""
+        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        rows = valid_rows(chunks)
+        outer = None if rows is None else np.repeat(rows, self.width)
+        values, inner = read_elements(self.element, [self._elements(chunk) for chunk in chunks], origin, outer)
+        count = sum(len(chunk) for chunk in chunks)
+        return Dense(values.reshape(count, self.width)), self._settle(rows, inner)
+
+    def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
+        """Where rows are not null."""
+        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        inner = [plain(self._elements(chunk), self.element.steps) for chunk in chunks]
+        return self._settle(valid_rows(chunks), valid_rows(inner))
+
+    def _elements(self, chunk: pa.Array) -> pa.Array:
+        # flatten() would drop null rows and shift those behind them; .values ignores the slice.
+        return chunk.values.slice(chunk.offset * self.width, len(chunk) * self.width)
+
+    def _settle(self, rows: Array | None, inner: Array | None) -> Array | None:
+        if inner is None or self.element.holds_null or not self.width:
+            return rows
+        whole: Array = np.logical_and.reduce(inner.reshape(-1, self.width), axis=1)
+        return whole if rows is None else rows & whole
+
+    def report(self) -> dict[str, Any]:
+        """As `Leaf`."""
+        return {"kind": "dense", "dtype": str(self.element.dtype), "shape": f"[B, {self.width}]"}
+
+
+@dataclass(frozen=True, slots=True)
+class ListLeaf:
+    """Any number of numbers per row: `Ragged`; null lists are empty. Null elements count as in `VectorLeaf`."""
+
+    element: Element
+    steps: tuple[str, ...]
+    type: pa.DataType
+    layout: str
+
+    @property
+    def holds_null(self) -> bool:
+        """False: an empty list is not a null one."""
+        return False
+
+    def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Ragged, Array | None]:
+        """Values [sum] and offsets [n + 1], and where rows are not null."""
+        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        values, inner = read_elements(self.element, [chunk.flatten() for chunk in chunks], origin)
+        offsets = self._offsets(chunks)
+        return Ragged(values, offsets, self.layout), self._settle(valid_rows(chunks), inner, offsets)
+
+    def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
+        """Where rows are not null."""
+        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        inner = valid_rows([plain(chunk.flatten(), self.element.steps) for chunk in chunks])
+        return self._settle(valid_rows(chunks), inner, self._offsets(chunks))
+
+    def _offsets(self, chunks: Sequence[pa.Array]) -> Array:
+        parts = [self._chunk_offsets(chunk) for chunk in chunks]
+        return parts[0] if len(parts) == 1 else join_offsets(parts)
+
+    def _chunk_offsets(self, chunk: pa.Array) -> Array:
+        large = pa.types.is_large_list(self.type)
+        if chunk.null_count or not (large or pa.types.is_list(self.type)):
+            return offsets_from_lengths(chunk)
+        return offsets_from_zero(chunk, large)
+
+    def _settle(self, rows: Array | None, inner: Array | None, offsets: Array) -> Array | None:
+        if inner is None or self.element.holds_null:
+            return rows
+        nulls = np.concatenate([[0], np.cumsum(~inner)])
+        whole: Array = nulls[offsets[1:]] == nulls[offsets[:-1]]
+        return whole if rows is None else rows & whole
+
+    def report(self) -> dict[str, Any]:
+        """As `Leaf`."""
+        return {"kind": self.layout, "dtype": str(self.element.dtype), "shape": "[B, *]"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextLeaf:
+    """A string or some bytes per row: `Text`, or `Ragged` bytes without Python objects (`strings="bytes"`)."""
+
+    type: pa.DataType
+    steps: tuple[str, ...]
+    as_bytes: bool
+    fill: str | bytes | None = None
+
+    @property
+    def binary(self) -> bool:
+        """Whether rows are bytes, not str."""
+        return bool(pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type))
+
+    @property
+    def holds_null(self) -> bool:
+        """Whether rows become Python objects, so that None can stand for a null."""
+        return not self.as_bytes
+
+    def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Text | Ragged, Array | None]:
+        """Bytes [sum] and offsets [n + 1], and where rows are not null."""
+        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        valid = valid_rows(chunks)
+        if valid is not None and (self.as_bytes or self.fill is not None):
+            # Also cuts out what may lie below a null.
+            blank = pa.scalar(self.fill or (b"" if self.binary else ""), self.type)
+            chunks = [pc.fill_null(chunk, blank) for chunk in chunks]
+        values, offsets = self._bytes(chunks, origin)
+        if self.as_bytes:
+            return Ragged(values, offsets), valid
+        return Text(values, offsets, None if self.fill is not None else valid, self.binary), valid
+
+    def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
+        """Where rows are not null."""
+        return valid_rows([plain(chunk, self.steps) for chunk in chunks])
+
+    def _bytes(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Array, Array]:
+        wide = pa.types.is_large_string(self.type) or pa.types.is_large_binary(self.type)
+        offsets = [offsets_from_zero(chunk, wide) for chunk in chunks]
+        values = [self._chunk_bytes(chunk, wide, int(ends[-1])) for chunk, ends in zip(chunks, offsets, strict=True)]
+        if len(chunks) != 1:
+            return np.concatenate([np.empty(0, np.uint8), *values]), join_offsets(offsets)
+        # Text is never written to, so that it may stay where it is.
+        keep = not self.as_bytes or (
+            values[0].flags.writeable and len(values[0]) > 0 and origin.may_keep(chunks[0].buffers()[2])
+        )
+        return (values[0] if keep else values[0].copy()), offsets[0]
+
+    def _chunk_bytes(self, chunk: pa.Array, wide: bool, size: int) -> Array:
+        if not size:
+            return np.empty(0, np.uint8)
+        starts = fixed(chunk.buffers()[1], np.dtype(np.int64 if wide else np.int32), chunk.offset, 1)
+        return fixed(chunk.buffers()[2], np.dtype(np.uint8), int(starts[0]), size)
+
+    def report(self) -> dict[str, Any]:
+        """As `Leaf`."""
+        if self.as_bytes:
+            return {"kind": "ragged", "dtype": "uint8", "shape": "[B, *]"}
+        return {"kind": "list", "dtype": "bytes" if self.binary else "str", "shape": "[B]"}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsLeaf:
+    """A Python object per row, for types that no tensor holds: `Objects`."""
+
+    type: pa.DataType
+
+    @property
+    def holds_null(self) -> bool:
+        """True: None."""
+        return True
+
+    def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Objects, Array | None]:
+        """The rows as they are, and where they are not null."""
+        return Objects(pa.chunked_array(chunks, type=self.type)), self.valid(chunks)
+
+    def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
+        """Where rows are not null (asked of Arrow: unions and the null type have no bitmap)."""
+        parts = [chunk.is_valid().to_numpy(zero_copy_only=False) for chunk in chunks]
+        valid: Array = np.concatenate([np.empty(0, np.bool_), *parts])
+        return None if valid.all() else valid
+
+    def report(self) -> dict[str, Any]:
+        """As `Leaf`."""
+        return {"kind": "list", "dtype": "object", "shape": "[B]"}

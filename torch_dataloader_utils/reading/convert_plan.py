@@ -1,0 +1,246 @@
+"""From a schema and the conversion options to one plan per output column; all errors that need no data are here."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.reading.convert_buffers import plain_type
+from torch_dataloader_utils.reading.convert_elements import Element, element_of, null_blank
+from torch_dataloader_utils.reading.convert_leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TextLeaf, VectorLeaf
+
+_DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """How one output column is made.
+
+    Attributes:
+        key: output key: the column's name, or `parent.child` of a struct's field.
+        column: the table's column.
+        path: places of the fields to descend to in structs; () for a plain column.
+        column_type: the column's type in the table.
+        leaf: the conversion.
+        nulls: "own" (the output has NaN or None), "error", "mask", "fill" or "drop".
+    """
+
+    key: str
+    column: str
+    path: tuple[int, ...]
+    column_type: pa.DataType
+    leaf: Leaf
+    nulls: str = "own"
+
+    @property
+    def mask_key(self) -> str:
+        """The key of the mask that `nulls="mask"` adds."""
+        return f"{self.key}_valid"
+
+    def chunks_of(self, column: pa.ChunkedArray) -> list[pa.Array]:
+        """The leaf's arrays; a null struct has null fields."""
+        chunks: list[pa.Array] = column.chunks
+        return [pc.struct_field(chunk, list(self.path)) for chunk in chunks] if self.path else chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One leaf of the schema."""
+
+    key: str
+    column: str
+    path: tuple[int, ...]
+    column_type: pa.DataType
+    type: pa.DataType
+
+
+def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan, ...]:
+    """One plan per leaf of the schema, in its order.
+
+    Raises:
+        OptionError: an option names a column that is not there, or asks of one what it cannot give.
+        UnsupportedTypeError: a type has no tensor (`strict_types=True`), or not the one asked for.
+    """
+    fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
+    _check_names(options, [field.key for field in fields])
+    return tuple(_plan(field, options) for field in fields)
+
+
+def _leaves(
+    key: str, column: str, path: tuple[int, ...], column_type: pa.DataType, type_: pa.DataType
+) -> Iterator[_Field]:
+    if not pa.types.is_struct(type_) or not type_.num_fields:
+        yield _Field(key, column, path, column_type, type_)
+        return
+    for i in range(type_.num_fields):
+        child = type_.field(i)
+        yield from _leaves(f"{key}.{child.name}", column, (*path, i), column_type, child.type)
+
+
+def _check_names(options: ConvertOptions, keys: Sequence[str]) -> None:
+    for name in ("dtypes", "fill_values", "nulls", "strings"):
+        given = getattr(options, name)
+        unknown = [key for key in given if key not in keys] if isinstance(given, Mapping) else []
+        if unknown:
+            raise OptionError(f"{name} names {unknown[0]!r}: expected one of the columns {list(keys)}.")
+    if options.nulls == "fill" and not options.fill_values:
+        raise OptionError("nulls='fill' needs fill_values, such as fill_values={'column': 0}.")
+
+
+def _plan(field: _Field, options: ConvertOptions) -> ColumnPlan:
+    leaf = _with_dtype(field, _leaf(field, options), options.dtypes or {})
+    nulls = _policy(field.key, leaf, options)
+    if nulls == "fill":
+        leaf = _with_fill(field, leaf, (options.fill_values or {})[field.key])
+    return ColumnPlan(field.key, field.column, field.path, field.column_type, leaf, nulls)
+
+
+def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
+    """The conversion that a type gets by itself."""
+    word = options.strings.get(field.key) if isinstance(options.strings, Mapping) else None
+    bare, steps = plain_type(field.type)
+    if pa.types.is_string(bare) or pa.types.is_large_string(bare) or _is_binary(bare):
+        word = word or (options.strings if isinstance(options.strings, str) else "list")
+        return TextLeaf(bare, steps, as_bytes=word == "bytes")
+    if word is not None:
+        raise OptionError(f"strings names {field.key!r} of type {field.type}: expected a column of strings or bytes.")
+    element = element_of(field.key, field.type, options.decimals)
+    if element is not None:
+        return ScalarLeaf(element)
+    element = element_of(field.key, bare.value_type, options.decimals) if _is_list(bare) else None
+    if element is not None and pa.types.is_fixed_size_list(bare):
+        return VectorLeaf(element, steps, bare.list_size)
+    if element is not None:
+        return ListLeaf(element, steps, bare, options.lists)
+    if options.strict_types:
+        raise UnsupportedTypeError(
+            f"column {field.key!r} of type {field.type} has no tensor, and strict_types=True refuses Python objects. "
+            "Leave it out with columns=, or turn it into numbers, strings or lists of numbers in transform."
+        )
+    return ObjectsLeaf(field.type)
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return any(
+        is_kind(type_)
+        for is_kind in (
+            pa.types.is_list,
+            pa.types.is_large_list,
+            pa.types.is_list_view,
+            pa.types.is_large_list_view,
+            pa.types.is_fixed_size_list,
+        )
+    )
+
+
+def _with_dtype(field: _Field, leaf: Leaf, dtypes: Mapping[str, Any]) -> Leaf:
+    """The leaf with the dtype that `dtypes=` asks for."""
+    if field.key not in dtypes:
+        return leaf
+    if not isinstance(leaf, (ScalarLeaf, VectorLeaf, ListLeaf)):
+        raise OptionError(f"dtypes names {field.key!r} of type {field.type}: expected a column of numbers.")
+    dtype = numpy_dtype(dtypes[field.key], field.key)
+    return replace(leaf, element=replace(leaf.element, dtype=dtype, blank=null_blank(dtype)))
+
+
+def numpy_dtype(given: Any, key: str) -> np.dtype[Any]:
+    """The numpy dtype of a numpy dtype, its name or type, or a torch dtype (torch is not imported for it).
+
+    Raises:
+        OptionError: it is none of these, or numpy has no such dtype (bfloat16).
+    """
+    name = str(given).removeprefix("torch.")
+    if name not in _DTYPES:
+        try:
+            name = "" if given is None else str(np.dtype(given))
+        except TypeError:
+            name = ""
+    if name not in _DTYPES:
+        raise OptionError(
+            f"dtypes={{{key!r}: {given!r}}}: expected one of {', '.join(_DTYPES)}, by name or as the dtype "
+            "of numpy or torch."
+        )
+    return np.dtype(name)
+
+
+def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
+    """What happens to nulls of a column.
+
+    One word for all columns concerns those without a null of their own; a column named in a dict, or in
+    `fill_values`, is treated as asked whatever its type. Where `nulls="fill"` is for all, a column without a fill
+    value has "error".
+    """
+    filled = key in (options.fill_values or {})
+    if isinstance(options.nulls, str):
+        word = options.nulls if options.nulls != "fill" or filled else "error"
+        if leaf.holds_null and not (word == "fill" and filled):
+            word = "own"
+    else:
+        word = options.nulls.get(key, "own" if leaf.holds_null else "error")
+    if filled and word != "fill":
+        raise OptionError(f"fill_values names {key!r}, whose nulls are not filled: give nulls={{{key!r}: 'fill'}} too.")
+    if word == "fill" and not filled:
+        raise OptionError(f"nulls={{{key!r}: 'fill'}} needs a value: give fill_values={{{key!r}: ...}} too.")
+    return word
+
+
+def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
+    """The leaf that writes `value` where a value is null (in a null list: nothing)."""
+    if isinstance(leaf, TextLeaf):
+        expected = bytes if leaf.binary else str
+        if not isinstance(value, expected):
+            raise OptionError(f"fill_values={{{field.key!r}: {value!r}}}: expected {expected.__name__}.")
+        return replace(leaf, fill=value)
+    if isinstance(leaf, (ScalarLeaf, VectorLeaf, ListLeaf)):
+        return replace(leaf, element=replace(leaf.element, blank=_fill_value(field.key, value, leaf.element)))
+    raise OptionError(
+        f"fill_values names {field.key!r} of type {field.type}: its rows are Python objects, and a null is None."
+    )
+
+
+def _fill_value(key: str, value: Any, element: Element) -> Any:
+    """`value` as a scalar of the output's dtype: in the output's unit, or for dates as Arrow reads it."""
+    dtype = element.dtype
+    number = _number(value, element)
+    if number is None or not _fits(number, dtype):
+        raise OptionError(f"fill_values={{{key!r}: {value!r}}}: expected a value that fits {dtype}.")
+    return dtype.type(int(number) if dtype.kind in "iu" else number)
+
+
+def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
+    if dtype.kind == "f":
+        return bool(abs(number) <= np.finfo(dtype).max.item() or abs(number) == np.inf or number != number)
+    if dtype.kind == "b":
+        return number in (0, 1)
+    return bool(number == number // 1 and np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
+
+
+def _number(value: Any, element: Element) -> Any:
+    """`value` as a Python number, or None where it is not one."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, numbers.Real):
+        return value
+    if not pa.types.is_temporal(element.type):
+        return None
+    try:
+        return pa.scalar(value, element.type).value
+    except (TypeError, ValueError, OverflowError):  # pa.ArrowInvalid is a ValueError, ArrowTypeError a TypeError
+        return None

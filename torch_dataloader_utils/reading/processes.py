@@ -1,0 +1,224 @@
+"""The process driver: one worker process a shard, kept over the passes, blocks through shared slots."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import recv_handle
+from typing import Any
+
+from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
+from torch_dataloader_utils.model import DataFile, Task
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.slots import MappedSlot, unpack
+from torch_dataloader_utils.reading.threads import describe
+from torch_dataloader_utils.reading.worker import OpenReader, worker_main
+
+_WORKER_MODULE = "torch_dataloader_utils.reading.worker"
+
+
+def start_context(context: str | BaseContext | None) -> BaseContext:
+    """The multiprocessing context: as given, else forkserver with the worker's module loaded, else spawn."""
+    if isinstance(context, BaseContext):
+        return context
+    if sys.platform == "win32":
+        raise OptionError(
+            "worker_mode='process' needs a Unix system (descriptors over pipes): use worker_mode='thread'."
+        )
+    methods = multiprocessing.get_all_start_methods()
+    if context is not None and context not in methods:
+        raise OptionError(f"multiprocessing_context={context!r}: this system has {', '.join(methods)}.")
+    found = multiprocessing.get_context(context or ("forkserver" if "forkserver" in methods else "spawn"))
+    if context is None and found.get_start_method() == "forkserver":
+        found.set_forkserver_preload([_WORKER_MODULE])
+    return found
+
+
+class Crew:
+    """The worker processes of one loader.
+
+    Args:
+        open_reader: picklable; makes the reader in each process from the files that it is told of.
+        count: how many processes.
+        budget: bytes decoded and not delivered, over all processes.
+        context: how processes start.
+    """
+
+    def __init__(self, open_reader: OpenReader, count: int, budget: int, context: BaseContext) -> None:
+        self.members = [_Member() for _ in range(count)]
+        self._numbers = 0
+        self._known: list[set[str]] = [set() for _ in range(count)]
+        inherited: list[Connection] = []
+        fork = context.get_start_method() == "fork"
+        self._finalizer = weakref.finalize(self, _end, self.members)
+        for member in self.members:
+            ours, theirs = context.Pipe()
+            inherited.append(ours)
+            process = context.Process(  # type: ignore[attr-defined]
+                target=worker_main,
+                args=(theirs, open_reader, budget // count, tuple(inherited) if fork else ()),
+                name="tdu-worker",
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            member.conn, member.process = ours, process
+
+    def begin(self, shards: Sequence[Sequence[Task]], files: Mapping[str, DataFile], timeout: float) -> ProcessDriver:
+        """Start a pass: each worker gets its tasks, and the files among them that it does not know yet."""
+        self._numbers += 1
+        for member, known, tasks in zip(self.members, self._known, shards, strict=True):
+            paths = {piece.source.file.path for task in tasks for piece in task.pieces} - known
+            known |= paths
+            member.send(("pass", self._numbers, list(tasks), {path: files[path] for path in paths}))
+        return ProcessDriver(self, self._numbers, shards, timeout)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the processes were ended."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """End the processes and wait for them; idempotent."""
+        self._finalizer()
+
+
+def _end(members: Sequence[_Member]) -> None:
+    for member in members:
+        member.end()
+    for member in members:
+        member.join()
+
+
+class _Member:
+    """One worker process as the main process sees it."""
+
+    conn: Connection
+    process: BaseProcess
+
+    def __init__(self) -> None:
+        self._slots: list[MappedSlot] = []
+        self._released: deque[int] = deque()  # slots whose last view died; appended to by finalizers, on any thread
+
+    def send(self, message: Any) -> None:
+        try:
+            self.conn.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._dead() from None
+
+    def tell_free(self, blocks: int, nbytes: int) -> None:
+        """Tell the worker which slots it may use again, and that blocks were delivered."""
+        slots = [self._released.popleft() for _ in range(len(self._released))]
+        if slots or blocks:
+            self.send(("free", slots, blocks, nbytes))
+
+    def receive(self, number: int, deadline: float | None) -> Block | BaseException | None:
+        """The next block or error of this pass; None where the deadline passed."""
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                if not self.conn.poll(left):
+                    return None
+                message = self.conn.recv()
+                if message[0] == "slot":
+                    self._slots.append(MappedSlot(recv_handle(self.conn)))
+                    continue
+            except (EOFError, ConnectionResetError):
+                return self._dead()
+            kind, of_pass, content, *rest = message
+            if kind == "error":
+                if of_pass == number:
+                    error: BaseException = pickle.loads(content)
+                    return error
+                continue
+            (slot,) = rest
+            if of_pass != number:  # packed for a pass that has ended
+                self._released.append(slot)
+                continue
+            memory = self._slots[slot].lease(content.size, _Release(self._released, slot))
+            return unpack(content, memory)
+
+    def _dead(self) -> WorkerError:
+        self.process.join(1)
+        return WorkerError(
+            f"a worker process (pid {self.process.pid}) died with exit code {self.process.exitcode}: "
+            "killed from outside (for memory, perhaps), or by a crash in native code. "
+            "num_workers=0 runs the same reading in this process, where a debugger can follow it."
+        )
+
+    def end(self) -> None:
+        """Ask the worker to stop."""
+        if hasattr(self, "conn"):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone already
+                self.conn.send(None)
+            self.conn.close()
+
+    def join(self) -> None:
+        """Wait until the worker is gone; end it where it is busy."""
+        if hasattr(self, "process"):
+            self.process.join(0.2)
+            if self.process.is_alive():
+                self.process.terminate()
+                self.process.join(5)
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
+            self.process.close()
+
+
+class _Release:
+    """Puts a slot back; a class, so that it holds no frame and no member."""
+
+    def __init__(self, released: deque[int], slot: int) -> None:
+        self._released, self._slot = released, slot
+
+    def __call__(self) -> None:
+        self._released.append(self._slot)
+
+
+class ProcessDriver:
+    """One pass of a crew."""
+
+    def __init__(self, crew: Crew, number: int, shards: Sequence[Sequence[Task]], timeout: float) -> None:
+        self._crew = crew
+        self._number = number
+        self._tasks = shards
+        self._taken = [0] * len(shards)
+        self._held: list[int | None] = [None] * len(shards)  # bytes of the block being delivered
+        self._timeout = timeout
+        self._closed = False
+
+    def next_block(self, shard: int) -> Block | None:
+        """The shard's next block, None after the last."""
+        member = self._crew.members[shard]
+        held, self._held[shard] = self._held[shard], None
+        member.tell_free(0 if held is None else 1, held or 0)
+        if self._taken[shard] == len(self._tasks[shard]):
+            return None
+        deadline = time.monotonic() + self._timeout if self._timeout else None
+        found = member.receive(self._number, deadline)
+        if found is None:
+            task = self._tasks[shard][self._taken[shard]]
+            found = BatchTimeoutError(f"no block within timeout={self._timeout} s while reading {describe(task)}.")
+        if isinstance(found, BaseException):
+            raise found
+        self._taken[shard] += 1
+        self._held[shard] = found.nbytes
+        return found
+
+    def close(self) -> None:
+        """End the pass; the processes stay for the next one."""
+        if not self._closed:
+            self._closed = True
+            for member, taken, tasks in zip(self._crew.members, self._taken, self._tasks, strict=True):
+                if taken < len(tasks) and member.process.is_alive():
+                    member.send(("stop",))

@@ -1,0 +1,248 @@
+"""From a task to a block: read column by column, conform, narrow, filter, transform, convert once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from torch_dataloader_utils import arrow_ops
+from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
+from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.model import DataFile, Piece, Task
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.columns import Dense
+from torch_dataloader_utils.reading.convert import Converter, compact
+from torch_dataloader_utils.storage import Storage
+
+_OPEN_FILES = 8  # readers kept open per thread
+
+
+@dataclass(frozen=True)
+class ScanSpec:
+    """What every task of a dataset has in common; picklable, since worker processes get it.
+
+    Attributes:
+        format: name of the file format.
+        storage: where the files are.
+        format_options: of the format.
+        schema: resolved types of the top-level columns to read, partition columns among them.
+        partition_names: the columns that come from the paths.
+        predicate: what rows must satisfy, or None.
+        predicate_columns: the columns that it looks at.
+        given: the schema that the transform and the converter get (`parent.child` for a field of a struct).
+        transform: on a record batch, or None.
+        transform_rows: whether it keeps the number of rows ("same") or not ("any").
+        output_schema: of the rows that are converted.
+        converter: how they are converted.
+        valid_key: key of the mask of real rows, or None where no plan repeats rows.
+        arrow: whether the output stays Arrow.
+    """
+
+    format: str
+    storage: Storage
+    format_options: Mapping[str, Any]
+    schema: pa.Schema
+    partition_names: frozenset[str]
+    predicate: pc.Expression | None
+    predicate_columns: tuple[str, ...]
+    given: pa.Schema
+    transform: Callable[[pa.RecordBatch], pa.RecordBatch] | None
+    transform_rows: str
+    output_schema: pa.Schema
+    converter: Converter
+    arrow: bool
+    valid_key: str | None = None
+
+    def open(self, files: Mapping[str, DataFile]) -> TaskReader:
+        """A reader of tasks over these files, by path."""
+        return TaskReader(self, files)
+
+
+class TaskReader:
+    """Executes tasks; keeps the last few files open. One per thread or process."""
+
+    def __init__(self, spec: ScanSpec, files: Mapping[str, DataFile]) -> None:
+        self._spec = spec
+        self._files = files
+        self._readers: dict[str, Reader] = {}
+        self._format = format_named(spec.format)
+
+    def block(self, task: Task) -> Block:
+        """The task's rows, converted."""
+        groups = [(*key, list(pieces)) for key, pieces in groupby(task.pieces, key=self._place)]
+        where = self._where(groups)
+        try:
+            tables = [self._rows(*group) for group in groups]
+            table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+            return self._finish(table, where, task.pad)
+        except DataLoaderUtilsError:
+            raise  # it says itself where
+        except Exception as error:
+            error.add_note(f"while reading {where}")
+            raise
+
+    def close(self) -> None:
+        """Close the open files."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _place(self, piece: Piece) -> tuple[str, int, int]:
+        """Where a piece lies: its file and the half-open range of segments there."""
+        path = piece.source.file.path
+        if piece.rows is None:
+            first, last = piece.source.segments or (0, len(self._files[path].layout.segments))
+            return path, first, last
+        starts = self._files[path].layout.plan_starts()
+        first = int(np.searchsorted(starts[:-1], piece.rows.start, side="right")) - 1
+        last = int(np.searchsorted(starts[:-1], piece.rows.stop, side="left"))
+        return path, first, last
+
+    def _where(self, groups: Sequence[tuple[str, int, int, Any]]) -> str:
+        """Where a task reads, for messages: its file and segments."""
+        path = groups[0][0]
+        segments = self._files[path].layout.segments
+        numbers = dict.fromkeys(segment.number for _, a, b, _ in groups for segment in segments[a:b])
+        plural = "s" if len(numbers) > 1 else ""
+        return f"{path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}"
+
+    def _rows(self, path: str, first: int, last: int, pieces: Sequence[Piece]) -> pa.Table:
+        """The pieces' rows that pass the filter, of segments that are decoded once."""
+        file = self._files[path]
+        table = self._decode(file, first, last)
+        counted = file.layout.counted
+        if counted:
+            table = self._filter(table)
+        start = file.layout.plan_starts()[first]
+        parts = [_narrow(table, piece, start) for piece in pieces]
+        table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+        return table if counted else self._filter(table)
+
+    def _decode(self, file: DataFile, first: int, last: int) -> pa.Table:
+        """The segments' rows, each column of the resolved type, one low-level read per column."""
+        segments = file.layout.segments[first:last]
+        reader = self._reader(file)
+        numbers = [segment.number for segment in segments]
+        rows = sum(segment.rows or 0 for segment in segments)
+        constants, there = dict(file.partition), frozenset(reader.schema.names)
+        columns = []
+        for item in self._spec.schema:
+            if item.name in self._spec.partition_names:
+                columns.append(arrow_ops.constant(constants[item.name], rows, item.type))
+            elif item.name not in there:
+                columns.append(arrow_ops.conform(None, rows, item.type))
+            else:
+                columns.append(arrow_ops.conform(_read(reader, numbers, item), rows, item.type))
+        return pa.Table.from_arrays(columns, schema=self._spec.schema)
+
+    def _reader(self, file: DataFile) -> Reader:
+        path = file.info.path
+        reader = self._readers.pop(path, None)
+        if reader is None:
+            while len(self._readers) >= _OPEN_FILES:
+                self._readers.pop(next(iter(self._readers))).close()
+            reader = self._format.open(file.info, file.layout, self._spec.storage, self._spec.format_options)
+        self._readers[path] = reader  # the last used one is last
+        return reader
+
+    def _filter(self, table: pa.Table) -> pa.Table:
+        """The asked-for columns of the rows that satisfy the predicate and have no null that is dropped, in order."""
+        spec = self._spec
+        asked = table if spec.given.equals(spec.schema) else arrow_ops.project(table, spec.given.names)
+        dropped = spec.converter.null_mask(asked)
+        keep = None if dropped is None else pa.array(~dropped)
+        if spec.predicate is not None:
+            passed = _evaluate(table.select(spec.predicate_columns), spec.predicate)
+            keep = passed if keep is None else pc.and_(passed, keep)
+        if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
+            return asked
+        return asked.filter(keep)
+
+    def _finish(self, table: pa.Table, where: str, pad: bool) -> Block:
+        """The output of the transform, converted."""
+        spec = self._spec
+        owned: bool | frozenset[int] = True
+        if spec.transform is not None:
+            owned = frozenset(_addresses(table))
+            table = self._transformed(compact(table))
+        if spec.arrow:
+            batch = compact(table)
+            if spec.valid_key is not None:
+                batch = batch.append_column(spec.valid_key, pa.array(np.full(batch.num_rows, not pad)))
+            return Block(batch.num_rows, None, batch, batch.nbytes, pad)
+        columns = spec.converter.convert(table, owned, where)
+        if spec.valid_key is not None:
+            columns[spec.valid_key] = Dense(np.full(table.num_rows, not pad))
+        return Block(table.num_rows, columns, None, sum(column.nbytes for column in columns.values()), pad)
+
+    def _transformed(self, batch: pa.RecordBatch) -> pa.Table:
+        assert self._spec.transform is not None
+        result = self._spec.transform(batch)
+        check_transformed(batch, result, self._spec.transform_rows)
+        if not result.schema.equals(self._spec.output_schema):
+            raise SchemaMismatchError(
+                f"transform returned the schema\n{result.schema}\nwhere its call on 0 rows (or transform_schema) said\n"
+                f"{self._spec.output_schema}\nIts columns and types must not depend on the rows."
+            )
+        return pa.Table.from_batches([result])
+
+
+def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:
+    """Check what a transform returned.
+
+    Raises:
+        UnsupportedTypeError: it is not a record batch.
+        SchemaMismatchError: it has another number of rows, and `rows` is "same".
+    """
+    if not isinstance(result, pa.RecordBatch):
+        raise UnsupportedTypeError(f"transform returned {type(result).__name__}: expected a pyarrow.RecordBatch.")
+    if rows == "same" and result.num_rows != given.num_rows:
+        raise SchemaMismatchError(
+            f"transform returned {result.num_rows} rows for {given.num_rows}: pass transform_rows='any' if it may "
+            "change their number (row counts are then unknown before reading), or use filters= to leave rows out."
+        )
+
+
+def _read(reader: Reader, numbers: Sequence[int], item: pa.Field) -> pa.ChunkedArray:
+    """One column of some segments. Nested and string columns are read a segment at a time: merging them costs more."""
+    if len(numbers) == 1 or pt.is_primitive(item.type):
+        return reader.read(numbers, [item.name])[0]
+    parts = [reader.read([number], [item.name])[0] for number in numbers]
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
+
+
+def _narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
+    """The piece's rows of a table whose first row has plan number `start`."""
+    if piece.rows is None:
+        return table
+    if piece.rows.contiguous:
+        if len(piece.rows) == table.num_rows:
+            return table
+        return table.slice(piece.rows.start - start, len(piece.rows))
+    return table.take(pa.array(piece.rows.numbers() - start))
+
+
+def _evaluate(table: pa.Table, predicate: pc.Expression) -> pa.ChunkedArray:
+    """The predicate's value for each row, in order, on this thread."""
+    plan = acero.Declaration.from_sequence(
+        [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+            acero.Declaration("project", acero.ProjectNodeOptions([predicate], ["keep"])),
+        ]
+    )
+    return plan.to_table(use_threads=False)["keep"].combine_chunks()
+
+
+def _addresses(table: pa.Table) -> Iterator[int]:
+    for column in table.columns:
+        for chunk in column.chunks:
+            yield from (buffer.address for buffer in chunk.buffers() if buffer is not None)

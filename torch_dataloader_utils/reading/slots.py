@@ -1,0 +1,166 @@
+"""Shared-memory slots: a worker process packs a converted block into one, the main process wraps it without a copy.
+
+A slot is an anonymous file (memfd on Linux), made by the worker and passed over its pipe: nothing has a name, nothing
+can be left behind, and the 64 MB of a container's /dev/shm do not bound it. A slot is used again when the last view of
+it in the main process has died.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.columns import Column, rebuild
+
+_ALIGN = 64  # bytes: a cache line, and what torch and Arrow kernels like best
+_PAGE = 1 << 20  # slots grow by whole mebibytes, so that blocks of nearly equal size share one
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Where a block's arrays lie in a slot; all that travels through the pipe for it.
+
+    Attributes:
+        rows: of the block.
+        nbytes: of the block.
+        pad: whether the rows are repeats.
+        columns: key -> (header, [(first byte, dtype, shape), ...]); None for an Arrow stream from byte 0 on.
+        size: bytes of the slot in use.
+    """
+
+    rows: int
+    nbytes: int
+    pad: bool
+    columns: dict[str, tuple[Any, list[tuple[int, str, tuple[int, ...]]]]] | None
+    size: int
+
+
+def anonymous_file() -> int:
+    """A descriptor of a new file without a name, for shared memory."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tdu-slot", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class WritableSlot:
+    """A slot on the worker's side; `size` is 0 until it is first reserved."""
+
+    def __init__(self) -> None:
+        self.fd = anonymous_file()
+        self.size = 0
+        self._map: mmap.mmap | None = None
+
+    def reserve(self, size: int) -> npt.NDArray[np.uint8]:
+        """The slot's memory, uint8 of at least `size` bytes; it grows, never shrinks."""
+        if size > self.size or self._map is None:
+            self.size = max(-(-size // _PAGE) * _PAGE, _PAGE)
+            os.ftruncate(self.fd, self.size)
+            self._map = mmap.mmap(self.fd, self.size)
+        return np.frombuffer(self._map, dtype=np.uint8)
+
+    def close(self) -> None:
+        """Give the memory back (once the main process has done so too)."""
+        self._map = None
+        os.close(self.fd)
+
+
+def pack(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
+    """Copy the block into reserved memory: where its parts lie."""
+    if block.columns is None:
+        return _pack_table(block, reserve)
+    plan: dict[str, tuple[Any, list[tuple[int, str, tuple[int, ...]]]]] = {}
+    arrays: list[tuple[int, npt.NDArray[Any]]] = []
+    at = 0
+    for key, column in block.columns.items():
+        header, parts = column.parts()
+        places = []
+        for array in parts:
+            places.append((at, array.dtype.str, array.shape))
+            arrays.append((at, array))
+            at += -(-array.nbytes // _ALIGN) * _ALIGN
+        plan[key] = (header, places)
+    memory = reserve(at)
+    for start, array in arrays:
+        _view(memory, start, array.dtype.str, array.shape)[...] = array
+    return Packed(block.rows, block.nbytes, block.pad, plan, at)
+
+
+def _pack_table(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
+    table: Any = block.table
+    counter = pa.MockOutputStream()
+    _write(table, counter)
+    size = int(counter.size())
+    _write(table, pa.FixedSizeBufferWriter(pa.py_buffer(reserve(size))))
+    return Packed(block.rows, block.nbytes, block.pad, None, size)
+
+
+def _write(table: pa.RecordBatch, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_batch(table)
+
+
+def unpack(packed: Packed, memory: npt.NDArray[np.uint8]) -> Block:
+    """The block as views of `memory`."""
+    if packed.columns is None:
+        table = pa.ipc.open_stream(pa.py_buffer(memory[: packed.size])).read_next_batch()
+        return Block(packed.rows, None, table, packed.nbytes, packed.pad)
+    columns: dict[str, Column] = {
+        key: rebuild(header, [_view(memory, *place) for place in places])
+        for key, (header, places) in packed.columns.items()
+    }
+    return Block(packed.rows, columns, None, packed.nbytes, packed.pad)
+
+
+def _view(memory: npt.NDArray[np.uint8], start: int, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    return memory[start : start + size].view(kind).reshape(shape)
+
+
+class MappedSlot:
+    """A slot on the main process's side."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map: mmap.mmap | None = None
+        self._size = 0
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    def lease(self, size: int, release: Callable[[], None]) -> npt.NDArray[np.uint8]:
+        """The slot's first `size` bytes, writable; `release` is called after the last view of them has died."""
+        if self._map is None or size > self._size:
+            self._size = os.fstat(self._fd).st_size
+            self._map = mmap.mmap(self._fd, self._size)
+        array = np.frombuffer(self._map, dtype=np.uint8)
+        weakref.finalize(array, release).atexit = False
+        return array[:size]
+
+
+def dump_error(error: BaseException, trace: str) -> bytes:
+    """An exception for the pipe, with the worker's traceback as a note; a stand-in where it cannot be pickled."""
+    from torch_dataloader_utils.errors import WorkerError
+
+    error.add_note(f"\nIn a worker process:\n{trace}")
+    try:
+        data = pickle.dumps(error)
+        again = pickle.loads(data)
+        if type(again) is type(error):
+            return data
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError) as problem:
+        error.add_note(f"(it could not be pickled: {problem})")
+    stand_in = WorkerError(f"{type(error).__name__}: {error}")
+    for note in error.__notes__:
+        stand_in.add_note(note)
+    return pickle.dumps(stand_in)

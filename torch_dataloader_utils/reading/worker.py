@@ -1,0 +1,110 @@
+"""What runs in a worker process: decodes the tasks of one shard and packs each block into a shared slot.
+
+This module and all it imports are free of torch, so that a worker starts in half a second.
+
+Messages from the main process: `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views
+died; blocks delivered since, and their bytes), `("stop",)`. Messages to it: `("slot", slot)` followed by the slot's
+descriptor, `("block", number, packed, slot)`, `("error", number, data)`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+
+from torch_dataloader_utils.model import DataFile, Task
+from torch_dataloader_utils.reading.blocks import Block, BlockReader
+from torch_dataloader_utils.reading.slots import Packed, WritableSlot, dump_error, pack
+
+_AHEAD = 3  # blocks packed and not yet delivered
+_PARENT_CHECK = 5.0  # seconds between looks whether the main process still lives
+
+OpenReader = Callable[[dict[str, DataFile]], BlockReader]
+
+
+def worker_main(conn: Connection, open_reader: OpenReader, budget: int, inherited: Sequence[Connection] = ()) -> None:
+    """The life of a worker process; `inherited` are ends of other workers' pipes that a fork brought along."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    for other in inherited:
+        other.close()
+    try:
+        _Worker(conn, open_reader, budget).run()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the main process is gone
+
+
+class _Worker:
+    def __init__(self, conn: Connection, open_reader: OpenReader, budget: int) -> None:
+        self._conn = conn
+        self._open_reader = open_reader
+        self._budget = budget
+        self._files: dict[str, DataFile] = {}
+        self._reader: BlockReader | None = None
+        self._slots: list[WritableSlot] = []
+        self._free: list[int] = []
+        self._tasks: list[Task] = []
+        self._number = -1
+        self._waiting = 0  # blocks packed and not delivered
+        self._used = 0  # their bytes
+        self._parent = os.getppid()
+
+    def run(self) -> None:
+        """Decode while there is work and room, else wait for messages."""
+        while os.getppid() == self._parent:
+            while self._conn.poll(0 if self._may_decode() else _PARENT_CHECK):
+                message = self._conn.recv()
+                if message is None:
+                    return
+                self._handle(*message)
+            if self._may_decode():
+                self._step(self._tasks.pop())
+
+    def _handle(self, kind: str, *given: object) -> None:
+        match kind, given:
+            case "pass", (int(number), list(tasks), dict(files)):
+                self._number, self._tasks = number, tasks[::-1]
+                self._waiting = self._used = 0
+                self._files.update(files)
+            case "free", (list(slots), int(blocks), int(nbytes)):
+                self._free += slots
+                self._waiting -= blocks
+                self._used -= nbytes
+            case "stop", ():
+                self._tasks = []
+            case _:
+                raise ValueError(f"unknown message {kind!r}")
+
+    def _may_decode(self) -> bool:
+        if not self._tasks:
+            return False
+        return self._waiting == 0 or (
+            self._waiting < _AHEAD and self._used + self._tasks[-1].size_bytes <= self._budget
+        )
+
+    def _step(self, task: Task) -> None:
+        try:
+            self._reader = self._reader or self._open_reader(self._files)
+            block = self._reader.block(task)
+            packed, slot = self._pack(block)
+        except Exception as error:  # noqa: BLE001 - raised again in the main process, in its place
+            self._tasks = []
+            self._conn.send(("error", self._number, dump_error(error, traceback.format_exc())))
+            return
+        self._waiting += 1
+        self._used += packed.nbytes
+        self._conn.send(("block", self._number, packed, slot))
+
+    def _pack(self, block: Block) -> tuple[Packed, int]:
+        if not self._free:
+            # All slots hold blocks that are still used, waiting or kept by the user: more memory, never a wait.
+            slot = WritableSlot()
+            self._conn.send(("slot", len(self._slots)))
+            send_handle(self._conn, slot.fd, self._parent)
+            self._free.append(len(self._slots))
+            self._slots.append(slot)
+        number = self._free.pop()
+        return pack(block, self._slots[number].reserve), number
