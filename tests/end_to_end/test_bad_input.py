@@ -1,0 +1,156 @@
+"""Bad input, as a new user gives it: an error of ours and of Python's, that says what was given and what to do."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
+
+GOOD = pa.table({"a": range(2000), "b": [None] + [1.0] * 1999, "c": ["x"] * 2000})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of folders, each with its own fault."""
+    root = tmp_path_factory.mktemp("input")
+    for name in ("good", "empty", "marker", "truncated", "text", "corrupt", "nulls", "unproven", "zero", "mixed", "csv"):
+        (root / name).mkdir()
+    pq.write_table(GOOD, root / "good" / "f.parquet")
+    data = (root / "good" / "f.parquet").read_bytes()
+    (root / "good" / "_SUCCESS").touch()
+    (root / "marker" / "_SUCCESS").touch()
+    (root / "truncated" / "t.parquet").write_bytes(data[: len(data) // 2])
+    (root / "text" / "t.parquet").write_text("this is a text, not a Parquet file")
+    (root / "corrupt" / "c.parquet").write_bytes(data[:100] + bytes(range(256)) * 8 + data[100 + 256 * 8 :])
+    pq.write_table(pa.table({"a": [1, None, 3]}), root / "nulls" / "n.parquet")
+    pq.write_table(pa.table({"a": [1, None, 3]}), root / "unproven" / "n.parquet", write_statistics=False)
+    pq.write_table(GOOD.slice(0, 0), root / "zero" / "z.parquet")
+    (root / "mixed" / "a.parquet").write_bytes(data)
+    (root / "mixed" / "b.csv").write_text("a,b")
+    (root / "csv" / "b.csv").write_text("a,b")
+    (root / "drift").mkdir()
+    pq.write_table(pa.table({"a": [1]}), root / "drift" / "1.parquet")
+    pq.write_table(pa.table({"a": ["x"]}), root / "drift" / "2.parquet")
+    return root
+
+
+# name -> (path below the root, options, builtin, words of the message)
+AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]]] = {
+    "no such path": ("nowhere", {}, FileNotFoundError, ["nowhere", "no such file or folder"]),
+    "a glob of nothing": ("good/*.csv", {}, FileNotFoundError, ["good/*.csv"]),
+    "empty directory": ("empty", {}, FileNotFoundError, ["empty", "no data files"]),
+    "only markers": ("marker", {}, FileNotFoundError, ["_SUCCESS"]),
+    "truncated": ("truncated", {}, OSError, ["t.parquet", "footer"]),
+    "not Parquet": ("text", {}, OSError, ["t.parquet"]),
+    "no rows": ("zero", {}, ValueError, ["hold no rows"]),
+    "mixed formats": ("mixed", {}, ValueError, ["a.parquet", "b.csv", "glob"]),
+    "unsupported format": ("csv", {}, ValueError, ["b.csv", "parquet"]),
+    "unknown format": ("good", {"format": "xml"}, ValueError, ["xml", "parquet"]),
+    "drift": ("drift", {}, ValueError, ["2.parquet", "'a'", "string", "int64"]),
+    "wrong column": ("good", {"columns": ["aa"]}, KeyError, ["'aa'", "did you mean 'a'", "a, b, c"]),
+    "columns is a word": ("good", {"columns": "a"}, ValueError, ["['a']"]),
+    "column twice": ("good", {"columns": ["a", "a"]}, ValueError, ["twice"]),
+    "wrong filter column": ("good", {"filters": [("zz", ">", 1)]}, KeyError, ["'zz'", "a, b, c"]),
+    "wrong expression column": ("good", {"filters": pc.field("zz") > 1}, KeyError, ["zz", "a, b, c"]),
+    "filter of another type": ("good", {"filters": [("a", ">", "x")]}, ValueError, ["('a', '>', 'x')", "int64"]),
+    "filter as text": ("good", {"filters": "a > 1"}, ValueError, ["iceberg extra"]),
+    "rank 2 of 2": ("good", {"rank": 2, "num_ranks": 2}, ValueError, ["rank=2", "num_ranks=2", "[0, 2)"]),
+    "rank alone": ("good", {"rank": 1}, ValueError, ["num_ranks=None", "both"]),
+    "no ranks": ("good", {"rank": 0, "num_ranks": 0}, ValueError, ["num_ranks=0"]),
+    "batch_size=0": ("good", {"batch_size": 0}, ValueError, ["batch_size=0", "at least 1"]),
+    "batch_size=1.5": ("good", {"batch_size": 1.5}, ValueError, ["batch_size=1.5"]),
+    "proven int nulls": ("nulls", {}, ValueError, ["'a'", "n.parquet", "mask", "fill", "drop"]),
+    "nulls of another word": ("good", {"nulls": "ignore"}, ValueError, ["'ignore'", "'mask'"]),
+    "typo": ("good", {"batchsize": 3}, TypeError, ["did you mean 'batch_size'"]),
+    "torch's drop_last": ("good", {"drop_last": True}, TypeError, ["last_batch", "even"]),
+    "torch's sampler": ("good", {"sampler": None}, TypeError, ["shuffle"]),
+    "no strategy": ("good", {"split_strategy": 3}, ValueError, ["split_strategy=3", "generate"]),
+    "transform of nothing": ("good", {"transform": lambda batch: None}, TypeError, ["NoneType", "RecordBatch"]),
+    "stack of unequal dtypes": ("good", {"stack": {"x": ["a", "b"]}}, ValueError, ["int64", "float64"]),
+    "prefetch_bytes": ("good", {"prefetch_bytes": "lots"}, ValueError, ["'lots'", "'128MiB'"]),
+    "missing backend": ("s3://bucket/data", {}, ImportError, ["torch-dataloader-utils[s3]"]),
+    "unknown protocol": ("zz://bucket/data", {}, ValueError, ["zz://"]),
+}
+
+
+@pytest.mark.parametrize("name", AT_CONSTRUCTION)
+def test_at_construction(root: Path, name: str) -> None:
+    path, options, builtin, words = AT_CONSTRUCTION[name]
+    if name == "missing backend" and find_spec("s3fs"):
+        pytest.skip("the backend is installed")
+    with pytest.raises(builtin) as caught:
+        StructuredDataset.create_dataloader(path if "://" in path else str(root / path), **options)
+    assert isinstance(caught.value, DataLoaderUtilsError)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [None, 3, [], [None], ""])
+def test_a_path_that_is_none(path: Any) -> None:
+    with pytest.raises(ValueError, match="path") as caught:
+        StructuredDataset.create_dataloader(path)
+    assert isinstance(caught.value, DataLoaderUtilsError)
+
+
+@pytest.mark.parametrize("workers", [0, None])
+@pytest.mark.parametrize(
+    ("path", "builtin", "words"),
+    [
+        ("unproven", ValueError, ["'a'", "n.parquet, row group 0", "row 1", "mask"]),
+        ("corrupt", OSError, ["c.parquet", "row groups 0"]),
+    ],
+)
+def test_what_only_reading_shows(
+    root: Path, path: str, builtin: type[Exception], words: list[str], workers: int | None
+) -> None:
+    loader, _ = StructuredDataset.create_dataloader(str(root / path), num_workers=workers)
+    with pytest.raises(builtin) as caught:
+        list(loader)
+    assert isinstance(caught.value, DataLoaderUtilsError)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_markers_are_not_data(root: Path) -> None:
+    loader, _ = StructuredDataset.create_dataloader(str(root / "good"), columns=["a"], batch_size=2000)
+    assert [batch["a"].tolist() for batch in loader] == [list(range(2000))]
+
+
+@pytest.mark.parametrize("filters", [[("a", ">", 5000)], pc.field("a") + 0 > 5000])
+def test_a_filter_that_matches_nothing(root: Path, filters: Any, caplog: pytest.LogCaptureFixture) -> None:
+    loader, _ = StructuredDataset.create_dataloader(str(root / "good"), filters=filters)
+    with caplog.at_level(logging.WARNING):
+        assert list(loader) == []
+        assert list(loader) == []
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+
+
+def test_errors_pickle() -> None:
+    for error in DataLoaderUtilsError.__subclasses__():
+        again = pickle.loads(pickle.dumps(error("what and why")))
+        assert type(again) is error
+        assert str(again) == "what and why"
+
+
+def test_secrets_are_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pq.write_table(pa.table({"a": np.arange(3)}), tmp_path / "f.parquet")
+    secret = "hunter2"
+    with caplog.at_level(logging.DEBUG):
+        loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), storage_options={"password": secret})
+        list(loader)
+    shown = caplog.text + repr(loader) + repr(dataset) + repr(dataset._options) + repr(dataset._source)
+    assert secret not in shown
+    with pytest.raises(DataLoaderUtilsError) as caught:
+        StructuredDataset.create_dataloader(f"{tmp_path}/none", storage_options={"password": secret})
+    assert secret not in str(caught.value) + repr(caught.value)

@@ -1,0 +1,1 @@
+"""From blocks to batches, on the consumer's side."""

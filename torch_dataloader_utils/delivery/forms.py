@@ -1,0 +1,157 @@
+"""The four output formats, each as slices of converted blocks.
+
+Views are made in groups of some hundred tensors on the consumer's thread: splitting a whole block at once makes so
+many objects that full garbage collections set in; making them on the decode threads fights for the GIL.
+`unsafe_split` is the right kind of view: it may be modified in place under autograd, and each batch has a version
+counter of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from torch_dataloader_utils.delivery.batching import Form, Part
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.buffers import BufferPool
+from torch_dataloader_utils.reading.columns import Column, Dense, Objects, Ragged, Text, concat
+
+_GROUP = 600  # views made at a time ...
+_LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
+_RECYCLED_BYTES = 1 << 20  # joined columns from this size on use recycled memory
+
+Array = npt.NDArray[Any]
+
+
+def make_form(output_format: str, keys: Sequence[str], pin_memory: bool) -> Form:
+    """The form of this output format; `keys` are the output keys in order."""
+    if output_format == "arrow":
+        return ArrowForm(lambda batch: batch)
+    if output_format == "dict":
+        return ArrowForm(lambda batch: batch.to_pydict())
+    if output_format == "numpy":
+        return ColumnForm(keys, _numpy_column)
+    from torch_dataloader_utils.delivery.tensors import tensor_column
+
+    return ColumnForm(keys, tensor_column(pin_memory))
+
+
+# A column's batches: (column) -> function of (first, count, size) -> `count` values, one a batch.
+Slicer = Callable[[int, int, int], Sequence[Any]]
+
+
+class ColumnForm:
+    """Batches as dicts of output key -> array, tensor or list."""
+
+    def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
+        self._keys = tuple(keys)
+        self._slicer = slicer
+        self._pool = BufferPool()
+        self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
+
+    def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
+        """`count` batches of `size` rows as views of the block."""
+        return self._split(block.columns or {}, first, count, size)
+
+    def join(self, parts: list[Part]) -> dict[str, Any]:
+        """One batch of the rows of several blocks, in fresh or recycled memory."""
+        columns = {
+            key: self._concat([(block.columns or {})[key].slice(first, last) for block, first, last in parts])
+            for key in self._keys
+        }
+        return next(self._split(columns, 0, 1, sum(last - first for _, first, last in parts)))
+
+    def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
+        slicers = [self._slicer(columns[key]) for key in self._keys]
+        while count:
+            group = min(count, self._group)
+            values = [slicer(first, group, size) for slicer in slicers]
+            first, count = first + group * size, count - group
+            for batch in zip(*values, strict=True):
+                yield dict(zip(self._keys, batch, strict=True))
+
+    def _concat(self, columns: list[Column]) -> Column:
+        nbytes = sum(column.nbytes for column in columns)
+        if nbytes < _RECYCLED_BYTES or not all(isinstance(column, Dense) for column in columns):
+            return concat(columns)
+        arrays = [column.array for column in columns if isinstance(column, Dense)]
+        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+        out = self._pool.lease(nbytes).view(arrays[0].dtype).reshape(shape)
+        np.concatenate(arrays, out=out)
+        return Dense(out)
+
+
+class ArrowForm:
+    """Batches as Arrow record batches, handed through a last function."""
+
+    def __init__(self, last: Callable[[pa.RecordBatch], Any]) -> None:
+        self._last = last
+
+    def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[Any]:
+        """`count` batches of `size` rows as slices of the block."""
+        assert block.table is not None
+        for number in range(count):
+            yield self._last(block.table.slice(first + number * size, size))
+
+    def join(self, parts: list[Part]) -> Any:
+        """One batch of the rows of several blocks."""
+        batches = [block.table.slice(first, last - first) for block, first, last in parts if block.table is not None]
+        return self._last(pa.Table.from_batches(batches).combine_chunks().to_batches()[0])
+
+
+def spans(first: int, count: int, size: int) -> Iterator[tuple[int, int]]:
+    """The half-open row ranges of `count` consecutive batches."""
+    return ((start, start + size) for start in range(first, first + count * size, size))
+
+
+def rebased(ragged: Ragged, first: int, count: int, size: int) -> tuple[Array, Array]:
+    """The offsets of `count` batches, each from 0, int64 [count, size + 1]; and the bounds of their values [count + 1].
+
+    Neighbouring batches share one entry of the block's offsets, so each needs a copy of its own.
+    """
+    offsets = ragged.offsets[first : first + count * size + 1]
+    item = offsets.itemsize
+    windows = np.lib.stride_tricks.as_strided(offsets, (count, size + 1), (size * item, item), writeable=False)
+    bounds = offsets[::size] - ragged.offsets[0]
+    return windows - offsets[: count * size : size, None], bounds
+
+
+def padded(values: Array, offsets: Array) -> tuple[Array, Array]:
+    """Lists as a rectangle [n, longest], zeros behind each list's end; and their lengths, int64 [n]."""
+    lengths = np.diff(offsets)
+    inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    out = np.zeros((*inside.shape, *values.shape[1:]), dtype=values.dtype)
+    out[inside] = values
+    return out, lengths
+
+
+def ragged_batches(ragged: Ragged, first: int, count: int, size: int) -> Iterator[tuple[Array, Array]]:
+    """`count` batches as (values, offsets from 0)."""
+    offsets, bounds = rebased(ragged, first, count, size)
+    for own, start, stop in zip(offsets, bounds[:-1], bounds[1:], strict=True):
+        yield ragged.values[start:stop], own
+
+
+def _numpy_column(column: Column) -> Slicer:
+    if isinstance(column, Dense):
+        return lambda first, count, size: [column.array[a:b] for a, b in spans(first, count, size)]
+    if isinstance(column, Ragged):
+        return lambda first, count, size: [
+            _ragged_dict(column, *pair) for pair in ragged_batches(column, first, count, size)
+        ]
+    return list_column(column)
+
+
+def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Array]:
+    if column.layout == "padded":
+        return dict(zip(("values", "lengths"), padded(values, offsets), strict=True))
+    return {"values": values, "offsets": offsets}
+
+
+def list_column(column: Text | Objects) -> Slicer:
+    """Batches of Python lists."""
+    return lambda first, count, size: [column.to_list(a, b) for a, b in spans(first, count, size)]

@@ -1,0 +1,76 @@
+"""Tensors from converted columns: views of the block, made by the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_dataloader_utils.delivery.forms import Slicer, list_column, padded, ragged_batches, rebased
+from torch_dataloader_utils.reading.columns import Column, Dense, Ragged
+
+Pin = Callable[[torch.Tensor], torch.Tensor]
+
+
+def tensor_column(pin_memory: bool) -> Callable[[Column], Slicer]:
+    """How a column is cut into tensors; with `pin_memory` each group is copied to page-locked memory first."""
+    pin: Pin = torch.Tensor.pin_memory if pin_memory else _as_is
+
+    def slicer(column: Column) -> Slicer:
+        if isinstance(column, Dense):
+            return _dense(column, pin)
+        if not isinstance(column, Ragged):
+            return list_column(column)
+        if column.layout == "ragged":
+            return _ragged(column, pin)
+        return _padded(column, pin) if column.layout == "padded" else _nested(column, pin)
+
+    return slicer
+
+
+def _as_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _dense(column: Dense, pin: Pin) -> Slicer:
+    tensor = torch.from_numpy(column.array)
+
+    def slicer(first: int, count: int, size: int) -> Sequence[torch.Tensor]:
+        group = pin(tensor[first : first + count * size])
+        return torch.unsafe_split(group, size) if count * size else [group]
+
+    return slicer
+
+
+def _ragged(column: Ragged, pin: Pin) -> Slicer:
+    values = torch.from_numpy(column.values)
+
+    def slicer(first: int, count: int, size: int) -> Sequence[dict[str, torch.Tensor]]:
+        offsets, bounds = rebased(column, first, count, size)
+        group = pin(values[bounds[0] : bounds[-1]])
+        parts = torch.unsafe_split_with_sizes(group, (bounds[1:] - bounds[:-1]).tolist())
+        own = torch.unsafe_split(pin(torch.from_numpy(offsets.reshape(-1))), size + 1)
+        return [{"values": part, "offsets": part_offsets} for part, part_offsets in zip(parts, own, strict=True)]
+
+    return slicer
+
+
+def _padded(column: Ragged, pin: Pin) -> Slicer:
+    def batch(values: Any, offsets: Any) -> dict[str, torch.Tensor]:
+        rectangle, lengths = padded(values, offsets)
+        return {"values": pin(torch.from_numpy(rectangle)), "lengths": pin(torch.from_numpy(lengths))}
+
+    return lambda first, count, size: [batch(*pair) for pair in ragged_batches(column, first, count, size)]
+
+
+def _nested(column: Ragged, pin: Pin) -> Slicer:
+    parts = _ragged(column, pin)
+
+    def slicer(first: int, count: int, size: int) -> list[torch.Tensor]:
+        return [
+            torch.nested.nested_tensor_from_jagged(part["values"], part["offsets"])
+            for part in parts(first, count, size)
+        ]
+
+    return slicer
