@@ -1,0 +1,102 @@
+"""Every Python block of the README and the documentation runs, and the tables of the documentation are complete.
+
+The blocks of a page are one program, run from top to bottom. A block that calls `init_process_group` is a program of
+its own, run by torchrun with two processes. See CONTRIBUTING.md.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from torch_dataloader_utils import DataLoaderUtilsError, errors
+from torch_dataloader_utils.options import option_defaults
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LAUNCHED = "init_process_group"
+ROWS = 10_000
+
+
+def blocks(page: Path, launched: bool) -> list[str]:
+    """The page's programs, each with its lines where the page has them, so that tracebacks name the page's line."""
+    text = page.read_text()
+    found = [(text.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(text)]
+    return ["\n" * line + code for line, code in found if (LAUNCHED in code) == launched]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """The current directory: holds `data/`, four files of 10,000 rows, and `survey.parquet`, which has nulls."""
+    ages = pa.table({"id": range(1000), "age": [None if x % 10 == 3 else 20 + x % 60 for x in range(1000)]})
+    pq.write_table(ages, tmp_path / "survey.parquet")
+    (tmp_path / "data").mkdir()
+    for i in range(4):
+        ids = np.arange(i * ROWS, (i + 1) * ROWS)
+        table = pa.table(
+            {
+                "id": ids,
+                "feature_a": (ids % 7 / 7).astype(np.float32),
+                "label": (ids % 2).astype(np.float32),
+                "city": [("Oslo", "Lima", "Pune")[x % 3] for x in ids],
+                "tags": pa.array([list(range(x % 4)) for x in ids], pa.list_(pa.int32())),
+            }
+        )
+        pq.write_table(table, tmp_path / "data" / f"part-{i}.parquet")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, launched=False)], ids=lambda page: page.name)
+def test_page_runs(page, data):
+    names: dict[str, object] = {"__name__": "page"}
+    for code in blocks(page, launched=False):
+        exec(compile(code, page, "exec"), names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, number) for page in PAGES for number in range(len(blocks(page, launched=True)))],
+    ids=lambda value: value.name if isinstance(value, Path) else str(value),
+)
+def test_launched_program_runs(page, number, data):
+    Path("train.py").write_text(blocks(page, launched=True)[number])
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*torchrun, "train.py"], env=environment, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+
+
+def table_rows(page: str) -> list[list[str]]:
+    """The cells of each table row of the page whose first cell is code, with the code marks taken off."""
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    return [[cell.strip("`") for cell in row] for row in rows]
+
+
+def test_options_page_lists_each_keyword_with_its_default():
+    listed = {row[0]: row[2] for row in table_rows("options.md")}
+    assert listed == {name: repr(default) for name, default in option_defaults().items()}
+
+
+def test_troubleshooting_page_lists_each_error_with_its_builtin():
+    listed = {row[0]: row[1] for row in table_rows("troubleshooting.md")}
+    raised = [value for value in vars(errors).values() if isinstance(value, type) and value is not DataLoaderUtilsError]
+    assert set(listed) == {error.__name__ for error in raised}
+    for error in raised:
+        builtins = [base.__name__ for base in error.__bases__ if base is not DataLoaderUtilsError]
+        assert re.findall(r"\w+", listed[error.__name__]) == builtins
+
+
+def test_no_link_between_pages_is_broken():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"

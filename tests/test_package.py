@@ -1,0 +1,88 @@
+"""The package as it is installed and imported."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import torch_dataloader_utils
+from torch_dataloader_utils.options import LoaderOptions, option_defaults
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+EXPORTED = [
+    "CheckpointMismatchError",
+    "CountsRequiredError",
+    "DataFileInfo",
+    "DataLoaderUtilsError",
+    "EmptyDatasetError",
+    "IcebergDataFileInfo",
+    "PlanMismatchError",
+    "RoundRobinSplitStrategy",
+    "Shard",
+    "ShardingError",
+    "SizeBalancedSplitStrategy",
+    "Split",
+    "StaleIteratorError",
+    "StructuredDataset",
+    "TargetSizeSplitStrategy",
+]
+
+
+def test_exported_names():
+    assert torch_dataloader_utils.__all__ == EXPORTED
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exported_names_resolve(name):
+    assert getattr(torch_dataloader_utils, name).__name__ == name
+    assert name in dir(torch_dataloader_utils)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = torch_dataloader_utils.no_such_name
+
+
+@pytest.mark.parametrize("module", ["", ".options", ".planning", ".reading.processes"])
+def test_workers_do_not_import_torch(module):
+    program = f"import sys, torch_dataloader_utils{module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_version_is_that_of_the_metadata():
+    assert torch_dataloader_utils.__version__ == metadata.version("torch-dataloader-utils") == PROJECT["version"]
+
+
+def test_types_are_shipped():
+    assert resources.files(torch_dataloader_utils).joinpath("py.typed").is_file()
+
+
+def test_keywords_are_declared_alike_for_people_and_type_checkers():
+    assert list(LoaderOptions.__annotations__) == list(option_defaults())
+
+
+def test_extras():
+    assert set(PROJECT["optional-dependencies"]) == {
+        *("s3", "gcs", "azure", "iceberg"),
+        *("demo", "test", "test-stores", "test-launchers", "docs", "dev"),
+    }
+
+
+def test_every_dependency_has_an_exact_version_inside_its_range():
+    lines = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = {canonicalize_name(name): version for name, version in lines}
+    wanted = [
+        *PROJECT["dependencies"],
+        *(item for extra in PROJECT["optional-dependencies"].values() for item in extra),
+    ]
+    for requirement in map(Requirement, wanted):
+        if requirement.name != PROJECT["name"]:
+            assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
