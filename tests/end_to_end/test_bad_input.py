@@ -23,7 +23,19 @@ GOOD = pa.table({"a": range(2000), "b": [None] + [1.0] * 1999, "c": ["x"] * 2000
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of folders, each with its own fault."""
     root = tmp_path_factory.mktemp("input")
-    for name in ("good", "empty", "marker", "truncated", "text", "corrupt", "nulls", "unproven", "zero", "mixed", "csv"):
+    for name in (
+        "good",
+        "empty",
+        "marker",
+        "truncated",
+        "text",
+        "corrupt",
+        "nulls",
+        "unproven",
+        "zero",
+        "mixed",
+        "csv",
+    ):
         (root / name).mkdir()
     pq.write_table(GOOD, root / "good" / "f.parquet")
     data = (root / "good" / "f.parquet").read_bytes()

@@ -158,8 +158,7 @@ class TaskReader:
         """The asked-for columns of the rows that satisfy the predicate and have no null that is dropped, in order."""
         spec = self._spec
         asked = table if spec.given.equals(spec.schema) else arrow_ops.project(table, spec.given.names)
-        dropped = spec.converter.null_mask(asked)
-        keep = None if dropped is None else pa.array(~dropped)
+        keep = spec.converter.null_mask(asked)
         if spec.predicate is not None:
             passed = _evaluate(table.select(spec.predicate_columns), spec.predicate)
             keep = passed if keep is None else pc.and_(passed, keep)
