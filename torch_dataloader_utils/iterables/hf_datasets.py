@@ -1,0 +1,121 @@
+"""A shard of a Hugging Face `datasets.IterableDataset`: again one, by its public `map`, so that a chain goes on.
+
+A batched `map` that keeps this shard's rows is part of the chain as any other: `set_epoch`, `shuffle`, `state_dict` and
+the workers of a DataLoader reach the source through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.errors import ShardingError, UnsupportedTypeError
+from torch_dataloader_utils.iterables.deal import Deal
+
+ROWS_AT_ONCE = 64  # rows that are looked at together where the deal is finer; more is hardly faster
+
+
+def shard_dataset(dataset: Any, deal: Deal) -> Any:
+    """The shard's rows of a `datasets.IterableDataset`, as one with the same features and format.
+
+    Raises:
+        ShardingError: the dataset is split over ranks already, so that rows would be lost.
+    """
+    if getattr(dataset, "_distributed", None) is not None:
+        raise ShardingError(
+            f"The dataset was split by split_dataset_by_node already; shard {deal.index} of {deal.num_shards} of that "
+            "would leave rows to nobody: use one of the two."
+        )
+    rounds = 1 if deal.complete or deal.drop_last else max(1, ROWS_AT_ONCE // deal.round_size)
+    stored = _undecoded(dataset)
+    own = stored.map(
+        OwnRows(deal),
+        batched=True,
+        batch_size=rounds * deal.round_size,
+        with_indices=True,
+        drop_last_batch=deal.drop_last,
+        # Given features, datasets would take rows for decoded ones.
+        features=dataset.features if stored is dataset else None,
+    )
+    return own if stored is dataset else own.cast(dataset.features)
+
+
+class OwnRows:
+    """Keeps the shard's rows of a batch of whole rounds (only the stream's last one may be incomplete).
+
+    The first round is kept for the completion of the last. A pass that was resumed after it completes by the first
+    round that it meets: the numbers of rows stay equal on all ranks.
+    """
+
+    def __init__(self, deal: Deal) -> None:
+        self.deal = deal
+        self._first: Any = None
+
+    def __call__(self, batch: Any, indices: Sequence[int]) -> Any:
+        """The shard's rows of `batch` (columns by name, or an Arrow table), in the same form."""
+        rows, deal = len(indices), self.deal
+        own = [i for i in range(rows) if (i // deal.block) % deal.num_shards == deal.index]
+        if not deal.complete:
+            return _take(batch, own)
+        if self._first is None or indices[0] == 0:
+            self._first = batch
+        first_rows = _num_rows(self._first)
+        missing = [(i - rows) % first_rows for i in deal.places(rows)]
+        return _join(_take(batch, own), _take(self._first, missing)) if missing else _take(batch, own)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Rows of an earlier pass are of no use to another process.
+        return {"deal": self.deal, "_first": None}
+
+
+def _undecoded(dataset: Any) -> Any:
+    """The dataset without the decoding of images and the like: nobody decodes the rows of other shards.
+
+    The dataset itself if there is nothing to decode.
+    """
+    if not dataset.features or not hasattr(dataset, "decode"):
+        return dataset
+    plain = dataset.decode(False)
+    return dataset if plain.features == dataset.features else plain
+
+
+def _is_table(batch: Any) -> bool:
+    """Whether `batch` is an Arrow table, not columns by name.
+
+    Raises:
+        UnsupportedTypeError: it is neither.
+    """
+    if isinstance(batch, Mapping):
+        return False
+    import pyarrow as pa
+
+    if isinstance(batch, pa.Table):
+        return True
+    raise UnsupportedTypeError(
+        f"The dataset's format gives batches of type {type(batch).__name__}: call streaming_shard before with_format."
+    )
+
+
+def _num_rows(batch: Any) -> int:
+    return int(batch.num_rows) if _is_table(batch) else len(next(iter(batch.values())))
+
+
+def _take(batch: Any, rows: list[int]) -> Any:
+    if _is_table(batch):
+        return batch.take(np.array(rows, dtype=np.int64))
+    return {name: [column[i] for i in rows] for name, column in batch.items()}
+
+
+def _join(batch: Any, more: Any) -> Any:
+    if _is_table(batch):
+        import pyarrow as pa
+
+        return pa.concat_tables([batch, more])
+    names = dict.fromkeys([*batch, *more])  # a column that only some samples have is None in the others
+    return {name: [value for part in (batch, more) for value in _column(part, name)] for name in names}
+
+
+def _column(batch: Any, name: str) -> Any:
+    return batch[name] if name in batch else [None] * _num_rows(batch)

@@ -1,0 +1,147 @@
+"""`streaming_shard`: one rank's samples of any iterable, dealt before the costly part of a pipeline."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch_dataloader_utils.errors import ShardingError, UnsupportedTypeError
+from torch_dataloader_utils.iterables.deal import Deal, part_of, plan_deal
+
+
+def streaming_shard(
+    iterable: Any,
+    num_shards: int,
+    index: int,
+    batch_size: int | None = None,
+    split_batches: bool = False,
+    drop_last: bool = False,
+    even_batches: bool = True,
+    contiguous: bool = False,
+) -> Any:
+    """The samples of one shard, lazily: a `datasets.IterableDataset` of one, a `StreamShard` of any other iterable.
+
+    Sample `i` goes to shard `(i // block) % num_shards`, where `block` is 1 without a `batch_size`.
+
+    Args:
+        iterable: the samples, in the same order on every rank. Can be read again if this one can.
+        num_shards: all shards; the number of ranks, as a rule.
+        index: of this shard, in `[0, num_shards)`; the global rank, as a rule.
+        batch_size: samples of a batch: `block` is `batch_size`, and shards get whole batches in turn.
+        split_batches: a batch is cut into `num_shards` parts instead: `block` is `batch_size // num_shards`.
+        drop_last: leave out the last round in which not every shard gets `block` samples.
+        even_batches: complete that round by the first samples of the stream, from the first one on; only with a
+            batch_size, and without `drop_last`. Otherwise the last samples make a short batch or none.
+        contiguous: the samples `[floor(index * n / num_shards), floor((index + 1) * n / num_shards))` instead, of an
+            iterable with a length n; goes with neither `batch_size` nor `drop_last`.
+
+    Raises:
+        ShardingError: numbers or options that do not fit together.
+        UnsupportedTypeError: an argument of a wrong type, such as `contiguous=True` for an iterable without a length.
+    """
+    _check_iterable(iterable)
+    deal = plan_deal(
+        _whole("num_shards", num_shards),
+        _whole("index", index),
+        None if batch_size is None else _whole("batch_size", batch_size),
+        split_batches,
+        drop_last,
+        even_batches,
+    )
+    if contiguous:
+        _check_contiguous(iterable, batch_size, split_batches, drop_last)
+    if _is_instance(iterable, "datasets", "IterableDataset"):
+        from torch_dataloader_utils.iterables.hf_datasets import shard_dataset
+
+        return shard_dataset(iterable, deal)
+    if _is_instance(iterable, "torch.utils.data", "IterableDataset"):
+        from torch_dataloader_utils.iterables.torch_dataset import TorchStreamShard
+
+        return TorchStreamShard(iterable, deal, contiguous)
+    return StreamShard(iterable, deal, contiguous)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamShard:
+    """One shard of an iterable: can be iterated again, and has a length, if the source can and has.
+
+    Attributes:
+        source: the iterable.
+        deal: which of its samples belong to this shard.
+        contiguous: whether they are one run of the source instead.
+    """
+
+    source: Any
+    deal: Deal
+    contiguous: bool = False
+
+    def __iter__(self) -> Iterator[Any]:
+        samples: Iterable[Any] = self.source
+        if self.contiguous:
+            part = self._part()
+            return islice(samples, part.start, part.stop)
+        return self.deal.own(samples)
+
+    def __len__(self) -> int:
+        """How many samples this shard has.
+
+        Raises:
+            TypeError: the source has no length.
+        """
+        return len(self._part()) if self.contiguous else self.deal.count(len(self.source))
+
+    def __bool__(self) -> bool:
+        # Or the truth of a shard without a length would be an error.
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hand the epoch on to the source, if it takes one."""
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+
+    def _part(self) -> range:
+        return part_of(len(self.source), self.deal.num_shards, self.deal.index)
+
+
+def _is_instance(value: Any, module: str, name: str) -> bool:
+    """Whether `value` is of that class; the module is not imported, as without it there are no instances."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError as error:
+        raise UnsupportedTypeError(f"{name}={value!r}: expected a whole number.") from error
+
+
+def _check_iterable(iterable: Any) -> None:
+    """Check that iterating gives samples; starts no iteration, which could have effects."""
+    if isinstance(iterable, (str, bytes)) or not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
+        raise UnsupportedTypeError(f"Cannot shard {iterable!r}: expected an iterable of samples.")
+    if isinstance(iterable, Mapping):
+        raise UnsupportedTypeError(
+            f"Cannot shard a {type(iterable).__name__} with the keys {list(iterable)[:10]}: give one of its values."
+        )
+
+
+def _check_contiguous(iterable: Any, batch_size: int | None, split_batches: bool, drop_last: bool) -> None:
+    if batch_size is not None or split_batches or drop_last:
+        raise ShardingError(
+            f"contiguous=True with batch_size={batch_size}, split_batches={split_batches} and drop_last={drop_last}: "
+            "these deal batches in turn; give either contiguous=True or them."
+        )
+    try:
+        len(iterable)
+    except TypeError as error:
+        raise UnsupportedTypeError(
+            f"contiguous=True for a {type(iterable).__name__}: it has no length, so that its parts are not known "
+            "before it has been read; leave contiguous out."
+        ) from error
