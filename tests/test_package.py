@@ -18,14 +18,22 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 EXPORTED = [
+    "BatchTimeoutError",
     "CheckpointMismatchError",
+    "ColumnNotFoundError",
     "CountsRequiredError",
     "DataFileInfo",
     "DataLoaderUtilsError",
+    "DataNotFoundError",
     "EmptyDatasetError",
+    "FileReadError",
     "IcebergDataFileInfo",
+    "MissingExtraError",
+    "NullValueError",
+    "OptionError",
     "PlanMismatchError",
     "RoundRobinSplitStrategy",
+    "SchemaMismatchError",
     "Shard",
     "ShardingError",
     "SizeBalancedSplitStrategy",
@@ -33,6 +41,18 @@ EXPORTED = [
     "StaleIteratorError",
     "StructuredDataset",
     "TargetSizeSplitStrategy",
+    "UnknownOptionError",
+    "UnknownValueError",
+    "UnsupportedTypeError",
+    "WorkerError",
+    "combine",
+    "distribute_shards",
+    "merge_gen_kwargs",
+    "number_of_shards",
+    "register_policy",
+    "shuffle_gen_kwargs",
+    "split_gen_kwargs",
+    "streaming_shard",
 ]
 
 
@@ -72,7 +92,7 @@ def test_keywords_are_declared_alike_for_people_and_type_checkers():
 def test_extras():
     assert set(PROJECT["optional-dependencies"]) == {
         *("s3", "gcs", "azure", "iceberg"),
-        *("demo", "test", "test-stores", "test-launchers", "docs", "dev"),
+        *("demo", "progress", "test", "test-stores", "test-launchers", "docs", "dev"),
     }
 
 

@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.api import StructuredDataset as StructuredDataset
+    from torch_dataloader_utils.api import combine as combine
 
 _HOMES = {
+    "BatchTimeoutError": "errors",
     "CheckpointMismatchError": "errors",
+    "ColumnNotFoundError": "errors",
     "CountsRequiredError": "errors",
     "DataFileInfo": "model",
     "DataLoaderUtilsError": "errors",
+    "DataNotFoundError": "errors",
     "EmptyDatasetError": "errors",
+    "FileReadError": "errors",
     "IcebergDataFileInfo": "model",
+    "MissingExtraError": "errors",
+    "NullValueError": "errors",
+    "OptionError": "errors",
     "PlanMismatchError": "errors",
     "RoundRobinSplitStrategy": "planning.strategies",
+    "SchemaMismatchError": "errors",
     "Shard": "model",
     "ShardingError": "errors",
     "SizeBalancedSplitStrategy": "planning.strategies",
@@ -28,6 +37,18 @@ _HOMES = {
     "StaleIteratorError": "errors",
     "StructuredDataset": "api",
     "TargetSizeSplitStrategy": "planning.strategies",
+    "UnknownOptionError": "errors",
+    "UnknownValueError": "errors",
+    "UnsupportedTypeError": "errors",
+    "WorkerError": "errors",
+    "combine": "api",
+    "distribute_shards": "iterables",
+    "merge_gen_kwargs": "iterables",
+    "number_of_shards": "iterables",
+    "register_policy": "planning.sharding",
+    "shuffle_gen_kwargs": "iterables",
+    "split_gen_kwargs": "iterables",
+    "streaming_shard": "iterables",
 }
 
 __all__ = sorted(_HOMES)

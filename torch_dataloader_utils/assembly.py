@@ -5,21 +5,29 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from torch_dataloader_utils import arrow_ops
+from torch_dataloader_utils.distributed import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
-from torch_dataloader_utils.model import DataFile, Split
-from torch_dataloader_utils.options import Options, ReadOptions
+from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.model import DataFile, FileKey, Split
+from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, repeats_rows
+from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
+from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.census import Census, Sharing, take_census, with_counts
+from torch_dataloader_utils.reading.census_progress import Progress
 from torch_dataloader_utils.reading.convert import Converter, build_converter
-from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed
+from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
 from torch_dataloader_utils.sources.manifest import Manifest, build_manifest
 
 _LOG = logging.getLogger("torch_dataloader_utils")
+_REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
+_ENCODED_VALUES = 16_384  # a vocabulary up to here is read as dictionaries: with more values, plain text is as fast
 
 
 @dataclass(frozen=True)
@@ -32,43 +40,80 @@ class Source:
         scan: what every task has in common.
         exact: whether the plan's rows are the rows that are delivered.
         keys: the keys of a batch, in order.
+        parts: the datasets of a combination; files and splits come in their order.
     """
 
     files: tuple[DataFile, ...]
     splits: tuple[Split, ...]
-    scan: ScanSpec
+    scan: Scan
     exact: bool
     keys: tuple[str, ...]
+    parts: tuple[Part, ...] = (Part(),)
 
     @cached_property
-    def by_path(self) -> Mapping[str, DataFile]:
-        """The files by path."""
-        return {file.info.path: file for file in self.files}
+    def by_key(self) -> Mapping[FileKey, DataFile]:
+        """The files by key."""
+        return {file.info.key: file for file in self.files}
 
 
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
-    manifest = build_manifest(path, options.read)
-    if manifest.total_rows_before_filter == 0:
-        raise EmptyDatasetError(f"{path}: {manifest.file_count} file(s) were found, and they hold no rows at all.")
-    scan = _scan(manifest, options)
-    _check_nulls(manifest, options, scan.converter)
-    splits = _splits(manifest.files, options)
+    sharing = _sharing(options)
+    with sharing.failing_together():
+        manifest = build_manifest(path, options.read)
+        if manifest.total_rows_before_filter == 0:
+            raise EmptyDatasetError(f"{path}: {manifest.file_count} file(s) were found, and they hold no rows at all.")
+        scan = _scan(manifest, options)
+        _check_nulls(manifest, options, scan.converter)
+        count = options.shard.count_rows and not _exact(scan, manifest.files)
+        census = Census()
+        if count or scan.converter.unlearned:
+            census = _census(scan, manifest.files, sharing, options)
+    census = sharing.joined(census)
+    files = with_counts(manifest.files, census) if count else manifest.files
+    scan = read_encoded(replace(scan, converter=scan.converter.learned(census.values)), _ENCODED_VALUES)
+    splits = splits_of(files, options.split)
     if not splits:
-        _LOG.warning("%s: the filter matches no row group of any file; the loader is empty", path)
-    exact = not splits or (
+        _LOG.warning(
+            "%s: the filter matches no %s of any file; the loader is empty", path, "row" if count else "row group"
+        )
+    keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
+    return Source(files, splits, scan, not splits or count or _exact(scan, files), keys)
+
+
+def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
+    """Whether the files' physical rows are those that are delivered."""
+    return (
         scan.predicate is None
         and not scan.converter.drop_columns
-        and options.read.transform_rows == "same"
-        and all(file.layout.known for file in manifest.files)
+        and scan.transform_rows == "same"
+        and all(file.layout.known for file in files)
     )
-    return Source(manifest.files, splits, scan, exact, scan.converter.keys)
 
 
-def _splits(files: Sequence[DataFile], options: Options) -> tuple[Split, ...]:
-    strategy = options.split.split_strategy
+def _sharing(options: Options) -> Sharing:
+    """With whom a census is shared: decided by the options alone, so that all ranks or none come to the exchange."""
+    words = options.convert.strings
+    codes = "codes" in (words.values() if isinstance(words, Mapping) else [words])
+    if not options.shard.count_rows and not codes:
+        return Sharing()
+    return Sharing(*object_exchange(options.shard.num_ranks, options.shard.process_group))
+
+
+def _census(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> Census:
+    worker = options.worker
+    threads = (os.cpu_count() or 1) if scan.storage.local else _REMOTE_SCANS
+    unit = format_named(scan.format).segment_name
+    return take_census(
+        scan, files, sharing, threads, Progress(unit, worker.show_progress, worker.progress_interval_sec)
+    )
+
+
+def splits_of(files: Sequence[DataFile], options: SplitOptions) -> tuple[Split, ...]:
+    """All splits of these files, as the options cut them."""
+    strategy = options.split_strategy
     if strategy is None or not hasattr(strategy, "split"):
-        strategy = TargetSizeSplitStrategy(options.split.split_bytes, options.split.split_rows)
+        strategy = TargetSizeSplitStrategy(options.split_bytes, options.split_rows)
     return make_splits(strategy, files)
 
 
@@ -94,7 +139,21 @@ def _scan(manifest: Manifest, options: Options) -> ScanSpec:
         output_schema=output,
         converter=converter,
         arrow=options.batch.output_format in ("arrow", "dict"),
+        valid_key=mask_key(options, converter.keys),
     )
+
+
+def mask_key(options: Options, keys: Sequence[str]) -> str | None:
+    """The key of the mask of real rows, where a pass may repeat rows."""
+    key = options.batch.valid_key
+    if not repeats_rows(options):
+        return None
+    if key in keys:
+        raise OptionError(
+            f"valid_key={key!r} is a column's name, and the mask of real rows needs one of its own: pass another "
+            "valid_key, such as 'is_real'."
+        )
+    return key
 
 
 def _transformed_schema(given: pa.Schema, read: ReadOptions) -> pa.Schema:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,22 +11,19 @@ import torch
 from torch.utils.data import IterableDataset
 
 from torch_dataloader_utils.assembly import Source
-from torch_dataloader_utils.delivery.batching import Form, rank_batches, shard_batches
+from torch_dataloader_utils.delivery.agreement import check_positions, smallest
+from torch_dataloader_utils.delivery.batching import Cut, Form, exactly, in_step, rank_batches, shard_batches
+from torch_dataloader_utils.delivery.execution import Execution
 from torch_dataloader_utils.delivery.forms import make_form
 from torch_dataloader_utils.delivery.passes import BatchIterator, Passes, Run
-from torch_dataloader_utils.distributed import World, resolve_world
-from torch_dataloader_utils.model import Task
+from torch_dataloader_utils.distributed import World
+from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.planning.generate import call_generate, generated_plan
-from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
-from torch_dataloader_utils.planning.strategies import assignment_of
+from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.reading.blocks import Driver
-from torch_dataloader_utils.reading.inline import InlineDriver
-from torch_dataloader_utils.reading.processes import Crew, start_context
-from torch_dataloader_utils.reading.threads import ThreadDriver
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_REMOTE_THREADS = 8  # reads in flight hide a remote store's latency, on any number of cores
 
 
 class LoaderDataset(IterableDataset[Any]):
@@ -39,16 +35,27 @@ class LoaderDataset(IterableDataset[Any]):
     def __init__(self, source: Source, options: Options) -> None:
         self._source = source
         self._options = options
-        self._world: World | None = None
-        self._plan: Plan | None = None
-        self._crew: Crew | None = None
-        self._warned = False
+        self._planner = Planner(source, options)
+        self._execution = Execution(source.scan, source.by_key, options.worker)
         self._passes = Passes(self._start)
+
+    @property
+    def source(self) -> Source:
+        """What it reads."""
+        return self._source
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows after `transform`, before conversion."""
         return self._source.scan.output_schema
+
+    def vocabulary(self, column: str) -> list[Any]:
+        """The values that the codes of a column stand for: code i is that of `vocabulary(column)[i]`.
+
+        Raises:
+            ColumnNotFoundError: the column has no codes.
+        """
+        return self._source.scan.vocabulary(column)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
@@ -56,22 +63,17 @@ class LoaderDataset(IterableDataset[Any]):
 
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
         """What a rank reads in an epoch, without reading data (by default this rank, in the live or next epoch)."""
-        world = self.world
-        return self._planned().rank(
-            self._passes.epoch if epoch is None else epoch, world.rank if rank is None else rank
-        )
+        epoch = self._passes.epoch if epoch is None else epoch
+        return self._planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
-        """The rows of a rank in an epoch, or None where only reading tells."""
+        """The rows of a rank in an epoch (repeats not among them), or None where only reading tells."""
         return self.plan(epoch, rank).rows
 
     @property
     def world(self) -> World:
         """The number of ranks and this process's rank: found at first use, then kept."""
-        if self._world is None:
-            shard = self._options.shard
-            self._world = resolve_world(shard.num_ranks, shard.rank)
-        return self._world
+        return self._planner.world
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next pass; within a worker of torch's own DataLoader, those of that worker's shard."""
@@ -82,16 +84,14 @@ class LoaderDataset(IterableDataset[Any]):
 
     def steps(self) -> int | None:
         """How many batches this rank's live or next pass has, or None where only reading tells."""
-        return self.plan().steps
+        return None if self._options.shard.even == "sync" else self.plan().steps
 
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
         live = self._passes.live
         if live is not None:
             live.close()
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        self._execution.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain data: a copy in another process finds its own rank and starts its own passes there."""
@@ -101,77 +101,65 @@ class LoaderDataset(IterableDataset[Any]):
         LoaderDataset.__init__(self, state["source"], state["options"])
         self._passes.resume_at(state["epoch"])
 
-    def _rank_plan(self, epoch: int, rank: int, num_shards: int | None = None) -> RankPlan:
-        """A rank's plan, of the options' number of shards or another one."""
-        strategy = self._options.split.split_strategy
-        if not hasattr(strategy, "generate"):
-            return self._planned(num_shards).rank(epoch, rank)
-        source, options, num_ranks = self._source, plan_options(self._options, num_shards), self.world.num_ranks
-        shards, all_on_each = call_generate(strategy, source.files, options.num_shards, epoch, num_ranks, rank)
-        if all_on_each and not self._warned:
-            self._warned = True
-            _LOG.warning(
-                "%s.generate takes no num_ranks and rank: each of the %d ranks reads all rows",
-                type(strategy).__name__,
-                num_ranks,
-            )
-        return generated_plan(shards, source.files, options, epoch, rank, source.exact)
-
-    def _planned(self, num_shards: int | None = None) -> Plan:
-        options = plan_options(self._options, num_shards)
-        if self._plan is None or self._plan.options != options:
-            self._plan = Plan(
-                self._source.files, self._source.splits, options, self.world.num_ranks, self._source.exact
-            )
-        return self._plan
-
     def _start(self, epoch: int) -> Run:
-        """Begin to read this rank's share of an epoch."""
-        worker, batch = self._options.worker, self._options.batch
-        plan = self._rank_plan(epoch, self.world.rank)
+        """Begin to read this rank's share of an epoch; with peers, only once all ranks have the same plan."""
+        plan = self._agreed_plan(epoch)
         self._announce(plan)
-        tasks = [plan.tasks(shard) for shard in range(worker.num_shards)]
-        driver = self._driver(tasks)
-        batches = rank_batches(driver, worker.num_shards, batch.batch_size, self._form())
-        if batch.collate_fn is not None:
-            batches = map(batch.collate_fn, batches)
-        return Run(batches, plan.steps, self._closer(driver))
-
-    def _closer(self, driver: Driver) -> Any:
-        keep = self._options.worker.persistent_workers
-        crew = None if keep else self._crew
+        driver = self._driver(plan)
+        batches = rank_batches(driver, len(plan.shards), self._cut(plan), self._form())
+        batches = self._of_equal_steps(batches)
+        if self._options.batch.collate_fn is not None:
+            batches = map(self._options.batch.collate_fn, batches)
+        execution = self._execution
 
         def close() -> None:
             driver.close()
-            if crew is not None:
-                crew.close()
+            execution.end_pass()
 
-        return close
+        return Run(batches, None if self._options.shard.even == "sync" else plan.steps, close)
 
-    def _driver(self, tasks: Sequence[Sequence[Task]]) -> Driver:
-        worker, scan, files = self._options.worker, self._source.scan, self._source.by_path
-        if worker.num_workers == 0:
-            return InlineDriver(scan.open(files), tasks)
-        if worker.worker_mode == "process":
-            return self._workers().begin(tasks, files, worker.timeout)
-        return ThreadDriver(
-            lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(), worker.timeout
-        )
+    def _agreed_plan(self, epoch: int) -> RankPlan:
+        planner, shard = self._planner, self._options.shard
+        if not planner.has_peers:
+            return planner.rank_plan(epoch, planner.world.rank)
+        try:
+            plan = planner.rank_plan(epoch, planner.world.rank)
+        except BaseException:
+            # The others wait for this rank: tell them before it goes.
+            check_positions(planner.position(epoch, failed=True), shard.process_group, self._options.worker.timeout)
+            raise
+        check_positions(planner.position(epoch), shard.process_group, self._options.worker.timeout)
+        planner.warn_of_uneven_steps(epoch)
+        return plan
 
-    def _workers(self) -> Crew:
-        worker = self._options.worker
-        if self._crew is None or self._crew.closed:
-            context = start_context(worker.multiprocessing_context)
-            self._crew = Crew(self._source.scan.open, worker.num_shards, int(worker.prefetch_bytes), context)
-        return self._crew
+    def _driver(self, plan: RankPlan) -> Driver:
+        def tasks_of(lap: int) -> list[Any]:
+            of_lap = plan if lap == 0 else self._planner.rank_plan(plan.epoch, plan.rank, lap)
+            return [of_lap.tasks(shard) for shard in range(len(plan.shards))]
 
-    def _threads(self) -> int:
-        """How many threads decode; this never changes the order."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        wanted = self._options.worker.num_workers
-        if self._source.scan.storage.local:
-            return cores if wanted is None else min(wanted, cores)
-        return max(cores, _REMOTE_THREADS) if wanted is None else max(wanted, 1)
+        if self._options.shard.steps_per_epoch is not None:
+            return self._execution.laps(tasks_of)
+        return self._execution.open(tasks_of(0))
+
+    def _of_equal_steps(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, ended where the options say that all ranks end."""
+        shard = self._options.shard
+        if shard.steps_per_epoch is not None:
+            return exactly(batches, shard.steps_per_epoch)
+        if shard.even != "sync" or self.world.num_ranks == 1:
+            return batches
+        if not self._planner.has_peers:
+            raise ShardingError(
+                f"even='sync' with num_ranks={self.world.num_ranks}: the ranks must be able to ask each other, and "
+                "torch.distributed is not initialised. Initialise it, or use steps_per_epoch=n or count_rows=True."
+            )
+        return in_step(batches, shard.sync_every, smallest(shard.process_group))
+
+    def _cut(self, plan: RankPlan) -> Cut:
+        """How shards are cut into batches: a plan that knows its steps has dealt with the last one."""
+        batch = self._options.batch
+        last = batch.last_batch if plan.steps is None else "partial"
+        return Cut(self._planner.batch_rows, last, batch.valid_key)
 
     def _form(self) -> Form:
         pin = self._options.worker.pin_memory and _can_pin()
@@ -180,13 +168,12 @@ class LoaderDataset(IterableDataset[Any]):
     def _foreign_worker(self, shard: int, num_shards: int) -> Iterator[Any]:
         """The batches of one of `num_shards` shards, read in this process."""
         epoch = self._passes.epoch
-        tasks = self._rank_plan(epoch, self.world.rank, num_shards).tasks(shard)
-        driver = InlineDriver(self._source.scan.open(self._source.by_path), [tasks])
+        plan = self._planner.rank_plan(epoch, self.world.rank, num_shards=num_shards)
+        driver = self._execution.inline([plan.tasks(shard)])
         try:
-            batches = shard_batches(driver, 0, self._options.batch.batch_size, self._form())
-            yield from (
-                batches if self._options.batch.collate_fn is None else map(self._options.batch.collate_fn, batches)
-            )
+            batches = shard_batches(driver, 0, self._cut(plan), self._form())
+            collate = self._options.batch.collate_fn
+            yield from batches if collate is None else map(collate, batches)
         finally:
             driver.close()
         self._passes.resume_at(epoch + 1)
@@ -200,17 +187,6 @@ class LoaderDataset(IterableDataset[Any]):
             "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s",
             plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
         )  # fmt: skip
-
-
-def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
-    """What a plan depends on, with another number of shards where given."""
-    return PlanOptions(
-        batch_size=options.batch.batch_size,
-        shuffle=options.shuffle.shuffle,
-        seed=options.shuffle.shuffle_seed,
-        num_shards=options.worker.num_shards if num_shards is None else num_shards,
-        assignment=assignment_of(options.split.split_strategy),
-    )
 
 
 def _can_pin() -> bool:

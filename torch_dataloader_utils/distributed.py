@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch_dataloader_utils.errors import ShardingError
 
@@ -18,19 +20,45 @@ class World:
     source: str
 
 
-def resolve_world(num_ranks: int | None, rank: int | None) -> World:
-    """The given numbers, else torch.distributed's, else those of RANK and WORLD_SIZE, else (1, 0).
+def resolve_world(num_ranks: int | None, rank: int | None, group: Any = None) -> World:
+    """The given numbers, else the group's, else torch.distributed's, else those of RANK and WORLD_SIZE, else (1, 0).
 
     Raises:
         ShardingError: WORLD_SIZE says that there are peers, but nothing says which of them this process is.
     """
     if num_ranks is not None and rank is not None:
         return World(num_ranks, rank, "the arguments")
+    dist = initialized_distributed()
+    if dist is not None:
+        source = "torch.distributed" if group is None else "process_group"
+        return World(dist.get_world_size(group), dist.get_rank(group), source)
+    return _from_environment()
+
+
+def initialized_distributed() -> Any:
+    """`torch.distributed` where it is initialised, else None; imports nothing."""
     # Only a process that has imported torch.distributed can have initialised it.
     dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return World(dist.get_world_size(), dist.get_rank(), "torch.distributed")
-    return _from_environment()
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def object_exchange(num_ranks: int | None, group: Any = None) -> tuple[int, int, Callable[[object], list[Any]] | None]:
+    """This process's place among those that share work, their number, and a collective from its object to theirs.
+
+    (0, 1, None) where there is nobody to share with: no process group, or a loader for other ranks than the group's,
+    such as one made with explicit (1, 0).
+    """
+    dist = initialized_distributed()
+    size = 1 if dist is None else dist.get_world_size(group)
+    if size < 2 or num_ranks not in (None, size):
+        return 0, 1, None
+
+    def exchange(own: object) -> list[Any]:
+        found: list[Any] = [None] * size
+        dist.all_gather_object(found, own, group=group)
+        return found
+
+    return dist.get_rank(group), size, exchange
 
 
 def _from_environment() -> World:

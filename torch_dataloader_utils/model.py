@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+FileKey: TypeAlias = tuple[int, str]  # (part, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,18 @@ class DataFileInfo:
         path: as the storage names it.
         file_size: bytes as stored.
         record_count: rows, or None where only reading tells.
+        part: which dataset of a combination it belongs to.
     """
 
     path: str
     file_size: int
     record_count: int | None = None
+    part: int = field(default=0, kw_only=True)
+
+    @property
+    def key(self) -> FileKey:
+        """What tells it from all other files of a plan: two parts may read one path."""
+        return self.part, self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +164,13 @@ class FileLayout:
     Attributes:
         segments: the segments.
         counted: whether every segment's live rows are known: plan rows of the file are then live rows.
+        task_rows: how many rows one task reads at most, where reading more at a time saves nothing; None for the usual.
         metadata: what the format keeps of the footer, so that it is read once; opaque here.
     """
 
     segments: tuple[Segment, ...]
     counted: bool = False
+    task_rows: int | None = field(default=None, kw_only=True)
     metadata: Any = field(default=None, repr=False, compare=False)
 
     @property

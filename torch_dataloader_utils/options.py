@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypedDict
@@ -38,6 +39,17 @@ def _word_or_words(name: str, value: object, allowed: Sequence[str]) -> None:
     """Check one word, or a dict of column -> word."""
     for word in value.values() if isinstance(value, Mapping) else [value]:
         _one_of(name, word, allowed)
+
+
+def _value_lists(name: str, value: object) -> None:
+    """Check None, or a dict of column -> list of values."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{name}={value!r}: expected a dict of column -> list of values.")
+    for column, values in value.items():
+        if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+            raise OptionError(f"{name}={{{column!r}: {values!r}}}: expected a list of values.")
 
 
 def _callable_or_none(name: str, value: object) -> None:
@@ -102,8 +114,31 @@ class ShardOptions:
 
     num_ranks: int | None = None
     rank: int | None = None
+    process_group: Any = None
+    sharding: str | Callable[..., Any] = "interleave"
+    stick_to_shard: bool = False
+    full_rotation: bool = False
+    shard_batches: bool = False
+    split_batches: bool = False
+    total_shards: int | None = None
+    even: str = "none"
+    count_rows: bool = False
+    steps_per_epoch: int | None = None
+    sync_every: int = 16
 
     def __post_init__(self) -> None:
+        _one_of("even", self.even, ("none", "drop", "pad", "sync"))
+        for name in ("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "count_rows"):
+            _flag(name, getattr(self, name))
+        for name in ("total_shards", "steps_per_epoch"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1)
+        _whole("sync_every", self.sync_every, 1)
+        if self.steps_per_epoch is not None and self.even != "none":
+            raise OptionError(
+                f"steps_per_epoch={self.steps_per_epoch} with even={self.even!r}: exactly n steps on each rank "
+                "are even already; leave even at 'none'."
+            )
         if self.num_ranks is not None:
             _whole("num_ranks", self.num_ranks, 1)
         if self.rank is not None:
@@ -136,11 +171,16 @@ class BatchOptions:
     """What a batch is."""
 
     batch_size: int = 1024
+    last_batch: str = "partial"
+    valid_key: str = "valid"
     output_format: str = "torch"
     collate_fn: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         _whole("batch_size", self.batch_size, 1)
+        _one_of("last_batch", self.last_batch, ("partial", "drop", "pad", "wrap"))
+        if not isinstance(self.valid_key, str) or not self.valid_key:
+            raise OptionError(f"valid_key={self.valid_key!r}: expected a name.")
         _one_of("output_format", self.output_format, ("torch", "numpy", "arrow", "dict"))
         _callable_or_none("collate_fn", self.collate_fn)
 
@@ -154,13 +194,15 @@ class ConvertOptions:
     fill_values: Mapping[str, Any] | None = None
     nulls: NullPolicy = "error"
     strings: NullPolicy = "list"
+    vocabulary: Mapping[str, Sequence[Any]] | None = field(default=None, repr=False)
     lists: str = "ragged"
     decimals: str = "float64"
     strict_types: bool = False
 
     def __post_init__(self) -> None:
         _word_or_words("nulls", self.nulls, ("error", "mask", "fill", "drop"))
-        _word_or_words("strings", self.strings, ("list", "bytes"))
+        _word_or_words("strings", self.strings, ("list", "bytes", "codes"))
+        _value_lists("vocabulary", self.vocabulary)
         _one_of("lists", self.lists, ("ragged", "padded", "nested"))
         _one_of("decimals", self.decimals, ("float64", "scaled"))
         _flag("strict_types", self.strict_types)
@@ -177,6 +219,8 @@ class WorkerOptions:
     persistent_workers: bool = True
     multiprocessing_context: Any = None
     timeout: float = 600
+    show_progress: bool = False
+    progress_interval_sec: float = 120
 
     def __post_init__(self) -> None:
         if self.num_workers is not None:
@@ -187,6 +231,10 @@ class WorkerOptions:
         object.__setattr__(self, "prefetch_bytes", parse_bytes(self.prefetch_bytes, "prefetch_bytes"))
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or self.timeout < 0:
             raise OptionError(f"timeout={self.timeout!r}: expected seconds (0 for none).")
+        _flag("show_progress", self.show_progress)
+        interval = self.progress_interval_sec
+        if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not interval > 0:
+            raise OptionError(f"progress_interval_sec={interval!r}: expected seconds above 0.")
         if self.worker_mode == "process" and self.num_workers is None:
             raise OptionError("worker_mode='process' needs num_workers: give the number of processes, such as 2.")
         if isinstance(self.multiprocessing_context, str):
@@ -217,9 +265,22 @@ class LoaderOptions(TypedDict, total=False):
     split_strategy: Any
     num_ranks: int | None
     rank: int | None
+    process_group: Any
+    sharding: str | Callable[..., Any]
+    stick_to_shard: bool
+    full_rotation: bool
+    shard_batches: bool
+    split_batches: bool
+    total_shards: int | None
+    even: str
+    count_rows: bool
+    steps_per_epoch: int | None
+    sync_every: int
     shuffle: bool
     shuffle_seed: int
     batch_size: int
+    last_batch: str
+    valid_key: str
     output_format: str
     collate_fn: Callable[[Any], Any] | None
     stack: Mapping[str, Sequence[str]] | None
@@ -227,6 +288,7 @@ class LoaderOptions(TypedDict, total=False):
     fill_values: Mapping[str, Any] | None
     nulls: NullPolicy
     strings: NullPolicy
+    vocabulary: Mapping[str, Sequence[Any]] | None
     lists: str
     decimals: str
     strict_types: bool
@@ -237,6 +299,8 @@ class LoaderOptions(TypedDict, total=False):
     persistent_workers: bool
     multiprocessing_context: Any
     timeout: float
+    show_progress: bool
+    progress_interval_sec: float
 
 
 @dataclass(frozen=True)
@@ -273,6 +337,36 @@ _TORCH_KEYWORDS = {
 }
 
 
+def check_together(options: Options) -> None:
+    """Check what options of different groups mean for each other.
+
+    Raises:
+        OptionError: two options that exclude each other.
+    """
+    shard, batch = options.shard, options.batch
+    if shard.count_rows and options.read.transform_rows == "any":
+        raise OptionError(
+            "count_rows=True with transform_rows='any': counting does not run transform, which decides there how many "
+            "rows there are. Leave rows out by filters=, or use steps_per_epoch=n or even='sync'."
+        )
+    if batch.last_batch != "partial" and (shard.even not in ("none", batch.last_batch)):
+        raise OptionError(
+            f"last_batch={batch.last_batch!r} with even={shard.even!r}: even decides about the last batch; "
+            "leave last_batch at 'partial'."
+        )
+    if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
+        raise OptionError(
+            f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
+            "leave last_batch at 'partial'."
+        )
+
+
+def repeats_rows(options: Options) -> bool:
+    """Whether a pass may deliver rows again, as padding: batches then carry the mask `valid_key`."""
+    shard = options.shard
+    return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
+
+
 def option_defaults() -> dict[str, Any]:
     """Every keyword with its default, in the order of the groups."""
     found: dict[str, Any] = {}
@@ -282,6 +376,13 @@ def option_defaults() -> dict[str, Any]:
     return found
 
 
+def plain_value(value: Any) -> Any:
+    """The value with containers of a config file (OmegaConf's, which Hydra passes on) made lists and dicts."""
+    if type(value).__module__.startswith("omegaconf."):
+        return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
+    return value
+
+
 def parse_options(keywords: Mapping[str, Any]) -> Options:
     """The grouped, checked options of these keywords.
 
@@ -289,6 +390,7 @@ def parse_options(keywords: Mapping[str, Any]) -> Options:
         UnknownOptionError: a keyword that does not exist, with the one that was probably meant.
         OptionError: a value that cannot work.
     """
+    keywords = {name: plain_value(value) for name, value in keywords.items()}
     known = option_defaults()
     for name in keywords:
         if name in _TORCH_KEYWORDS:
@@ -301,14 +403,16 @@ def parse_options(keywords: Mapping[str, Any]) -> Options:
         group: cls(**{item.name: keywords[item.name] for item in fields(cls) if item.name in keywords})
         for group, cls in _GROUPS.items()
     }
-    return Options(**groups)
+    options = Options(**groups)
+    check_together(options)
+    return options
 
 
-def signature_with_options(first: inspect.Parameter) -> inspect.Signature:
-    """The signature `(first, *, every option=default)`, for `help()` and IDEs."""
+def signature_with_options(*first: inspect.Parameter) -> inspect.Signature:
+    """The signature `(*first, *, every option=default)`, for `help()` and IDEs."""
     hints = LoaderOptions.__annotations__
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
         for name, default in option_defaults().items()
     ]
-    return inspect.Signature([first, *options])
+    return inspect.Signature([*first, *options])

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from tests.planning.helpers import chunk_files, data_file, data_files, groups, make_plan, row_ids, settings_of
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
-from torch_dataloader_utils.model import DataFile, FileLayout, Piece, Rows, Segment, Split, Task
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Rows, Segment, Split, Task
 from torch_dataloader_utils.planning import tasks as tasks_module
 from torch_dataloader_utils.planning.tasks import TASK_BYTES, TASK_ROWS, make_tasks
 
 MIB = 2**20
 
 
-def segments_read(task: Task, layouts: dict[str, FileLayout]) -> list[tuple[str, int]]:
+def segments_read(task: Task, layouts: dict[FileKey, FileLayout]) -> list[tuple[str, int]]:
     """The segments in which the rows of a task lie, each once."""
     found = set()
     for path, row in row_ids(task.pieces):
-        starts = layouts[path].plan_starts()
+        starts = layouts[0, path].plan_starts()
         found |= {(path, i) for i in range(len(starts) - 1) if starts[i] <= row < starts[i + 1]}
     return sorted(found)
 
@@ -48,7 +48,7 @@ def test_tasks_tile_a_shard_and_read_whole_segments_once(sizes, split_rows, sett
         ]
         for task in tasks:
             read = segments_read(task, layouts)
-            rows = sum(layouts[path].segments[i].rows for path, i in read)
+            rows = sum(layouts[0, path].segments[i].rows for path, i in read)
             assert task.rows == sum(map(len, task.pieces)) > 0
             assert task.size_bytes == 10 * rows
             assert {p.pad for p in task.pieces} == {task.pad}
@@ -73,13 +73,13 @@ def test_no_segment_is_decoded_twice_in_a_shard_of_whole_splits_in_order(sizes, 
             assert len(read) == len(set(read))
 
 
-def layout_of(rows: Sequence[int], size: int) -> tuple[DataFile, dict[str, FileLayout]]:
+def layout_of(rows: Sequence[int], size: int) -> tuple[DataFile, dict[FileKey, FileLayout]]:
     segments, at = [], 0
     for i, n in enumerate(rows):
         segments.append(Segment(i, at, n, size))
         at += n
     file = DataFile(chunk_files(at)[0].info, FileLayout(tuple(segments)))
-    return file, {file.info.path: file.layout}
+    return file, {file.info.key: file.layout}
 
 
 def whole(file: DataFile) -> Piece:
@@ -88,14 +88,14 @@ def whole(file: DataFile) -> Piece:
 
 
 def test_small_segments_share_a_task_and_large_ones_stand_alone() -> None:
-    assert (TASK_ROWS, TASK_BYTES) == (131_072, 64 * MIB)
-    file, layouts = layout_of([50_000, 60_000, 40_000, 500_000, 10, 20], MIB)
-    assert [task.rows for task in make_tasks([whole(file)], layouts)] == [110_000, 40_000, 500_000, 30]
-    file, layouts = layout_of([10] * 5, 30 * MIB)
+    assert (TASK_ROWS, TASK_BYTES) == (65_536, 16 * MIB)
+    file, layouts = layout_of([25_000, 30_000, 20_000, 500_000, 10, 20], MIB)
+    assert [task.rows for task in make_tasks([whole(file)], layouts)] == [55_000, 20_000, 500_000, 30]
+    file, layouts = layout_of([10] * 5, 7 * MIB)
     assert [(task.rows, task.size_bytes) for task in make_tasks([whole(file)], layouts)] == [
-        (20, 60 * MIB),
-        (20, 60 * MIB),
-        (10, 30 * MIB),
+        (20, 14 * MIB),
+        (20, 14 * MIB),
+        (10, 7 * MIB),
     ]
 
 
@@ -133,14 +133,14 @@ def test_segments_without_live_rows_are_not_read() -> None:
 
 
 def test_unknown_counts_are_packed_by_bytes_into_narrower_splits() -> None:
-    segments = tuple(Segment(i, 0, None, 30 * MIB) for i in range(5))
+    segments = tuple(Segment(i, 0, None, 7 * MIB) for i in range(5))
     file = DataFile(data_file("a.csv", [None]).info, FileLayout(segments))
-    split = Split(file.info, None, (1, 5), 120 * MIB, index=3)
-    tasks = make_tasks([Piece(split, None, order=9)], {"a.csv": file.layout})
-    assert [(task.rows, task.size_bytes) for task in tasks] == [(None, 60 * MIB)] * 2
+    split = Split(file.info, None, (1, 5), 28 * MIB, index=3)
+    tasks = make_tasks([Piece(split, None, order=9)], {file.info.key: file.layout})
+    assert [(task.rows, task.size_bytes) for task in tasks] == [(None, 14 * MIB)] * 2
     assert [
         [(p.source.segments, p.source.index, p.source.size_bytes, p.rows, p.order) for p in t.pieces] for t in tasks
     ] == [
-        [((1, 3), 3, 60 * MIB, None, 9)],
-        [((3, 5), 3, 60 * MIB, None, 9)],
+        [((1, 3), 3, 14 * MIB, None, 9)],
+        [((3, 5), 3, 14 * MIB, None, 9)],
     ]

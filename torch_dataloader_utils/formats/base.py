@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -69,8 +69,17 @@ class Format(Protocol):
         """
         ...
 
-    def open(self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any]) -> Reader:
+    def open(
+        self,
+        file: DataFileInfo,
+        layout: FileLayout,
+        storage: Storage,
+        options: Mapping[str, Any],
+        encoded: Collection[str] = (),
+    ) -> Reader:
         """A reader of the file, which does not read the footer again.
+
+        The columns `encoded`, of strings or bytes, are better given as dictionaries, where the format can.
 
         Raises:
             FileReadError: naming the file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,12 +40,17 @@ class ParquetFormat:
             return FileLayout(tuple(_segments(metadata, schema)), metadata=metadata), schema
 
     def open(
-        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any]
+        self,
+        file: DataFileInfo,
+        layout: FileLayout,
+        storage: Storage,
+        options: Mapping[str, Any],
+        encoded: Collection[str] = (),
     ) -> ParquetReader:
         """A reader that takes the footer from the layout."""
         checksums = {**self.options, **options}["page_checksums"]
         with naming(file.path):
-            return ParquetReader(file.path, storage, layout.metadata, checksums)
+            return ParquetReader(file.path, storage, layout.metadata, checksums, encoded)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops row groups by their statistics and the file's constants."""
@@ -80,7 +85,14 @@ class ParquetReader:
         schema: the file's top-level columns, as `read` gives them.
     """
 
-    def __init__(self, path: str, storage: Storage, metadata: pq.FileMetaData, page_checksums: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        storage: Storage,
+        metadata: pq.FileMetaData,
+        page_checksums: bool,
+        encoded: Collection[str] = (),
+    ) -> None:
         self.path = path
         self._source = storage.open(path)
         # Coalescing reads ahead pays for remote stores only.
@@ -89,6 +101,7 @@ class ParquetReader:
             metadata=metadata,
             pre_buffer=not storage.local,
             page_checksum_verification=page_checksums,
+            read_dictionary=_top_level(metadata, encoded),
         )
         self.schema: pa.Schema = self._file.schema_arrow
 
@@ -110,6 +123,12 @@ class ParquetReader:
         """Close the file; the arrays read from it stay valid."""
         self._file.close()
         self._source.close()
+
+
+def _top_level(metadata: pq.FileMetaData, names: Collection[str]) -> list[str] | None:
+    """Those of the names that are columns of the file and no fields of a struct."""
+    leaves = (metadata.schema.column(i) for i in range(metadata.num_columns if names else 0))
+    return [leaf.path for leaf in leaves if leaf.path in names and leaf.path == leaf.name] or None
 
 
 def _listed(items: Sequence[Any]) -> str:

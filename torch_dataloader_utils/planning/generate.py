@@ -90,7 +90,7 @@ def generated_plan(
     checker.check_disjoint((split for splits in located for split in splits), complete=False)
     pieces = _numbered(located)
     pieces += [[] for _ in range(options.num_shards - len(shards))]
-    layouts = {file.info.path: file.layout for file in files}
+    layouts = {file.info.key: file.layout for file in files}
     if not exact or any(piece.rows is None for shard in pieces for piece in shard):
         return RankPlan(epoch, rank, tuple(map(tuple, pieces)), None, None, layouts)
     ended = [end_with(shard, options.batch_size, options.last_batch, ()) for shard in pieces]

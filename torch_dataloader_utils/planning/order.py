@@ -1,8 +1,8 @@
 """The ordered rows of an epoch, in columns: what policies cut and deal.
 
 An `Order` is a sequence of rows: *units* (runs of rows of one split) one after another, optionally of which only every
-n-th block is meant. Its methods give other orders and cost numpy time in the number of units, never in rows; objects
-per piece exist only once `pieces` is called.
+n-th block is meant. Its methods give other orders and cost numpy time in the number of units, never in rows; how many
+rows it has costs nothing, so that all ranks' shares can be compared.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import CountsRequiredError
-from torch_dataloader_utils.model import Piece, Rows, Split
+from torch_dataloader_utils.model import Rows, Split
+from torch_dataloader_utils.planning.runs import I64, Runs
 from torch_dataloader_utils.seeding import permutation
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +37,20 @@ class SplitTable:
         return np.array([split.row_count or 0 for split in self.splits], dtype=np.int64)
 
     @cached_property
+    def sizes(self) -> I64:
+        """Estimated decoded bytes of each split, shape [splits]."""
+        return np.array([split.size_bytes for split in self.splits], dtype=np.int64)
+
+    @cached_property
     def starts(self) -> I64:
         """First plan row of each split, shape [splits]."""
         return np.array([split.row_range.start if split.row_range else 0 for split in self.splits], dtype=np.int64)
 
-    def order(self, key: int | None) -> Order:
-        """All rows: splits permuted by `key`, or in file order without one."""
-        n = len(self.splits)
+    def order(self, key: int | None, first: int = 0, last: int | None = None) -> Order:
+        """The rows of the splits `[first, last)`: permuted by `key`, or in file order without one."""
+        n = (len(self.splits) if last is None else last) - first
         places = np.arange(n, dtype=np.int64)
-        source = places if key is None else permutation(n, key)
+        source = first + (places if key is None else permutation(n, key))
         return Order(self, source, places, np.zeros(n, dtype=np.int64), self.lengths[source])
 
 
@@ -117,6 +121,10 @@ class Order:
         picked = Rows(0, len(self), turns * block, block, turn * block)
         return replace(self, picked=picked.slice(0, len(picked)))
 
+    def units(self, first: int, last: int) -> Order:
+        """The units `[first, last)`: whole splits of a fresh order."""
+        return self._units(slice(first, last))
+
     def shuffled(self, key: int) -> Order:
         """The same units in an order drawn by `key`, numbered anew."""
         shuffled = self._units(permutation(self.num_units, key))
@@ -136,42 +144,19 @@ class Order:
         last = np.stack([before, self.last], axis=1).ravel()
         return replace(twice, first=first, last=last)._units(first < last)
 
-    def pieces(self) -> list[Piece]:
-        """A piece for each unit, in this order."""
-        if self.picked is not None:
-            return self._picked_pieces(self.picked)
-        splits = self.table.splits
-        whole = (self.first == 0) & (self.last == self.table.lengths[self.source])
-        out = []
-        columns = (self.source, self.place, self.first, self.last, whole)
-        for source, place, first, last, is_whole in zip(*(column.tolist() for column in columns), strict=True):
-            split = splits[source]
-            rows = split.row_range
-            out.append(Piece(split, rows if is_whole or rows is None else rows.slice(first, last), place))
-        return out
-
-    def picked_rows(self) -> I64:
-        """How many rows of each unit are meant, shape [units]."""
+    def runs(self, first: int = 0, last: int | None = None) -> Runs:
+        """The rows `[first, last)` of this sequence (by default all), as they become pieces."""
+        if last is not None:
+            return self.take(first, last).runs()
         if self.picked is None:
-            return self.last - self.first
-        return _before(self.picked, self.ends) - _before(self.picked, self.ends - (self.last - self.first))
-
-    def _picked_pieces(self, picked: Rows) -> list[Piece]:
-        """A piece for each unit of which some rows are meant."""
-        begins = self.ends - (self.last - self.first)
-        lower, upper = _before(picked, begins), _before(picked, self.ends)
-        some = lower < upper
-        # From rows counted over all units to rows of the file.
-        shift = (self.table.starts[self.source] + self.first - begins)[some]
-        start = _row(picked, lower[some]) + shift
-        stop = _row(picked, upper[some] - 1) + 1 + shift
-        gaps = stop - start > (upper - lower)[some]
-        columns = (self.source[some], self.place[some], start, stop, shift + picked.phase, gaps)
-        step, block, splits = picked.step, picked.block, self.table.splits
-        return [
-            Piece(splits[source], Rows(a, b, step, block, phase) if has_gaps else Rows(a, b), place)
-            for source, place, a, b, phase, has_gaps in zip(*(column.tolist() for column in columns), strict=True)
-        ]
+            nothing, one = np.zeros_like(self.first), np.ones_like(self.first)
+            return Runs(self.table, self.source, self.place, self.first, self.last, nothing, one, one)
+        picked = self.picked
+        # From rows counted over all units to rows of a split.
+        shift = self.last - self.ends
+        bounds = np.clip([picked.start + shift, picked.stop + shift], self.first, self.last)
+        step, block = (np.full_like(shift, value) for value in (picked.step, picked.block))
+        return Runs(self.table, self.source, self.place, bounds[0], bounds[1], picked.phase + shift, step, block)
 
     def _units(self, which: slice | npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Order:
         return Order(self.table, self.source[which], self.place[which], self.first[which], self.last[which])
@@ -211,18 +196,3 @@ def concatenated(orders: Sequence[Order]) -> Order:
         first=np.concatenate([order.first for order in orders]),
         last=np.concatenate([order.last for order in orders]),
     )
-
-
-def _before(rows: Rows, numbers: I64) -> I64:
-    """How many of `rows` lie below each number, shape kept."""
-    numbers = np.clip(numbers, rows.start, rows.stop) - rows.phase
-    count = numbers // rows.step * rows.block + np.minimum(numbers % rows.step, rows.block)
-    turn, inside = divmod(rows.start - rows.phase, rows.step)
-    return count - (turn * rows.block + min(inside, rows.block))
-
-
-def _row(rows: Rows, places: I64) -> I64:
-    """The number of the row at each place, shape kept."""
-    turn, inside = divmod(rows.start - rows.phase, rows.step)
-    places = places + turn * rows.block + min(inside, rows.block)
-    return rows.phase + places // rows.block * rows.step + places % rows.block

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError, OptionError, ShardingError
-from torch_dataloader_utils.model import DataFile, FileLayout, Piece, Split
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Split
 from torch_dataloader_utils.planning.amplification import read_amplification, segment_map
-from torch_dataloader_utils.planning.options import PlanOptions, World
-from torch_dataloader_utils.planning.order import Order, SplitTable
+from torch_dataloader_utils.planning.mixing import Lane, Part, lanes_of
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.order import SplitTable
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.sharding import Policy, Share, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import Shares, deal, dropped_tails, rank_pieces
 from torch_dataloader_utils.planning.workers import worker_shards
-from torch_dataloader_utils.seeding import derive_key
+from torch_dataloader_utils.seeding import derive_key, permutation
 
 __all__ = ["Plan", "PlanOptions", "RankPlan"]
 
@@ -31,6 +32,7 @@ class Plan:
         num_ranks: all ranks (R).
         exact: whether plan rows are the rows that will be delivered. If not (an uncounted filter, say), steps are not
             known in advance, and `last_batch` is left to the reader, who applies it per worker.
+        parts: the datasets of a combination; files and splits come in their order.
 
     Raises:
         OptionError: options that exclude each other, or an unknown policy.
@@ -44,6 +46,7 @@ class Plan:
     options: PlanOptions
     num_ranks: int = 1
     exact: bool = True
+    parts: Sequence[Part] = (Part(),)
     _epochs: dict[int, Shares] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,26 +54,29 @@ class Plan:
         object.__setattr__(self, "exact", self.exact and self._table.uncounted is None)
         if self.files and all(file.info.record_count == 0 for file in self.files):
             raise EmptyDatasetError(f"None of the {len(self.files)} files holds a row: check the path.")
-        share = self._policy.share
-        if self._table.uncounted is not None:
-            # Asked now, so that a policy that cuts rows of unknown number says so at once.
-            share(self._order(0), World(0, self.num_ranks, 0, self.options))
+        for lane in self._lanes:
+            if self._table.uncounted is not None:
+                # Asked now, so that a policy that cuts rows of unknown number says so at once.
+                lane.share(lane.order(0), 0, self.num_ranks, 0)
         if not self.exact:
             self._check_inexact()
         elif self.options.even in ("drop", "pad"):
             self._check_even()
 
-    def rank(self, epoch: int, rank: int) -> RankPlan:
-        """What `rank` delivers in `epoch`."""
+    def rank(self, epoch: int, rank: int, lap: int = 0) -> RankPlan:
+        """What `rank` delivers in `epoch`; with a lap, the same rows once more, in an order of the lap's own."""
         if not 0 <= rank < self.num_ranks:
             raise OptionError(
                 f"rank={rank} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
             )
         shares, size = self._shares(epoch), self.batch_rows
-        pieces = rank_pieces(shares, rank, self.options, size) if self.exact else list(shares.pieces(rank))
+        if lap:
+            pieces = self._again(shares, epoch, rank, lap)
+        else:
+            pieces = rank_pieces(shares, rank, self.options, size) if self.exact else list(shares.pieces(rank))
         shards = worker_shards(pieces, self.options, size, self.exact)
         steps, rows = self.steps(epoch), self.rows(epoch)
-        return RankPlan(
+        plan = RankPlan(
             epoch,
             rank,
             shards,
@@ -78,6 +84,7 @@ class Plan:
             rows=None if rows is None else rows[rank],
             layouts=self.layouts,
         )
+        return plan.as_repeats() if lap else plan
 
     def steps(self, epoch: int) -> list[int] | None:
         """Batches of each rank, or None where only reading tells."""
@@ -101,7 +108,7 @@ class Plan:
     def left_out(self, epoch: int) -> tuple[Piece, ...]:
         """The rows of `epoch` that no rank delivers because `even` or `last_batch` is `"drop"`."""
         shares = self._shares(epoch)
-        pieces = [piece for run in shares.left_out for piece in run.pieces()]
+        pieces = [piece for run in shares.left_out for piece in run.runs().pieces()]
         if self.exact and self._drops_last:
             pieces += dropped_tails(shares, self.batch_rows)
         return tuple(pieces)
@@ -134,9 +141,9 @@ class Plan:
         return chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
 
     @cached_property
-    def layouts(self) -> Mapping[str, FileLayout]:
-        """The layout of each file, by its path."""
-        return {file.info.path: file.layout for file in self.files}
+    def layouts(self) -> Mapping[FileKey, FileLayout]:
+        """The layout of each file, by its key."""
+        return {file.info.key: file.layout for file in self.files}
 
     @cached_property
     def _table(self) -> SplitTable:
@@ -147,26 +154,26 @@ class Plan:
         return resolve_auto(self.options, self.num_ranks, len(self.splits), self._table.uncounted is None)
 
     @cached_property
-    def _policy(self) -> Policy:
-        return find_policy(self._chosen, self.options)
+    def _lanes(self) -> tuple[Lane, ...]:
+        policy = find_policy(self._chosen, self.options)
+        return lanes_of(self._table, self.files, self.parts, policy, self.options)
 
     @property
     def _drops_last(self) -> bool:
         return self.options.even == "none" and self.options.last_batch == "drop"
 
-    def _order(self, epoch: int) -> Order:
-        """All rows, in the order that the policy deals."""
+    def _again(self, shares: Shares, epoch: int, rank: int, lap: int) -> list[Piece]:
+        """The rank's rows for a lap after the first (those of the ranks after it if it has none)."""
+        pieces = list(shares.pieces(rank)) or list(shares.following(rank))
         if not self.options.shuffle:
-            return self._table.order(None)
-        seed = self.options.seed
-        return self._table.order(
-            derive_key("order", seed) if self._policy.fixed_order else derive_key("order", seed, epoch)
-        )
+            return pieces
+        places = permutation(len(pieces), derive_key("lap", self.options.seed, epoch, rank, lap))
+        return [replace(pieces[place], order=order) for order, place in enumerate(places)]
 
     def _shares(self, epoch: int) -> Shares:
         """The shares of all ranks; those of the last epoch asked for are kept."""
         if epoch not in self._epochs:
-            shares = deal(self._order(epoch), self._policy, self.options, self.num_ranks, epoch)
+            shares = deal(self._lanes, self.options, self.num_ranks, epoch)
             self._epochs.clear()
             self._epochs[epoch] = shares
         return self._epochs[epoch]
@@ -188,7 +195,7 @@ class Plan:
         """Check that each epoch has rows, and enough of them for a step."""
         even, ranks, total = self.options.even, self.num_ranks, int(self._table.lengths.sum())
         laps = self.options.total_shards // ranks if self.options.total_shards else 1
-        rows = min((lap + 1) * total // laps - lap * total // laps for lap in range(laps))
+        rows = min(sum(lane.lap_rows(lap, laps) for lane in self._lanes) for lap in range(laps))
         if not rows:
             raise EmptyDatasetError(f"even={even!r}: an epoch has no row to deliver (N={total} rows, R={ranks} ranks).")
         if even == "drop" and rows < ranks * self.batch_rows:

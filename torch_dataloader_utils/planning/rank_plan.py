@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torch_dataloader_utils.model import FileLayout, Piece, Shard, Split, Task
+from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task
 from torch_dataloader_utils.planning.tasks import FileSegments, make_tasks
 from torch_dataloader_utils.planning.workers import Shards
 
@@ -20,7 +20,7 @@ class RankPlan:
         shards: the pieces of each worker, in delivery order.
         steps: batches, or None where only reading tells.
         rows: real rows (padding not among them), or None where only reading tells.
-        layouts: of each file, by its path.
+        layouts: of each file, by its key.
     """
 
     epoch: int
@@ -28,13 +28,17 @@ class RankPlan:
     shards: Shards
     steps: int | None
     rows: int | None
-    layouts: Mapping[str, FileLayout] = field(repr=False, compare=False)
-    _segments: dict[str, FileSegments] = field(default_factory=dict, init=False, repr=False, compare=False)
+    layouts: Mapping[FileKey, FileLayout] = field(repr=False, compare=False)
+    _segments: dict[FileKey, FileSegments] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_splits(self) -> int:
         """Splits of which this rank delivers rows."""
         return len({piece.source.index for shard in self.shards for piece in shard if not piece.pad})
+
+    def as_repeats(self) -> RankPlan:
+        """The same rows in the same order, marked as repeats."""
+        return replace(self, shards=tuple(tuple(replace(piece, pad=True) for piece in shard) for shard in self.shards))
 
     def shard(self, worker: int) -> Shard:
         """What a worker delivers, as a public value: splits narrowed to the rows delivered, without padding."""

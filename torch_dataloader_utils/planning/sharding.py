@@ -52,13 +52,14 @@ def contiguous(order: Order, world: World) -> Order:
 def rotate(order: Order, world: World) -> Order:
     """`contiguous`, moving on by one shard in each epoch (DALI's default) unless `stick_to_shard`."""
     moved = 0 if world.options.stick_to_shard else world.epoch
-    return _inner_order(order, world, (world.rank + moved) % world.num_ranks, world.num_ranks)
+    number = (world.rank + moved) % world.num_ranks
+    return inner_order(order.part(number, world.num_ranks), world, number)
 
 
 def rotate_shards(order: Order, world: World) -> Order:
     """One of `total_shards` shards per rank and epoch (the rotation of ESPnet3)."""
-    total = world.options.total_shards or world.num_ranks
-    return _inner_order(order, world, shard_number(world), total)
+    number = shard_number(world)
+    return inner_order(order.part(number, world.options.total_shards or world.num_ranks), world, number)
 
 
 def strided(order: Order, world: World) -> Order:
@@ -81,9 +82,8 @@ def shard_number(world: World) -> int:
     return (world.epoch * ranks + rank) % total
 
 
-def _inner_order(order: Order, world: World, number: int, shards: int) -> Order:
+def inner_order(shard: Order, world: World, number: int) -> Order:
     """Shard `number` of an order that is the same in all epochs; shuffled, its splits come in another order in each."""
-    shard = order.part(number, shards)
     if not world.options.shuffle:
         return shard
     return shard.shuffled(derive_key("shard", world.options.seed, world.epoch, number))

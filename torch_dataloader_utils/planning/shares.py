@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,10 @@ import numpy as np
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.even import end_with, even_targets, left_out_runs, padding, take, transfers
-from torch_dataloader_utils.planning.options import PlanOptions, World
-from torch_dataloader_utils.planning.order import I64, Order, concatenated
-from torch_dataloader_utils.planning.sharding import Policy
+from torch_dataloader_utils.planning.mixing import Lane, Mixture, mixed
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.order import Order, concatenated
+from torch_dataloader_utils.planning.runs import I64, Runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +27,18 @@ class Shares:
         targets: rows of each rank after levelling, shape [ranks].
     """
 
-    orders: tuple[Order, ...]
+    orders: tuple[Order | Mixture, ...]
     left_out: tuple[Order, ...]
     counts: I64
     targets: I64
 
-    def parts(self, rank: int) -> Iterator[Order]:
+    def parts(self, rank: int) -> Iterator[Runs]:
         """The rows of a rank after levelling: a prefix of its own, then tails of others."""
         if self.orders[rank].table.uncounted is not None:
-            yield self.orders[rank]
+            yield self.orders[rank].runs()
             return
         for donor, first, last in transfers(self.counts, self.targets, rank):
-            yield self.orders[donor].take(first, last)
+            yield self.orders[donor].runs(first, last)
 
     def pieces(self, rank: int) -> Iterator[Piece]:
         """The pieces of a rank after levelling, made part by part."""
@@ -50,28 +51,44 @@ class Shares:
             yield from self.pieces((rank + step) % len(self.orders))
 
 
-def deal(order: Order, policy: Policy, options: PlanOptions, num_ranks: int, epoch: int) -> Shares:
+def deal(lanes: Sequence[Lane], options: PlanOptions, num_ranks: int, epoch: int) -> Shares:
     """The shares of all ranks of an epoch.
 
     Raises:
         ShardingError: the policy lost or repeated rows.
     """
-    worlds = [World(rank, num_ranks, epoch, options) for rank in range(num_ranks)]
     batch_rows = options.batch_rows(num_ranks)
+    whole = [lane.order(epoch) for lane in lanes]
     left_out: list[Order] = []
     if options.even == "drop":
         laps = options.total_shards // num_ranks if options.total_shards else 1
-        whole = order if policy.complete else concatenated([policy.share(order, world) for world in worlds])
-        excess = len(whole) % (num_ranks * batch_rows)
-        left_out = left_out_runs(whole, excess, options.seed if options.shuffle else None, epoch // laps)
-    kept = _without(order, left_out) if policy.deals_kept else order
-    orders = tuple(policy.share(kept, world) for world in worlds)
-    if policy.complete:
-        _check_complete(orders, kept)
-    if not policy.deals_kept:
-        orders = tuple(_without(share, left_out) for share in orders)
+        rows = concatenated(
+            [x for lane, order in zip(lanes, whole, strict=True) for x in _read(lane, order, num_ranks, epoch)]
+        )
+        excess = len(rows) % (num_ranks * batch_rows)
+        left_out = left_out_runs(rows, excess, options.seed if options.shuffle else None, epoch // laps)
+    dealt = [_dealt(lane, order, left_out, num_ranks, epoch) for lane, order in zip(lanes, whole, strict=True)]
+    orders = tuple(mixed(lanes, shares) for shares in zip(*dealt, strict=True))
     counts = np.array([len(share) for share in orders], dtype=np.int64)
-    return Shares(orders, tuple(left_out), counts, even_targets(options.even, counts, batch_rows, _dealt(orders)))
+    return Shares(
+        orders, tuple(left_out), counts, even_targets(options.even, counts, batch_rows, _deals_evenly(orders))
+    )
+
+
+def _read(lane: Lane, order: Order, num_ranks: int, epoch: int) -> list[Order]:
+    """The rows of a lane that an epoch reads."""
+    if lane.policy.complete:
+        return [order]
+    return [lane.share(order, rank, num_ranks, epoch) for rank in range(num_ranks)]
+
+
+def _dealt(lane: Lane, order: Order, left_out: list[Order], num_ranks: int, epoch: int) -> list[Order]:
+    """The rows of each rank in a lane, without those left out."""
+    kept = _without(order, left_out) if lane.policy.deals_kept else order
+    shares = [lane.share(kept, rank, num_ranks, epoch) for rank in range(num_ranks)]
+    if lane.policy.complete:
+        _check_complete(shares, kept)
+    return shares if lane.policy.deals_kept else [_without(share, left_out) for share in shares]
 
 
 def rank_pieces(shares: Shares, rank: int, options: PlanOptions, batch_rows: int) -> list[Piece]:
@@ -102,12 +119,12 @@ def _without(order: Order, runs: list[Order]) -> Order:
     return order
 
 
-def _dealt(orders: tuple[Order, ...]) -> bool:
-    """Whether rows were dealt one by one or in blocks, which is even already."""
-    return any(order.picked is not None for order in orders)
+def _deals_evenly(orders: tuple[Order | Mixture, ...]) -> bool:
+    """Whether rows were dealt one by one or in blocks, which is even already (a sum of several is not)."""
+    return any(isinstance(order, Order) and order.picked is not None for order in orders)
 
 
-def _check_complete(orders: tuple[Order, ...], whole: Order) -> None:
+def _check_complete(orders: Sequence[Order], whole: Order) -> None:
     if whole.table.uncounted is None:
         found, expected, unit = sum(map(len, orders)), len(whole), "rows"
     else:

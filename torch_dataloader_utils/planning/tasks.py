@@ -10,11 +10,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch_dataloader_utils.model import FileLayout, Piece, Task
+from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Task
 from torch_dataloader_utils.planning.spans import plan_spans
 
-TASK_ROWS = 131_072
-TASK_BYTES = 64 * 2**20
+TASK_ROWS = 65_536
+TASK_BYTES = 16 * 2**20
 
 
 class FileSegments:
@@ -24,6 +24,7 @@ class FileSegments:
         starts: first plan row of each segment.
         stops: where its plan rows end, exclusive.
         sizes: estimated decoded bytes of each segment.
+        task_rows: rows of a task at most (a segment that has more is a task).
     """
 
     def __init__(self, layout: FileLayout) -> None:
@@ -31,6 +32,7 @@ class FileSegments:
         self.starts = [start for start, _ in spans]
         self.stops = [stop for _, stop in spans]
         self.sizes = [segment.size_bytes for segment in layout.segments]
+        self.task_rows = layout.task_rows or TASK_ROWS
 
     def rows(self, number: int) -> int:
         """Plan rows of a segment (0 where only reading tells)."""
@@ -56,12 +58,13 @@ class FileSegments:
         return replace(piece, rows=piece.rows.clip(self.starts[first], self.stops[last]))
 
 
-@dataclass
+@dataclass(slots=True)
 class _OpenTask:
     """A task that may still grow."""
 
-    path: str
+    file: FileKey
     pad: bool
+    most: int
     pieces: list[Piece] = field(default_factory=list)
     segments: set[int] = field(default_factory=set)
     rows: int = 0
@@ -71,7 +74,7 @@ class _OpenTask:
         """Whether this segment is decoded already, or fits besides the others."""
         if number in self.segments or not self.segments:
             return True
-        return self.rows + rows <= TASK_ROWS and self.size + size <= TASK_BYTES
+        return self.rows + rows <= self.most and self.size + size <= TASK_BYTES
 
     def add(self, number: int, rows: int, size: int) -> None:
         if number not in self.segments:
@@ -85,24 +88,26 @@ class _OpenTask:
 
 
 def make_tasks(
-    pieces: Iterable[Piece], layouts: Mapping[str, FileLayout], segments: dict[str, FileSegments] | None = None
+    pieces: Iterable[Piece],
+    layouts: Mapping[FileKey, FileLayout],
+    segments: dict[FileKey, FileSegments] | None = None,
 ) -> tuple[Task, ...]:
     """The tasks of a shard, in delivery order; together they deliver exactly its pieces.
 
     Args:
         pieces: of the shard, in delivery order.
-        layouts: of each file, by its path.
-        segments: what earlier calls found of these layouts, by path; filled further.
+        layouts: of each file, by its key.
+        segments: what earlier calls found of these layouts, by key; filled further.
     """
     tasks: list[_OpenTask] = []
     files = {} if segments is None else segments
     for piece in pieces:
-        path = piece.source.file.path
-        if path not in files:
-            files[path] = FileSegments(layouts[path])
-        if not tasks or tasks[-1].path != path or tasks[-1].pad != piece.pad:
-            tasks.append(_OpenTask(path, piece.pad))
-        _add_piece(tasks, piece, files[path])
+        key = piece.source.file.key
+        if key not in files:
+            files[key] = FileSegments(layouts[key])
+        if not tasks or tasks[-1].file != key or tasks[-1].pad != piece.pad:
+            tasks.append(_OpenTask(key, piece.pad, files[key].task_rows))
+        _add_piece(tasks, piece, files[key])
     return tuple(task.closed() for task in tasks)
 
 
@@ -113,7 +118,7 @@ def _add_piece(tasks: list[_OpenTask], piece: Piece, file: FileSegments) -> None
         rows, size = file.rows(number), file.sizes[number]
         if not tasks[-1].accepts(number, rows, size):
             _add_run(tasks[-1], piece, file, runs[-1])
-            tasks.append(_OpenTask(piece.source.file.path, piece.pad))
+            tasks.append(_OpenTask(piece.source.file.key, piece.pad, file.task_rows))
             runs.append([])
         tasks[-1].add(number, rows, size)
         runs[-1].append(number)

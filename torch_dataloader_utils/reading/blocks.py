@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import numpy as np
+import pyarrow as pa
 
-    from torch_dataloader_utils.model import Task
-    from torch_dataloader_utils.reading.columns import Column
+from torch_dataloader_utils.model import DataFile, FileKey, Task
+from torch_dataloader_utils.reading.columns import Column, Dense, concat
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,24 @@ class Block:
 
     rows: int
     columns: dict[str, Column] | None
-    table: pa.RecordBatch | None
+    table: Any
     nbytes: int
     pad: bool = False
+
+    def copied(self, rows: int, valid_key: str) -> Block:
+        """The first rows in memory of their own, marked as repeats under `valid_key`."""
+        marks = np.zeros(rows, np.bool_)
+        if self.columns is None:
+            table = self.table.slice(0, rows)
+            place = table.schema.get_field_index(valid_key)
+            table = pa.RecordBatch.from_arrays(
+                [pa.array(marks) if i == place else column for i, column in enumerate(table.columns)],
+                schema=table.schema,
+            )
+            return Block(rows, None, table, table.nbytes, True)
+        columns = {key: concat([column.slice(0, rows)]) for key, column in self.columns.items()}
+        columns[valid_key] = Dense(marks)
+        return Block(rows, columns, None, sum(column.nbytes for column in columns.values()), True)
 
 
 class BlockReader(Protocol):
@@ -39,6 +55,32 @@ class BlockReader(Protocol):
 
     def close(self) -> None:
         """Close the files that are open."""
+
+
+class Scan(Protocol):
+    """What all tasks of a dataset have in common; picklable, since worker processes get it."""
+
+    @property
+    def local(self) -> bool:
+        """Whether what is read is on this machine."""
+
+    @property
+    def predicate(self) -> Any:
+        """What rows must satisfy; for comparison between ranks only."""
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The Arrow schema of the rows before they are converted."""
+
+    def vocabulary(self, column: str) -> list[Any]:
+        """The values that the codes of a column stand for.
+
+        Raises:
+            ColumnNotFoundError: the column has no codes.
+        """
+
+    def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
+        """A reader of tasks over these files, by key; files may be added to them later."""
 
 
 class Driver(Protocol):

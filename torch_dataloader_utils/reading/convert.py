@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import NullValueError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.reading.columns import Array, Column, Dense
 from torch_dataloader_utils.reading.convert_buffers import origin_of
+from torch_dataloader_utils.reading.convert_codes import CodesLeaf
 from torch_dataloader_utils.reading.convert_leaves import ScalarLeaf, TextLeaf
 from torch_dataloader_utils.reading.convert_plan import ColumnPlan, column_plans
 
@@ -50,8 +51,42 @@ class Converter:
         return frozenset(
             plan.key
             for plan in self.plans
-            if self.converts and plan.nulls == "error" and isinstance(plan.leaf, (ScalarLeaf, TextLeaf))
+            if self.converts and plan.nulls == "error" and isinstance(plan.leaf, (ScalarLeaf, TextLeaf, CodesLeaf))
         )
+
+    @property
+    def codes(self) -> Mapping[str, CodesLeaf]:
+        """The columns of codes, by key."""
+        if not self.converts:
+            return {}
+        return {plan.key: plan.leaf for plan in self.plans if isinstance(plan.leaf, CodesLeaf)}
+
+    @property
+    def unlearned(self) -> tuple[ColumnPlan, ...]:
+        """The plans of columns of codes whose vocabulary is still to be found."""
+        missing = [key for key, leaf in self.codes.items() if leaf.vocabulary is None]
+        return tuple(plan for plan in self.plans if plan.key in missing)
+
+    def learned(self, values: Mapping[str, pa.Array]) -> Converter:
+        """The converter whose columns of codes have these values as vocabularies (by key; all distinct values)."""
+        leaves = {key: leaf.learned(values[key]) for key, leaf in self.codes.items() if key in values}
+        return replace(self, plans=tuple(replace(plan, leaf=leaves.get(plan.key, plan.leaf)) for plan in self.plans))
+
+    def vocabulary(self, key: str) -> list[Any]:
+        """The values of a column of codes, in the order of their codes.
+
+        Raises:
+            ColumnNotFoundError: the column has no codes.
+        """
+        leaf = self.codes.get(key)
+        if leaf is None or leaf.vocabulary is None:
+            raise ColumnNotFoundError(f"column {key!r} has no codes: those that have are {list(self.codes)}.")
+        values: list[Any] = leaf.vocabulary.to_pylist()
+        return values
+
+    def encoded(self, types: Mapping[str, pa.DataType]) -> Converter:
+        """The converter of tables whose columns of codes of these names come as dictionaries, of these types."""
+        return replace(self, plans=tuple(_encoded(plan, types) for plan in self.plans))
 
     def null_message(self, key: str, where: str) -> str:
         """What the error says of a null in column `key`, somewhere in `where`."""
@@ -110,6 +145,13 @@ class Converter:
         }
         found |= stacked
         return {key: found[key] for key in self.keys}
+
+
+def _encoded(plan: ColumnPlan, types: Mapping[str, pa.DataType]) -> ColumnPlan:
+    if plan.column not in types or not isinstance(plan.leaf, CodesLeaf):
+        return plan
+    leaf = replace(plan.leaf, steps=("dictionary", *plan.leaf.steps))
+    return replace(plan, column_type=types[plan.column], leaf=leaf)
 
 
 def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: str) -> Converter:
@@ -237,7 +279,7 @@ def _check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan
             raise OptionError(
                 f"stack={{{target!r}: ...}} names {source!r}: expected one of the columns {list(leaves)}."
             )
-        if not isinstance(leaves[source], ScalarLeaf):
+        if not isinstance(leaves[source], (ScalarLeaf, CodesLeaf)):
             raise OptionError(f"stack={{{target!r}: ...}} names {source!r}: expected columns of one number per row.")
     dtypes = {source: leaves[source].report()["dtype"] for source in sources}
     if len(set(dtypes.values())) > 1:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.reading.convert_buffers import plain_type
+from torch_dataloader_utils.reading.convert_codes import CodesLeaf, given_vocabulary, with_fill
 from torch_dataloader_utils.reading.convert_elements import Element, element_of, null_blank
 from torch_dataloader_utils.reading.convert_leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TextLeaf, VectorLeaf
 
@@ -74,7 +75,9 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
     """
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
     _check_names(options, [field.key for field in fields])
-    return tuple(_plan(field, options) for field in fields)
+    plans = tuple(_plan(field, options) for field in fields)
+    _check_vocabulary(options, plans)
+    return plans
 
 
 def _leaves(
@@ -89,13 +92,20 @@ def _leaves(
 
 
 def _check_names(options: ConvertOptions, keys: Sequence[str]) -> None:
-    for name in ("dtypes", "fill_values", "nulls", "strings"):
+    for name in ("dtypes", "fill_values", "nulls", "strings", "vocabulary"):
         given = getattr(options, name)
         unknown = [key for key in given if key not in keys] if isinstance(given, Mapping) else []
         if unknown:
             raise OptionError(f"{name} names {unknown[0]!r}: expected one of the columns {list(keys)}.")
     if options.nulls == "fill" and not options.fill_values:
         raise OptionError("nulls='fill' needs fill_values, such as fill_values={'column': 0}.")
+
+
+def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan]) -> None:
+    codes = {plan.key for plan in plans if isinstance(plan.leaf, CodesLeaf)}
+    for key in options.vocabulary or {}:
+        if key not in codes:
+            raise OptionError(f"vocabulary names {key!r}, which has no codes: give strings={{{key!r}: 'codes'}} too.")
 
 
 def _plan(field: _Field, options: ConvertOptions) -> ColumnPlan:
@@ -112,7 +122,7 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
     bare, steps = plain_type(field.type)
     if pa.types.is_string(bare) or pa.types.is_large_string(bare) or _is_binary(bare):
         word = word or (options.strings if isinstance(options.strings, str) else "list")
-        return TextLeaf(bare, steps, as_bytes=word == "bytes")
+        return _codes(field.key, bare, steps, options) if word == "codes" else TextLeaf(bare, steps, word == "bytes")
     if word is not None:
         raise OptionError(f"strings names {field.key!r} of type {field.type}: expected a column of strings or bytes.")
     element = element_of(field.key, field.type, options.decimals)
@@ -129,6 +139,11 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
             "Leave it out with columns=, or turn it into numbers, strings or lists of numbers in transform."
         )
     return ObjectsLeaf(field.type)
+
+
+def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], options: ConvertOptions) -> CodesLeaf:
+    given = (options.vocabulary or {}).get(key)
+    return CodesLeaf(key, bare, steps, None if given is None else given_vocabulary(key, bare, given))
 
 
 def _is_binary(type_: pa.DataType) -> bool:
@@ -201,6 +216,8 @@ def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
 
 def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
     """The leaf that writes `value` where a value is null (in a null list: nothing)."""
+    if isinstance(leaf, CodesLeaf):
+        return with_fill(leaf, value)
     if isinstance(leaf, TextLeaf):
         expected = bytes if leaf.binary else str
         if not isinstance(value, expected):

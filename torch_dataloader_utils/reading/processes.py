@@ -17,7 +17,7 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
-from torch_dataloader_utils.model import DataFile, Task
+from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.slots import MappedSlot, unpack
 from torch_dataloader_utils.reading.threads import describe
@@ -56,7 +56,7 @@ class Crew:
     def __init__(self, open_reader: OpenReader, count: int, budget: int, context: BaseContext) -> None:
         self.members = [_Member() for _ in range(count)]
         self._numbers = 0
-        self._known: list[set[str]] = [set() for _ in range(count)]
+        self._known: list[set[FileKey]] = [set() for _ in range(count)]
         inherited: list[Connection] = []
         fork = context.get_start_method() == "fork"
         self._finalizer = weakref.finalize(self, _end, self.members)
@@ -73,19 +73,37 @@ class Crew:
             theirs.close()
             member.conn, member.process = ours, process
 
-    def begin(self, shards: Sequence[Sequence[Task]], files: Mapping[str, DataFile], timeout: float) -> ProcessDriver:
-        """Start a pass: each worker gets its tasks, and the files among them that it does not know yet."""
+    def begin(
+        self, shards: Sequence[Sequence[Task]], files: Mapping[FileKey, DataFile], timeout: float
+    ) -> ProcessDriver:
+        """A pass that starts at once: each worker gets its tasks, and the files among them that it does not know."""
+        driver = self.later(shards, files, timeout)
+        for shard in range(len(shards)):
+            driver.start(shard)
+        return driver
+
+    def later(
+        self, shards: Sequence[Sequence[Task]], files: Mapping[FileKey, DataFile], timeout: float
+    ) -> ProcessDriver:
+        """A pass of which each shard starts when its first block is asked for: its worker has ended the pass before."""
         self._numbers += 1
-        for member, known, tasks in zip(self.members, self._known, shards, strict=True):
-            paths = {piece.source.file.path for task in tasks for piece in task.pieces} - known
-            known |= paths
-            member.send(("pass", self._numbers, list(tasks), {path: files[path] for path in paths}))
-        return ProcessDriver(self, self._numbers, shards, timeout)
+        return ProcessDriver(self, self._numbers, shards, files, timeout)
+
+    def send_tasks(self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile]) -> None:
+        """Tell a worker its tasks of a pass."""
+        keys = {piece.source.file.key for task in tasks for piece in task.pieces} - self._known[shard]
+        self._known[shard] |= keys
+        self.members[shard].send(("pass", number, list(tasks), {key: files[key] for key in keys}))
 
     @property
     def closed(self) -> bool:
         """Whether the processes were ended."""
         return not self._finalizer.alive
+
+    @property
+    def broken(self) -> bool:
+        """Whether a process died."""
+        return self.closed or not all(member.process.is_alive() for member in self.members)
 
     def close(self) -> None:
         """End the processes and wait for them; idempotent."""
@@ -188,17 +206,33 @@ class _Release:
 class ProcessDriver:
     """One pass of a crew."""
 
-    def __init__(self, crew: Crew, number: int, shards: Sequence[Sequence[Task]], timeout: float) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        number: int,
+        shards: Sequence[Sequence[Task]],
+        files: Mapping[FileKey, DataFile],
+        timeout: float,
+    ) -> None:
         self._crew = crew
         self._number = number
         self._tasks = shards
+        self._files = files
+        self._started = [False] * len(shards)
         self._taken = [0] * len(shards)
         self._held: list[int | None] = [None] * len(shards)  # bytes of the block being delivered
         self._timeout = timeout
         self._closed = False
 
+    def start(self, shard: int) -> None:
+        """Let the shard's worker begin."""
+        self._started[shard] = True
+        self._crew.send_tasks(shard, self._number, self._tasks[shard], self._files)
+
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block, None after the last."""
+        if not self._started[shard]:
+            self.start(shard)
         member = self._crew.members[shard]
         held, self._held[shard] = self._held[shard], None
         member.tell_free(0 if held is None else 1, held or 0)
@@ -219,6 +253,7 @@ class ProcessDriver:
         """End the pass; the processes stay for the next one."""
         if not self._closed:
             self._closed = True
-            for member, taken, tasks in zip(self._crew.members, self._taken, self._tasks, strict=True):
-                if taken < len(tasks) and member.process.is_alive():
+            for shard, member in enumerate(self._crew.members):
+                under_way = self._started[shard] and self._taken[shard] < len(self._tasks[shard])
+                if under_way and not self._crew.closed and member.process.is_alive():
                     member.send(("stop",))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch_dataloader_utils import arrow_ops
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
 from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.formats.base import Reader
-from torch_dataloader_utils.model import DataFile, Piece, Task
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.columns import Dense
 from torch_dataloader_utils.reading.convert import Converter, compact
@@ -44,6 +45,7 @@ class ScanSpec:
         output_schema: of the rows that are converted.
         converter: how they are converted.
         valid_key: key of the mask of real rows, or None where no plan repeats rows.
+        encoded: columns of `schema` that are read as dictionaries, though the files say plain strings or bytes.
         arrow: whether the output stays Arrow.
     """
 
@@ -61,16 +63,26 @@ class ScanSpec:
     converter: Converter
     arrow: bool
     valid_key: str | None = None
+    encoded: frozenset[str] = frozenset()
 
-    def open(self, files: Mapping[str, DataFile]) -> TaskReader:
-        """A reader of tasks over these files, by path."""
+    @property
+    def local(self) -> bool:
+        """Whether the files are on this machine."""
+        return self.storage.local
+
+    def vocabulary(self, column: str) -> list[Any]:
+        """The values that the codes of a column stand for."""
+        return self.converter.vocabulary(column)
+
+    def open(self, files: Mapping[FileKey, DataFile]) -> TaskReader:
+        """A reader of tasks over these files, by key."""
         return TaskReader(self, files)
 
 
 class TaskReader:
     """Executes tasks; keeps the last few files open. One per thread or process."""
 
-    def __init__(self, spec: ScanSpec, files: Mapping[str, DataFile]) -> None:
+    def __init__(self, spec: ScanSpec, files: Mapping[FileKey, DataFile]) -> None:
         self._spec = spec
         self._files = files
         self._readers: dict[str, Reader] = {}
@@ -79,16 +91,25 @@ class TaskReader:
     def block(self, task: Task) -> Block:
         """The task's rows, converted."""
         groups = [(*key, list(pieces)) for key, pieces in groupby(task.pieces, key=self._place)]
-        where = self._where(groups)
-        try:
+        where = self._where(groups[0][0], [place for _, first, last, _ in groups for place in range(first, last)])
+        with _noting(where):
             tables = [self._rows(*group) for group in groups]
             table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
             return self._finish(table, where, task.pad)
-        except DataLoaderUtilsError:
-            raise  # it says itself where
-        except Exception as error:
-            error.add_note(f"while reading {where}")
-            raise
+
+    def live(self, file: FileKey, place: int) -> tuple[int, pa.Table]:
+        """How many rows of one segment are live, and those rows as the converter gets them.
+
+        Args:
+            file: the file's key.
+            place: of the segment in the file's layout.
+        """
+        with _noting(self._where(file, [place])):
+            table = self._decode(self._files[file], place, place + 1)
+            asked, keep = self._asked(table)
+            count = table.num_rows if keep is None else pc.sum(keep, min_count=0).as_py()
+            rows = asked if keep is None else asked.filter(keep)
+            return count, rows if self._spec.transform is None else self._transformed(compact(rows))
 
     def close(self) -> None:
         """Close the open files."""
@@ -96,28 +117,27 @@ class TaskReader:
             reader.close()
         self._readers.clear()
 
-    def _place(self, piece: Piece) -> tuple[str, int, int]:
+    def _place(self, piece: Piece) -> tuple[FileKey, int, int]:
         """Where a piece lies: its file and the half-open range of segments there."""
-        path = piece.source.file.path
+        file = piece.source.file.key
         if piece.rows is None:
-            first, last = piece.source.segments or (0, len(self._files[path].layout.segments))
-            return path, first, last
-        starts = self._files[path].layout.plan_starts()
+            first, last = piece.source.segments or (0, len(self._files[file].layout.segments))
+            return file, first, last
+        starts = self._files[file].layout.plan_starts()
         first = int(np.searchsorted(starts[:-1], piece.rows.start, side="right")) - 1
         last = int(np.searchsorted(starts[:-1], piece.rows.stop, side="left"))
-        return path, first, last
+        return file, first, last
 
-    def _where(self, groups: Sequence[tuple[str, int, int, Any]]) -> str:
-        """Where a task reads, for messages: its file and segments."""
-        path = groups[0][0]
-        segments = self._files[path].layout.segments
-        numbers = dict.fromkeys(segment.number for _, a, b, _ in groups for segment in segments[a:b])
+    def _where(self, file: FileKey, places: Sequence[int]) -> str:
+        """Where a file is read, for messages: its path and segments."""
+        segments = self._files[file].layout.segments
+        numbers = dict.fromkeys(segments[place].number for place in places)
         plural = "s" if len(numbers) > 1 else ""
-        return f"{path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}"
+        return f"{self._files[file].info.path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}"
 
-    def _rows(self, path: str, first: int, last: int, pieces: Sequence[Piece]) -> pa.Table:
+    def _rows(self, key: FileKey, first: int, last: int, pieces: Sequence[Piece]) -> pa.Table:
         """The pieces' rows that pass the filter, of segments that are decoded once."""
-        file = self._files[path]
+        file = self._files[key]
         table = self._decode(file, first, last)
         counted = file.layout.counted
         if counted:
@@ -141,8 +161,14 @@ class TaskReader:
             elif item.name not in there:
                 columns.append(arrow_ops.conform(None, rows, item.type))
             else:
-                columns.append(arrow_ops.conform(_read(reader, numbers, item), rows, item.type))
+                columns.append(self._conformed(_read(reader, numbers, item), rows, item))
         return pa.Table.from_arrays(columns, schema=self._spec.schema)
+
+    def _conformed(self, column: pa.ChunkedArray, rows: int, item: pa.Field) -> pa.ChunkedArray:
+        """A file's column as the resolved type; encoded here, where the reader could not."""
+        if item.name not in self._spec.encoded or column.type.equals(item.type):
+            return arrow_ops.conform(column, rows, item.type)
+        return arrow_ops.conform(column, rows, item.type.value_type).dictionary_encode()
 
     def _reader(self, file: DataFile) -> Reader:
         path = file.info.path
@@ -150,21 +176,30 @@ class TaskReader:
         if reader is None:
             while len(self._readers) >= _OPEN_FILES:
                 self._readers.pop(next(iter(self._readers))).close()
-            reader = self._format.open(file.info, file.layout, self._spec.storage, self._spec.format_options)
+            spec = self._spec
+            reader = self._format.open(file.info, file.layout, spec.storage, spec.format_options, spec.encoded)
         self._readers[path] = reader  # the last used one is last
         return reader
 
     def _filter(self, table: pa.Table) -> pa.Table:
-        """The asked-for columns of the rows that satisfy the predicate and have no null that is dropped, in order."""
+        """The asked-for columns of the live rows, in order."""
+        asked, keep = self._asked(table)
+        if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
+            return asked
+        return asked.filter(keep)
+
+    def _asked(self, table: pa.Table) -> tuple[pa.Table, pa.Array | None]:
+        """The asked-for columns, and which rows are live: they satisfy the predicate and have no null that is dropped.
+
+        Arrow bools [n], true where a row is live; None where all are.
+        """
         spec = self._spec
         asked = table if spec.given.equals(spec.schema) else arrow_ops.project(table, spec.given.names)
         keep = spec.converter.null_mask(asked)
         if spec.predicate is not None:
             passed = _evaluate(table.select(spec.predicate_columns), spec.predicate)
             keep = passed if keep is None else pc.and_(passed, keep)
-        if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
-            return asked
-        return asked.filter(keep)
+        return asked, keep
 
     def _finish(self, table: pa.Table, where: str, pad: bool) -> Block:
         """The output of the transform, converted."""
@@ -209,6 +244,51 @@ def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:
             f"transform returned {result.num_rows} rows for {given.num_rows}: pass transform_rows='any' if it may "
             "change their number (row counts are then unknown before reading), or use filters= to leave rows out."
         )
+
+
+def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
+    """The scan that reads columns of codes as dictionaries, where that is faster and nobody else sees them.
+
+    Args:
+        spec: the scan.
+        most: for vocabularies of up to so many values; None for all.
+    """
+    if spec.transform is not None or spec.arrow:
+        return spec
+    sizes = {leaf.key: len(leaf.vocabulary or ()) for leaf in spec.converter.codes.values()}
+    types = {
+        item.name: pa.dictionary(pa.int32(), item.type)
+        for item in spec.schema
+        # A field of a struct has another name, and a filter would have to be told of the type.
+        if item.name in sizes
+        and (most is None or sizes[item.name] <= most)
+        and item.type in (pa.string(), pa.binary())
+        and item.name not in spec.predicate_columns
+        and item.name not in spec.partition_names
+    }
+
+    def typed(schema: pa.Schema) -> pa.Schema:
+        return pa.schema([item.with_type(types.get(item.name, item.type)) for item in schema])
+
+    return replace(
+        spec,
+        schema=typed(spec.schema),
+        given=typed(spec.given),
+        converter=spec.converter.encoded(types),
+        encoded=frozenset(types),
+    )
+
+
+@contextmanager
+def _noting(where: str) -> Iterator[None]:
+    """Say where on errors that do not say it themselves."""
+    try:
+        yield
+    except DataLoaderUtilsError:
+        raise
+    except Exception as error:
+        error.add_note(f"while reading {where}")
+        raise
 
 
 def _read(reader: Reader, numbers: Sequence[int], item: pa.Field) -> pa.ChunkedArray:

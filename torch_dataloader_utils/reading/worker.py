@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
-from torch_dataloader_utils.model import DataFile, Task
+from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import Block, BlockReader
 from torch_dataloader_utils.reading.slots import Packed, WritableSlot, dump_error, pack
 
 _AHEAD = 3  # blocks packed and not yet delivered
 _PARENT_CHECK = 5.0  # seconds between looks whether the main process still lives
 
-OpenReader = Callable[[dict[str, DataFile]], BlockReader]
+OpenReader = Callable[[dict[FileKey, DataFile]], BlockReader]
 
 
 def worker_main(conn: Connection, open_reader: OpenReader, budget: int, inherited: Sequence[Connection] = ()) -> None:
@@ -42,7 +42,7 @@ class _Worker:
         self._conn = conn
         self._open_reader = open_reader
         self._budget = budget
-        self._files: dict[str, DataFile] = {}
+        self._files: dict[FileKey, DataFile] = {}
         self._reader: BlockReader | None = None
         self._slots: list[WritableSlot] = []
         self._free: list[int] = []

@@ -1,0 +1,394 @@
+"""`combine`: files and map-style datasets in one epoch, by all policies, drivers and formats; and what it refuses."""
+
+import inspect
+import logging
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from tests.end_to_end.sharded import Broken, Fetched, Kinds, Plain, Utterances
+from torch_dataloader_utils import DataLoaderUtilsError, ShardingError, StructuredDataset, combine
+from torch_dataloader_utils.errors import (
+    ColumnNotFoundError,
+    EmptyDatasetError,
+    OptionError,
+    SchemaMismatchError,
+    UnknownOptionError,
+    UnsupportedTypeError,
+)
+
+
+def write(folder: Path, first: int, rows: int, **other: Any) -> Path:
+    """A folder of two files with the keys of `Utterances`, in row groups of 10."""
+    folder.mkdir()
+    for number, ids in enumerate(np.array_split(np.arange(first, first + rows), 2)):
+        speech = pa.array([np.arange(row % 5 + 1, dtype=np.float32) for row in ids], pa.list_(pa.float32()))
+        table = pa.table({"id": ids, "speech": speech, "text": [f"row {row}" for row in ids]} | other)
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=10)
+    return folder
+
+
+def structured(folder: Path, **options: Any) -> StructuredDataset:
+    return StructuredDataset.create_dataloader(folder, **options)[1]
+
+
+def ids(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch["id"].tolist()]
+
+
+def epoch_of(datasets: list[Any], ranks: int, epoch: int = 0, **options: Any) -> list[list[int]]:
+    """The ids that each rank delivers; every value of a row is checked."""
+    found = []
+    for rank in range(ranks):
+        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, **options)
+        dataset.set_epoch(epoch)
+        batches = list(loader)
+        assert len(batches) == dataset.plan(epoch).steps
+        for batch in batches:
+            check_values(batch)
+        if "valid" in batches[0]:
+            batches = [{"id": batch["id"][batch["valid"]]} for batch in batches]
+        found.append(ids(batches))
+        dataset.close()
+    return found
+
+
+def check_values(batch: dict[str, Any]) -> None:
+    rows = batch["id"].tolist()
+    assert batch["text"] == [f"row {row}" for row in rows]
+    speech = batch["speech"]
+    assert speech["values"].dtype == torch.float32
+    bounds = speech["offsets"].tolist()
+    for row, first, last in zip(rows, bounds, bounds[1:], strict=False):
+        assert speech["values"][first:last].tolist() == list(range(row % 5 + 1))
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Any]:
+    """60 + 40 rows of files and 24 samples."""
+    return [
+        structured(write(tmp_path / "a", 0, 60)),
+        structured(write(tmp_path / "b", 60, 40), batch_size=3, num_workers=0, num_ranks=7, rank=6),
+        Utterances(24, first=100),
+    ]
+
+
+POLICIES = [
+    {},
+    {"sharding": "contiguous"},
+    {"sharding": "rotate"},
+    {"sharding": "strided"},
+    {"sharding": "strided", "shard_batches": True},
+    {"sharding": "strided", "split_batches": True, "batch_size": 12},
+    {"sharding": "auto"},
+]
+
+
+@pytest.mark.parametrize("options", POLICIES, ids=str)
+@pytest.mark.parametrize("even", ["none", "drop", "pad"])
+def test_every_row_once_over_the_ranks(parts: list[Any], options: dict[str, Any], even: str) -> None:
+    options = {"batch_size": 3, "shuffle": True, "split_rows": 10, "num_workers": 2, **options}
+    found = epoch_of(parts, 4, 1, even=even, **options)
+    rows = sorted(row for rank in found for row in rank)
+    if even == "drop":
+        assert len({len(rank) for rank in found}) == 1
+        assert len(set(rows)) == len(rows) == 124 - 124 % 12
+    else:
+        assert rows == list(range(124))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_total_shards_over_files_and_given_shards(parts: list[Any], shuffle: bool) -> None:
+    """One round of 8 shards on 4 ranks takes two epochs; the dataset's own shards are rotated as the files' are."""
+    options = {"sharding": "rotate", "total_shards": 8, "shuffle": shuffle, "split_rows": 10, "batch_size": 4}
+    epochs = [epoch_of(parts, 4, epoch, **options) for epoch in range(2)]
+    assert sorted(row for epoch in epochs for rank in epoch for row in rank) == list(range(124))
+    for epoch, ranks in enumerate(epochs):
+        for rank, rows in enumerate(ranks):
+            shard = (epoch * 4 + rank) % 8
+            assert sorted(row - 100 for row in rows if row >= 100) == list(range(shard * 3, shard * 3 + 3))
+
+
+def test_rows_are_mixed_in_proportion(parts: list[Any]) -> None:
+    """Every beginning of the epoch: never more than a split of any dataset away from its share."""
+    (rows,) = epoch_of(parts[:2], 1, split_rows=10, batch_size=5)
+    for end in range(0, 101, 10):
+        assert abs(sum(row < 60 for row in rows[:end]) - 0.6 * end) <= 10
+    (rows,) = epoch_of(parts[:2], 1, split_rows=10, batch_size=5, weights=[1, 1])
+    assert sum(row < 60 for row in rows[:60]) == 30
+    assert [row < 60 for row in rows[80:]] == [True] * 20  # the other one has ended
+
+
+def test_a_combination_of_one_delivers_what_its_loader_delivers(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", 0, 60)
+    options = {"shuffle": True, "split_rows": 10, "batch_size": 7, "num_ranks": 2, "rank": 1, "num_workers": 3}
+    alone, dataset = StructuredDataset.create_dataloader(folder, **options)
+    combined, _ = combine([dataset], **options)
+    assert ids(combined) == ids(alone)
+
+
+def test_one_dataset_twice_comes_twice_in_two_orders(tmp_path: Path) -> None:
+    """The parts' files have one name: filters tell them apart, and so does the order."""
+    folder = write(tmp_path / "a", 0, 60)
+    low, high = structured(folder, filters=[("id", "<", 20)]), structured(folder, filters=[("id", ">=", 20)])
+    assert sorted(epoch_of_unknown([low, high])) == list(range(60))
+    (rows,) = epoch_of([structured(folder), structured(folder)], 1, shuffle=True, split_rows=10, batch_size=10)
+    assert sorted(rows) == sorted([*range(60), *range(60)])
+
+
+def epoch_of_unknown(datasets: list[Any]) -> list[int]:
+    loader, _ = combine(datasets, batch_size=7)
+    with pytest.raises(TypeError, match="not known before reading"):
+        len(loader)
+    return ids(loader)
+
+
+def test_counted_filters_stay_counted(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", 0, 60)
+    counted = [
+        structured(folder, filters=[("id", "in", [1, 5, 33])], count_rows=True),
+        structured(folder, filters=[("id", ">=", 55)], count_rows=True),
+    ]
+    found = epoch_of(counted, 2, batch_size=2, even="drop")
+    assert [len(rank) for rank in found] == [4, 4]
+    assert {row for rank in found for row in rank} == {1, 5, 33, *range(55, 60)}
+
+
+# ---------------------------------------------------------------------------------------------------------- drivers
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_threads_processes_and_the_caller_deliver_the_same(parts: list[Any]) -> None:
+    options = {"sharding": "rotate", "total_shards": 8, "shuffle": True, "split_rows": 10, "batch_size": 4}
+    found = [
+        epoch_of(parts, 4, 1, **options, **worker)
+        for worker in ({"num_workers": 0}, {"num_workers": None}, {"num_workers": 1, "worker_mode": "process"})
+    ]
+    assert found[0] == found[1] == found[2]
+    two = [epoch_of(parts, 4, 1, num_workers=2, worker_mode=mode, **options) for mode in ("thread", "process")]
+    assert two[0] == two[1]
+    assert [sorted(rank) for rank in two[0]] == [sorted(rank) for rank in found[0]]
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_processes_go_on_to_the_next_epoch(parts: list[Any]) -> None:
+    loader, dataset = combine(
+        parts, num_ranks=4, rank=1, sharding="rotate", total_shards=8, num_workers=2, worker_mode="process"
+    )
+    two = [sorted(ids(loader)) for _ in range(2)]
+    assert not set(two[0]) & set(two[1])
+    dataset.close()
+
+
+def test_a_dataset_pickles_with_its_parts(parts: list[Any]) -> None:
+    loader, dataset = combine(parts, num_ranks=4, rank=2, shuffle=True, split_rows=10)
+    assert ids(pickle.loads(pickle.dumps(dataset))) == ids(loader)
+
+
+def test_workers_of_a_foreign_loader_share_the_rank_s_rows(parts: list[Any]) -> None:
+    _, dataset = combine([*parts[:2], Utterances(24, 8, 1, first=100)], batch_size=4, split_rows=10)
+    foreign = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    assert sorted(ids(foreign)) == list(range(124))
+
+
+def test_each_shard_is_made_once_in_each_reader() -> None:
+    class Counting(Utterances):
+        made: list[int] = []  # noqa: RUF012 - a counter
+
+        def shard(self, shard_idx: int) -> Dataset:
+            self.made.append(shard_idx)
+            return super().shard(shard_idx)
+
+    loader, dataset = combine(
+        [Counting(80)], num_ranks=4, rank=1, sharding="rotate", total_shards=8, num_workers=0, batch_size=3
+    )
+    assert Counting.made == list(range(8))  # their lengths
+    Counting.made.clear()
+    dataset.set_epoch(1)
+    assert ids(loader) == list(range(50, 60))
+    assert Counting.made == [5]
+
+
+def test_samples_may_be_fetched_many_at_a_time() -> None:
+    loader, _ = combine([Fetched(10)], batch_size=4)
+    assert ids(loader) == [-row for row in range(10)]
+
+
+# ----------------------------------------------------------------------------------------------------------- values
+
+
+def test_values_of_samples() -> None:
+    batches = list(combine([Kinds()], batch_size=4, split_rows=3)[0])
+    whole = {key: [batch[key] for batch in batches] for key in batches[0]}
+
+    def joined(key: str) -> torch.Tensor:
+        return torch.cat(whole[key])
+
+    expected = {
+        "int": torch.arange(10),
+        "float": torch.arange(10, dtype=torch.float64) / 2,
+        "flag": torch.arange(10) % 2 == 0,
+        "scalar": torch.arange(10, dtype=torch.float32),
+        "tensor": torch.arange(10, dtype=torch.int16),
+        "learned": torch.arange(10, dtype=torch.float32)[:, None].expand(10, 2),
+        "image": torch.arange(10, dtype=torch.uint8)[:, None, None].expand(10, 2, 3),
+    }
+    for key, values in expected.items():
+        torch.testing.assert_close(joined(key), values, rtol=0, atol=0)
+    for key, row in {
+        "wave": lambda i: torch.arange(i, dtype=torch.int32),
+        "frames": lambda i: torch.full((i % 3 + 1, 2), float(i)),
+        "tokens": lambda i: torch.arange(i % 3),
+    }.items():
+        rows = [part for batch in whole[key] for part in batch["values"].split(batch["offsets"].diff().tolist())]
+        for i, found in enumerate(rows):
+            torch.testing.assert_close(found, row(i), rtol=0, atol=0)
+    assert sum(whole["word"], []) == [None if i == 3 else f"é{i}" for i in range(10)]
+    assert sum(whole["blob"], []) == [bytes([i]) for i in range(10)]
+    assert sum(whole["meta"], []) == [{"speaker": i, "tags": ["a"] * (i % 2)} for i in range(10)]
+
+
+def test_values_of_samples_as_arrow_and_as_lists() -> None:
+    arrow = pa.Table.from_batches(list(combine([Kinds()], batch_size=4, output_format="arrow")[0]))
+    _, dataset = combine([Kinds()])
+    assert arrow.schema == dataset.schema
+    wanted = [Kinds()[i] for i in range(10)]
+    lists = next(iter(combine([Kinds()], batch_size=10, output_format="dict")[0]))
+    for key, values in lists.items():
+        plain = [value.tolist() if hasattr(value, "tolist") else value for value in (row[key] for row in wanted)]
+        assert values == arrow[key].to_pylist() == plain
+
+
+def test_files_and_samples_as_arrow(parts: list[Any], tmp_path: Path) -> None:
+    files = structured(write(tmp_path / "c", 0, 20), output_format="arrow")
+    batches = list(
+        combine([files, Utterances(24, 1, 1, first=100)], batch_size=9, output_format="arrow", even="pad")[0]
+    )
+    table = pa.Table.from_batches(batches).filter(pa.compute.field("valid"))
+    assert sorted(table["id"].to_pylist()) == [*range(20), *range(100, 124)]
+    with pytest.raises(OptionError, match="dataset 0, which was made for torch or numpy: give both the same"):
+        combine([parts[0]], output_format="arrow")
+
+
+def test_masks_of_padding_may_not_be_a_key(parts: list[Any]) -> None:
+    with pytest.raises(OptionError, match="valid_key='text'"):
+        combine([parts[2]], even="pad", valid_key="text")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"id": 7}, r"a sample has the keys \['id'\], and the first one has \['id', 'speech', 'text'\]"),
+        ({"id": 7.5, "speech": np.ones(1, np.float32), "text": ""}, "'id' holds float64 of shape .*'dtype': 'int64'"),
+        ({"id": 7, "speech": np.ones(1), "text": ""}, "'speech' holds float64 of shape .1., .*'dtype': 'float32'"),
+        ({"id": 7, "speech": np.ones((1, 1), np.float32), "text": ""}, r"'speech' holds float32 of shape \[1, 1\]"),
+        ({"id": None, "speech": np.ones(1, np.float32), "text": ""}, "'id' holds NoneType"),
+        ({"id": 7, "speech": np.ones(1, np.float32), "text": b""}, "'text' holds bytes, where the first samples"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, None])
+def test_later_samples_that_are_unlike_the_first(bad: Any, message: str, workers: int | None) -> None:
+    loader, _ = combine([Broken(30, bad)], num_workers=workers)
+    with pytest.raises(SchemaMismatchError, match=message) as caught:
+        list(loader)
+    assert "while reading dataset 0 (Broken)" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "process"}], ids=str)
+def test_errors_of_getitem_arrive(worker: dict[str, Any]) -> None:
+    loader, dataset = combine([Broken(30, ZeroDivisionError("sample 7"))], **worker)
+    with pytest.raises(ZeroDivisionError, match="sample 7"):
+        list(loader)
+    dataset.close()
+
+
+# ----------------------------------------------------------------------------------------------- what is refused
+
+
+def test_keys_and_dtypes_must_agree(parts: list[Any], tmp_path: Path) -> None:
+    more = structured(write(tmp_path / "more", 0, 4, extra=[1.5, 2.5]))
+    with pytest.raises(OptionError, match=r"dataset 0 .*\['id', 'speech', 'text'\], dataset 1 .*'extra'\]"):
+        combine([parts[0], more])
+    with pytest.raises(OptionError, match=r"dataset 0 \(Utterances\) has .* dataset 1 .*more.* has .*'extra'"):
+        combine([parts[2], more])
+    wide = structured(write(tmp_path / "wide", 0, 4), dtypes={"id": "float32"})
+    with pytest.raises(OptionError, match=r"key 'id' is .*'int64'.* in dataset 0.*'float32'.* in dataset 1"):
+        combine([parts[0], wide])
+    padded = structured(write(tmp_path / "padded", 0, 4), lists="padded")
+    with pytest.raises(OptionError, match=r"key 'speech' is .*'ragged'.*'padded'"):
+        combine([parts[2], padded])
+
+
+def test_codes_must_mean_the_same(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", 0, 6)
+    one, other = structured(folder, strings="codes"), structured(write(tmp_path / "b", 6, 6), strings="codes")
+    with pytest.raises(OptionError, match="codes of the key 'text' mean other values"):
+        combine([one, other])
+    words = {"text": [f"row {row}" for row in range(12)]}
+    alike = [structured(path, strings="codes", vocabulary=words) for path in (folder, tmp_path / "b")]
+    loader, dataset = combine(alike, batch_size=100)
+    (batch,) = loader
+    assert [dataset.vocabulary("text")[code] for code in batch["text"]] == [f"row {row}" for row in batch["id"]]
+
+
+@pytest.mark.parametrize(
+    ("datasets", "options", "error", "message"),
+    [
+        ([], {}, OptionError, "at least one dataset"),
+        (Plain(3), {}, OptionError, "expected a list of at least one dataset"),
+        ([3], {}, OptionError, "dataset 0 is int: expected a dataset that create_dataloader made, or a map-style"),
+        ([Plain(3)], {"weights": [1, 2]}, OptionError, r"weights=\[1, 2\] for 1 dataset"),
+        ([Plain(3)], {"weights": [0]}, OptionError, "a positive number for each"),
+        ([Plain(3)], {"columns": ["id"]}, OptionError, "columns=.* says what a dataset reads"),
+        ([Plain(3)], {"nulls": "mask"}, OptionError, "nulls=.* says what a dataset reads"),
+        ([Plain(3)], {"count_rows": True}, OptionError, "count_rows=.* says what a dataset reads"),
+        ([Plain(3)], {"batch_sized": 3}, UnknownOptionError, "did you mean 'batch_size'"),
+        ([Plain(0)], {}, EmptyDatasetError, r"dataset 0 \(Plain\) has no sample"),
+        ([[(1, 2), (3, 4)]], {}, UnsupportedTypeError, "a sample is tuple: expected a dict"),
+        ([[{"x": 1}, {"y": 1}]], {}, SchemaMismatchError, r"a sample has the keys \['y'\]"),
+        ([[{"x": 1}, {"x": 1.0}]], {}, SchemaMismatchError, "'x' holds float64 of shape"),
+        ([[{"x": threading.Lock()}]], {}, UnsupportedTypeError, "the key 'x' holds .'lock'.: expected numbers"),
+        ([[{"x": 1j}]], {}, UnsupportedTypeError, "the key 'x' holds .'complex'."),
+    ],
+)
+def test_what_cannot_be_combined(datasets: Any, options: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        combine(datasets, **options)
+    assert isinstance(caught.value, DataLoaderUtilsError)
+
+
+def test_strategies_that_make_shards_and_combinations_of_combinations(parts: list[Any]) -> None:
+    class Own:
+        def generate(self, files: Any, num_workers: int, epoch: int) -> Any:
+            raise AssertionError
+
+    with pytest.raises(OptionError, match="split_strategy with generate"):
+        combine(parts, split_strategy=Own())
+    _, dataset = combine(parts)
+    with pytest.raises(OptionError, match="dataset 1 is a combination itself"):
+        combine([parts[0], dataset])
+    with pytest.raises(ColumnNotFoundError, match="no codes"):
+        combine([parts[2]])[1].vocabulary("text")
+
+
+def test_processes_need_a_dataset_that_pickles() -> None:
+    class Local(Plain):
+        pass
+
+    with pytest.raises(OptionError, match=r"dataset 0 \(Local\) cannot be pickled .*worker_mode='thread'"):
+        combine([Local(4)], worker_mode="process", num_workers=1)
+    assert ids(combine([Local(4)])[0]) == [0, 1, 2, 3]
+
+
+def test_the_signature_lists_all_options() -> None:
+    names = list(inspect.signature(combine).parameters)
+    assert names[:2] == ["datasets", "weights"]
+    assert set(inspect.signature(StructuredDataset.create_dataloader).parameters) - {"path"} <= set(names)

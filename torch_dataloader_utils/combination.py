@@ -1,0 +1,218 @@
+"""From several datasets to one source: files by part, all splits in one list, one scan that knows all parts."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch_dataloader_utils.assembly import Source, mask_key, splits_of
+from torch_dataloader_utils.distributed import initialized_distributed
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.model import DataFile, Split
+from torch_dataloader_utils.options import ConvertOptions, Options, ReadOptions
+from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
+from torch_dataloader_utils.reading.samples import SampleScan
+from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
+
+Output = dict[str, Any]  # what a batch holds under one key
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One dataset of a combination."""
+
+    name: str
+    files: tuple[DataFile, ...]
+    splits: tuple[Split, ...]
+    scan: ScanSpec | SampleScan
+    exact: bool
+    part: Part
+
+
+def check_keywords(keywords: Mapping[str, Any]) -> None:
+    """Check that the keywords are of those that a combination takes.
+
+    Raises:
+        OptionError: one belongs to the datasets.
+    """
+    of_parts = {item.name for group in (ReadOptions, ConvertOptions) for item in fields(group)} | {"count_rows"}
+    for name in keywords:
+        if name in of_parts:
+            raise OptionError(
+                f"{name}={keywords[name]!r} says what a dataset reads: give it to the create_dataloader call of the "
+                "dataset, and to combine what shapes the epoch (ranks, order, batches, workers)."
+            )
+
+
+def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, options: Options) -> Source:
+    """The source over several datasets.
+
+    Args:
+        datasets: sources of files, and map-style datasets.
+        weights: of each dataset, or None for its number of rows.
+        options: of the combination's loader.
+
+    Raises:
+        OptionError: datasets that cannot be combined, or whose keys or dtypes differ.
+        ShardingError: map-style datasets whose shards do not fit together.
+        EmptyDatasetError: a map-style dataset without samples.
+    """
+    found = _weights(weights, len(datasets))
+    if hasattr(options.split.split_strategy, "generate"):
+        raise OptionError("split_strategy with generate() makes the shards of one dataset: combine takes split(files).")
+    sharded_alike([dataset for dataset in datasets if not isinstance(dataset, Source)], options.shard.total_shards)
+    members = [_member(dataset, number, found[number], options) for number, dataset in enumerate(datasets)]
+    outputs = [_outputs(member.scan) for member in members]
+    for member, output in zip(members, outputs, strict=True):
+        _check_same(members[0].name, outputs[0], member.name, output)
+        if _is_arrow(options) and list(output) != list(outputs[0]):
+            raise OptionError(
+                f"Arrow batches need one order of columns: {members[0].name} has {list(outputs[0])}, {member.name} has "
+                f"{list(output)}. Give columns= to order them."
+            )
+    num_ranks = _known_ranks(options)
+    for member in members:
+        if num_ranks is not None:
+            member.part.check_ranks(num_ranks)
+    keys = tuple(outputs[0])
+    valid_key = mask_key(options, keys)
+    splits = [split for member in members for split in member.splits]
+    return Source(
+        files=tuple(file for member in members for file in member.files),
+        splits=tuple(replace(split, index=index) for index, split in enumerate(splits)),
+        scan=CombinedScan(tuple(replace(member.scan, valid_key=valid_key) for member in members)),
+        exact=all(member.exact for member in members),
+        keys=keys if valid_key is None else (*keys, valid_key),
+        parts=tuple(member.part for member in members),
+    )
+
+
+def _known_ranks(options: Options) -> int | None:
+    """The number of ranks if it is known already; else it is checked at first use."""
+    if options.shard.num_ranks is not None:
+        return options.shard.num_ranks
+    dist = initialized_distributed()
+    return None if dist is None else int(dist.get_world_size(options.shard.process_group))
+
+
+def _weights(weights: Sequence[float] | None, count: int) -> list[float | None]:
+    if weights is None:
+        return [None] * count
+    good = [
+        isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 < weight < float("inf")
+        for weight in weights
+    ]
+    if len(good) != count or not all(good):
+        raise OptionError(f"weights={list(weights)!r} for {count} dataset(s): expected a positive number for each.")
+    return list(weights)
+
+
+def _member(dataset: Any, number: int, weight: float | None, options: Options) -> _Member:
+    if isinstance(dataset, Source):
+        return _structured(dataset, number, weight, options)
+    if is_map_style(dataset):
+        return _map_style(dataset, number, weight, options)
+    raise OptionError(
+        f"dataset {number} is {type(dataset).__name__}: expected a dataset that create_dataloader made, or a map-style "
+        "one (with __getitem__ and __len__)."
+    )
+
+
+def _structured(source: Source, number: int, weight: float | None, options: Options) -> _Member:
+    scan = source.scan
+    if not isinstance(scan, ScanSpec):
+        raise OptionError(f"dataset {number} is a combination itself: give its datasets instead.")
+    if scan.arrow != _is_arrow(options):
+        raise OptionError(
+            f"output_format={options.batch.output_format!r} with dataset {number}, which was made for "
+            f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: give both the same output_format."
+        )
+    files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
+    name = f"dataset {number}" + (f" ({files[0].info.path}, ...)" if files else "")
+    return _Member(name, files, splits_of(files, options.split), scan, source.exact, Part(weight))
+
+
+def _map_style(dataset: Any, number: int, weight: float | None, options: Options) -> _Member:
+    name = f"dataset {number} ({type(dataset).__name__})"
+    if options.worker.worker_mode == "process" and options.worker.num_workers:
+        _check_pickles(dataset, name)
+    samples = first_samples(dataset, name)
+    keys = fields_of(samples, name)
+    columns = columns_of(samples, keys, name)
+    size = sum(column.nbytes for column in columns.values()) // len(samples) + 1
+    files = sample_files(dataset, number, name, size, options.split.split_rows)
+    # One split for each shard, or so many rows: never by bytes, of which each rank has its own estimate.
+    split = replace(options.split, split_strategy=None, split_bytes=2**62)
+    part = Part(weight, dataset.total_shards, dataset.dist_world_size) if is_sharded(dataset) else Part(weight)
+    return _Member(
+        name, files, splits_of(files, split), SampleScan(dataset, name, keys, _is_arrow(options)), True, part
+    )
+
+
+def _is_arrow(options: Options) -> bool:
+    return options.batch.output_format in ("arrow", "dict")
+
+
+class _Nowhere(io.RawIOBase):
+    """Takes bytes and forgets them."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+def _check_pickles(dataset: Any, name: str) -> None:
+    try:
+        pickle.Pickler(_Nowhere(), protocol=5).dump(dataset)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise OptionError(
+            f"{name} cannot be pickled ({error}), and worker_mode='process' sends it to each worker: make it picklable "
+            "(no lambdas, locks or open files), or use worker_mode='thread'."
+        ) from error
+
+
+def _outputs(scan: ScanSpec | SampleScan) -> dict[str, Output]:
+    """What a batch holds under each key."""
+    if scan.arrow:
+        return {item.name: {"type": item.type, "nullable": item.nullable} for item in scan.output_schema}
+    if isinstance(scan, SampleScan):
+        report = {field.key: {**field.report(), "arrow": str(field.type)} for field in scan.fields}
+        codes: Mapping[str, Any] = {}
+    else:
+        report, codes = scan.converter.report(), scan.converter.codes
+    found: dict[str, Output] = {}
+    for key, told in report.items():
+        found[key] = {name: told[name] for name in ("kind", "dtype", "shape")}
+        if told["dtype"] == "object":
+            found[key]["type"] = told["arrow"]
+        if key in codes:
+            found[key]["vocabulary"] = codes[key].vocabulary.to_pylist()
+    return found
+
+
+def _check_same(first: str, expected: Mapping[str, Output], name: str, found: Mapping[str, Output]) -> None:
+    if expected.keys() != found.keys():
+        raise OptionError(
+            f"the datasets of a combination must have the same keys: {first} has {list(expected)}, {name} has "
+            f"{list(found)}. Name or leave out columns with columns= or transform."
+        )
+    for key, output in expected.items():
+        differing = [word for word in output.keys() | found[key].keys() if output.get(word) != found[key].get(word)]
+        if "vocabulary" in differing:
+            raise OptionError(
+                f"the codes of the key {key!r} mean other values in {first} than in {name}: give both the same "
+                f"vocabulary={{{key!r}: [...]}}."
+            )
+        if differing:
+            raise OptionError(
+                f"the datasets of a combination must have the same dtypes: the key {key!r} is {output} in {first}, and "
+                f"{found[key]} in {name}. Cast with dtypes=, or in transform or __getitem__."
+            )

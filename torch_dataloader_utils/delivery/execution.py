@@ -1,0 +1,86 @@
+"""Who executes tasks: the caller's thread, decode threads, or worker processes kept over the passes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_dataloader_utils.model import DataFile, FileKey, Task
+from torch_dataloader_utils.options import WorkerOptions
+from torch_dataloader_utils.reading.blocks import Driver, Scan
+from torch_dataloader_utils.reading.inline import InlineDriver
+from torch_dataloader_utils.reading.laps import LapDriver
+from torch_dataloader_utils.reading.processes import Crew, start_context
+from torch_dataloader_utils.reading.threads import ThreadDriver
+
+_REMOTE_THREADS = 8  # reads in flight hide a remote store's latency, on any number of cores
+
+
+class Execution:
+    """Opens drivers for one dataset, and owns its worker processes.
+
+    Args:
+        scan: opens readers of tasks (`open(files)`), and knows whether reading is local.
+        files: all files, by key.
+        worker: how many workers, of which kind.
+    """
+
+    def __init__(self, scan: Scan, files: Mapping[FileKey, DataFile], worker: WorkerOptions) -> None:
+        self._scan = scan
+        self._files = files
+        self._worker = worker
+        self._crew: Crew | None = None
+
+    def open(self, tasks: Sequence[Sequence[Task]], *, at_once: bool = True) -> Driver:
+        """A driver of these tasks, by shard; worker processes start on them at once, or when first asked."""
+        worker = self._worker
+        if worker.num_workers == 0:
+            return self.inline(tasks)
+        if worker.worker_mode == "process":
+            crew = self._workers()
+            begin = crew.begin if at_once else crew.later
+            return begin(tasks, self._files, worker.timeout)
+        scan, files = self._scan, self._files
+        return ThreadDriver(
+            lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(), worker.timeout
+        )
+
+    def inline(self, tasks: Sequence[Sequence[Task]]) -> Driver:
+        """A driver that decodes in the caller's thread."""
+        return InlineDriver(self._scan.open(self._files), tasks)
+
+    def laps(self, tasks_of: Any) -> Driver:
+        """A driver that begins again with the tasks of the next lap: `tasks_of(lap)` are tasks by shard."""
+
+        def open_lap(lap: int) -> Driver:
+            return self.open(tasks_of(lap), at_once=lap == 0)
+
+        return LapDriver(open_lap, self._worker.num_shards)
+
+    def end_pass(self) -> None:
+        """End the worker processes, unless they stay for the next pass."""
+        if not self._worker.persistent_workers:
+            self.close()
+
+    def close(self) -> None:
+        """End the worker processes; the next driver starts new ones."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+    def _workers(self) -> Crew:
+        if self._crew is None or self._crew.broken:
+            self.close()
+            worker = self._worker
+            context = start_context(worker.multiprocessing_context)
+            self._crew = Crew(self._scan.open, worker.num_shards, int(worker.prefetch_bytes), context)
+        return self._crew
+
+    def _threads(self) -> int:
+        """How many threads decode; this never changes the order."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        wanted = self._worker.num_workers
+        if self._scan.local:
+            return cores if wanted is None else min(wanted, cores)
+        return max(cores, _REMOTE_THREADS) if wanted is None else max(wanted, 1)

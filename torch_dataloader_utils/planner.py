@@ -1,0 +1,173 @@
+"""Plans of a source for any epoch and rank, and what a rank tells its peers about them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import astuple, replace
+from functools import cached_property
+from typing import Any
+
+from torch_dataloader_utils.assembly import Source
+from torch_dataloader_utils.delivery.agreement import Position, has_peers
+from torch_dataloader_utils.distributed import World, resolve_world
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planning.generate import call_generate, generated_plan
+from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
+from torch_dataloader_utils.planning.strategies import assignment_of
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+
+class Planner:
+    """The plans of one source.
+
+    The number of ranks is found at first use where the options do not give it; what can be checked before that is
+    checked at construction.
+
+    Raises:
+        OptionError: options that do not fit together.
+        ShardingError: numbers that do not fit together.
+        CountsRequiredError: the options need row counts that are not known.
+        EmptyDatasetError: `even` without a row.
+    """
+
+    def __init__(self, source: Source, options: Options) -> None:
+        self._source = source
+        self._options = options
+        self._warned: set[str] = set()
+        shard = options.shard
+        strategy = options.split.split_strategy
+        self._generate = strategy if hasattr(strategy, "generate") else None
+        if self._generate is None:
+            first = self._plan(shard.num_ranks or 1, None)
+            if shard.num_ranks is not None:
+                self._warn_of_uneven_steps(first, 0, "construction")
+
+    @cached_property
+    def world(self) -> World:
+        """The number of ranks and this process's rank."""
+        shard = self._options.shard
+        world = resolve_world(shard.num_ranks, shard.rank, shard.process_group)
+        for part in self._source.parts:
+            part.check_ranks(world.num_ranks)
+        return world
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether there are ranks to compare plans with before a pass."""
+        return has_peers(self.world, self._options.shard.num_ranks is not None)
+
+    def rank_plan(self, epoch: int, rank: int, lap: int = 0, num_shards: int | None = None) -> RankPlan:
+        """A rank's plan of an epoch (or of a later lap of it), for the options' number of shards or another one."""
+        if self._generate is not None:
+            plan = self._generated(epoch, rank, lap, num_shards)
+        else:
+            plan = self._plan(self.world.num_ranks, num_shards).rank(epoch, rank, lap)
+        steps = self._options.shard.steps_per_epoch
+        return plan if steps is None else replace(plan, steps=steps)
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of one batch of one rank."""
+        return plan_options(self._options).batch_rows(self.world.num_ranks)
+
+    def warn_of_uneven_steps(self, epoch: int) -> None:
+        """Say so, once, if the ranks of a running job have different numbers of steps in this epoch."""
+        if self._generate is None and self.has_peers:
+            self._warn_of_uneven_steps(self._plan(self.world.num_ranks, None), epoch, "iteration")
+
+    def position(self, epoch: int, *, failed: bool = False) -> Position:
+        """What this rank is about to do, for comparison."""
+        world = self.world
+        return Position(world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, failed)
+
+    @cached_property
+    def _data_digest(self) -> int:
+        """Of the splits: files by size and rows (a path may differ from host to host), row ranges, and the filter."""
+        lines = [
+            f"{split.file.file_size} {split.file.record_count} {split.row_range} {split.segments}"
+            for split in self._source.splits
+        ]
+        source = self._source
+        return digest([*lines, str(source.scan.predicate), str(source.scan.output_schema), str(source.parts)])
+
+    @cached_property
+    def _options_digest(self) -> int:
+        options = plan_options(self._options)
+        steps, even = self._options.shard.steps_per_epoch, self._options.shard.sync_every
+        parts = [getattr(part, "__qualname__", part) for part in astuple(options)]
+        return digest([*map(str, parts), str(steps), str(even), str(self._source.exact)])
+
+    def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
+        options = plan_options(self._options, num_shards)
+        kept: Plan | None = self.__dict__.get("_kept")
+        if kept is None or kept.options != options or kept.num_ranks != num_ranks:
+            source = self._source
+            kept = Plan(source.files, source.splits, options, num_ranks, source.exact, source.parts)
+            self.__dict__["_kept"] = kept
+        return kept
+
+    def _generated(self, epoch: int, rank: int, lap: int, num_shards: int | None) -> RankPlan:
+        source, options, num_ranks = self._source, plan_options(self._options, num_shards), self.world.num_ranks
+        shards, all_on_each = call_generate(self._generate, source.files, options.num_shards, epoch, num_ranks, rank)
+        if all_on_each:
+            self._warn_once(
+                "generate",
+                f"{type(self._generate).__name__}.generate takes no num_ranks and rank: each of the {num_ranks} ranks "
+                "reads all rows",
+            )
+        plan = generated_plan(shards, source.files, options, epoch, rank, source.exact)
+        return plan if lap == 0 else plan.as_repeats()
+
+    def _warn_of_uneven_steps(self, plan: Plan, epoch: int, when: str) -> None:
+        shard = self._options.shard
+        if plan.num_ranks == 1 or shard.even != "none" or shard.steps_per_epoch is not None:
+            return
+        steps = plan.steps(epoch)
+        if steps is None:
+            told = "the ranks' numbers of steps are not known before reading, and may differ"
+        elif len(set(steps)) > 1:
+            shown = ", ".join(map(str, steps[:16])) + (", ..." if len(steps) > 16 else "")
+            told = f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {shown}"
+        else:
+            return
+        self._warn_once(
+            when,
+            f"{told}. A training loop with collectives (DDP) then hangs: use even='drop' (leaves out less than one "
+            "global batch) or even='pad' (repeats rows under a mask).",
+        )
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _LOG.warning("%s", message)
+
+
+def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
+    """What a plan depends on, with another number of shards where given."""
+    shard = options.shard
+    return PlanOptions(
+        batch_size=options.batch.batch_size,
+        shuffle=options.shuffle.shuffle,
+        seed=options.shuffle.shuffle_seed,
+        num_shards=options.worker.num_shards if num_shards is None else num_shards,
+        assignment=assignment_of(options.split.split_strategy),
+        sharding=shard.sharding,
+        stick_to_shard=shard.stick_to_shard,
+        full_rotation=shard.full_rotation,
+        shard_batches=shard.shard_batches,
+        split_batches=shard.split_batches,
+        total_shards=shard.total_shards,
+        even=shard.even if shard.steps_per_epoch is None else "none",
+        last_batch=options.batch.last_batch,
+    )
+
+
+def digest(parts: Any) -> int:
+    """A 63-bit number of these texts."""
+    state = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        state.update(part.encode())
+        state.update(b"\0")
+    return int.from_bytes(state.digest(), "little") >> 1

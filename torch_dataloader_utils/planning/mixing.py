@@ -1,0 +1,187 @@
+"""Several datasets in one plan: each is ordered and dealt by itself, then their rows are mixed on each rank.
+
+Dealing an order that was mixed before could give one rank all rows of one dataset. A plan over one dataset is the
+plan over a combination of one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from torch_dataloader_utils.errors import ShardingError
+from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.planning.options import PlanOptions, World
+from torch_dataloader_utils.planning.order import Order, SplitTable
+from torch_dataloader_utils.planning.runs import I64, Runs, joined
+from torch_dataloader_utils.planning.sharding import Policy, inner_order, shard_number
+from torch_dataloader_utils.seeding import derive_key
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What planning must know of one dataset of a combination, besides its files and splits.
+
+    Attributes:
+        weight: how many of its rows come while one of a dataset of weight 1 comes; None means as many as it has.
+        total_shards: of a dataset that makes its shards itself: each of its files is one; None where planning cuts.
+        dist_world_size: the number of ranks that such a dataset was made for.
+    """
+
+    weight: float | None = None
+    total_shards: int | None = None
+    dist_world_size: int | None = None
+
+    def check_ranks(self, num_ranks: int) -> None:
+        """Check that the dataset was made for this number of ranks.
+
+        Raises:
+            ShardingError: it was made for another one, or one that does not divide its shards.
+        """
+        if self.dist_world_size not in (None, num_ranks):
+            raise ShardingError(
+                f"dist_world_size={self.dist_world_size} must match the distributed world size, num_ranks={num_ranks}: "
+                "make the dataset with dist_world_size=num_ranks."
+            )
+        if self.total_shards is not None and self.total_shards % num_ranks:
+            raise ShardingError(
+                f"total_shards={self.total_shards} of a dataset must be divisible by num_ranks={num_ranks}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """One dataset within a plan: its splits, and how they are ordered and dealt.
+
+    Attributes:
+        table: the splits of all datasets.
+        first: number of its first split.
+        last: where its splits end, exclusive.
+        policy: deals its rows.
+        options: of the plan, with a seed of its own.
+        weight: as in `Part`.
+        shards: where the splits of each given shard end, counted from `first`, shape [shards]; None without any.
+    """
+
+    table: SplitTable
+    first: int
+    last: int
+    policy: Policy
+    options: PlanOptions
+    weight: float | None = None
+    shards: I64 | None = None
+
+    def order(self, epoch: int) -> Order:
+        """All its rows, in the order that the policy deals."""
+        key = None
+        if self.options.shuffle and self.shards is None:
+            seed = self.options.seed
+            key = derive_key("order", seed) if self.policy.fixed_order else derive_key("order", seed, epoch)
+        return self.table.order(key, self.first, self.last)
+
+    def share(self, order: Order, rank: int, num_ranks: int, epoch: int) -> Order:
+        """The rows of a rank."""
+        return self.policy.share(order, World(rank, num_ranks, epoch, self.options))
+
+    def lap_rows(self, lap: int, laps: int) -> int:
+        """Rows of one of the `laps` epochs in which all shards come round once."""
+        lengths = self.table.lengths[self.first : self.last]
+        if self.shards is None:
+            total = int(lengths.sum())
+            return (lap + 1) * total // laps - lap * total // laps
+        per_lap = len(self.shards) // laps
+        ends = np.append(0, self.shards)
+        return int(lengths[ends[lap * per_lap] : ends[(lap + 1) * per_lap]].sum())
+
+
+def lanes_of(
+    table: SplitTable, files: Sequence[DataFile], parts: Sequence[Part], policy: Policy, options: PlanOptions
+) -> tuple[Lane, ...]:
+    """A lane for each part; its files and splits are those of its number.
+
+    Raises:
+        ShardingError: a dataset that makes its shards itself makes another number of them than `total_shards`.
+    """
+    numbers = [split.file.part for split in table.splits]
+    ends = np.searchsorted(numbers, np.arange(len(parts)), side="right").tolist()
+    lanes = []
+    for number, (part, first, last) in enumerate(zip(parts, [0, *ends], ends, strict=False)):
+        # Equal datasets must not get equal orders; the first one's is that of a plan without others.
+        own = replace(options, seed=derive_key("part", options.seed, number)) if number else options
+        dealt_by, shards = policy, None
+        if part.total_shards is not None and options.total_shards is not None:
+            shards = _shard_ends(table, files, number, options.total_shards)
+            dealt_by = _given_shards(shards)
+        lanes.append(Lane(table, first, last, dealt_by, own, part.weight, shards))
+    return tuple(lanes)
+
+
+def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_shards: int) -> I64:
+    shards = [file.info.key for file in files if file.info.part == part]
+    if len(shards) != total_shards:
+        raise ShardingError(
+            f"total_shards={total_shards}, and dataset {part} has {len(shards)} shards: give both the same number."
+        )
+    counts = Counter(split.file.key for split in table.splits)
+    return np.cumsum([counts[key] for key in shards])
+
+
+def _given_shards(ends: I64) -> Policy:
+    """The policy that gives a rank the shard of the rotation that the dataset itself made."""
+
+    def share(order: Order, world: World) -> Order:
+        number = shard_number(world)
+        first = int(ends[number - 1]) if number else 0
+        return inner_order(order.units(first, int(ends[number])), world, number)
+
+    return Policy(share, deals_kept=False, fixed_order=True, complete=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """The rows of several datasets on one rank, mixed; made when they are asked for.
+
+    Attributes:
+        orders: of each dataset.
+        weights: of each dataset, or None for the rows that it has here.
+    """
+
+    orders: tuple[Order, ...]
+    weights: tuple[float, ...] | None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.orders))
+
+    def runs(self, first: int = 0, last: int | None = None) -> Runs:
+        """The rows `[first, last)` of this sequence (by default all), as they become pieces."""
+        return self._mixed if last is None else self._mixed.take(first, last)
+
+    @property
+    def table(self) -> SplitTable:
+        """The splits of all datasets."""
+        return self.orders[0].table
+
+    @cached_property
+    def _mixed(self) -> Runs:
+        """Runs by the place of their middle within their dataset: each beginning holds rows near the weights."""
+        parts = [order.runs() for order in self.orders]
+        middles = []
+        for number, runs in enumerate(parts):
+            sizes = runs.rows if self.table.uncounted is None else self.table.sizes[runs.source]
+            weight = max(int(sizes.sum()), 1) if self.weights is None else self.weights[number]
+            middles.append((np.cumsum(sizes) - sizes / 2) / weight)
+        runs = joined(parts)
+        turns = np.argsort(np.concatenate(middles), kind="stable")
+        return replace(runs.select(turns), place=np.arange(len(turns), dtype=np.int64))
+
+
+def mixed(lanes: Sequence[Lane], orders: Sequence[Order]) -> Order | Mixture:
+    """The rows of one rank, given those of each lane."""
+    if len(orders) == 1:
+        return orders[0]
+    weights = tuple(lane.weight for lane in lanes if lane.weight is not None)
+    return Mixture(tuple(orders), weights or None)

@@ -1,0 +1,113 @@
+"""Rows in columns, as they become pieces: runs of rows of one split, of which all or every n-th block is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_dataloader_utils.model import Piece, Rows
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.planning.order import SplitTable
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """A sequence of rows, run after run; row i of a run's split is meant if `(i - phase) % step < block`.
+
+    Attributes:
+        table: the splits.
+        source: the split of each run (its place in the table), shape [runs].
+        place: the place of that split in the epoch's order, shape [runs].
+        first: the run's first row, counted within its split, shape [runs].
+        last: where the run ends, exclusive, shape [runs].
+        phase: where its blocks begin, counted as `first` is, shape [runs].
+        step: from block to block, 1 where all rows are meant, shape [runs].
+        block: rows of a block, shape [runs].
+    """
+
+    table: SplitTable
+    source: I64
+    place: I64
+    first: I64
+    last: I64
+    phase: I64
+    step: I64
+    block: I64
+
+    @cached_property
+    def rows(self) -> I64:
+        """How many rows of each run are meant, shape [runs]."""
+        return self._before(self.last) - self._before(self.first)
+
+    def take(self, first: int, last: int) -> Runs:
+        """The rows `[first, last)` of this sequence."""
+        if first >= last:
+            return self.select(slice(0, 0))
+        ends = np.cumsum(self.rows)
+        low = int(np.searchsorted(ends, first, side="right"))
+        high = int(np.searchsorted(ends, last, side="left"))
+        begins = ends - self.rows
+        start, stop = self._rows(low).row(first - int(begins[low])), self._rows(high).row(last - 1 - int(begins[high]))
+        taken = self.select(slice(low, high + 1))
+        firsts, lasts = taken.first.copy(), taken.last.copy()
+        firsts[0], lasts[-1] = start, stop + 1
+        return replace(taken, first=firsts, last=lasts)
+
+    def select(self, which: slice | I64 | npt.NDArray[np.bool_]) -> Runs:
+        """Some of the runs."""
+        return Runs(self.table, *(column[which] for column in self._columns()))
+
+    def pieces(self) -> list[Piece]:
+        """A piece for each run that has rows, in this order."""
+        uncounted = self.table.uncounted is not None
+        some = self if uncounted else self.select(self.rows > 0)
+        lower = some._before(some.first)
+        start, stop = some._row(lower), some._row(lower + some.rows - 1) + 1
+        gaps, shift = stop - start > some.rows, self.table.starts[some.source]
+        columns = (
+            some.source,
+            some.place,
+            start + shift,
+            stop + shift,
+            some.step,
+            some.block,
+            some.phase + shift,
+            gaps,
+        )
+        out = []
+        for source, place, a, b, step, block, phase, has_gaps in zip(*(x.tolist() for x in columns), strict=True):
+            split = self.table.splits[source]
+            rows = Rows(a, b, step, block, phase) if has_gaps else Rows(a, b)
+            out.append(Piece(split, None if split.row_range is None else rows, place))
+        return out
+
+    def _columns(self) -> list[I64]:
+        return [getattr(self, item.name) for item in fields(self)[1:]]
+
+    def _rows(self, run: int) -> Rows:
+        """The rows of one run, counted within its split."""
+        columns = (self.first, self.last, self.step, self.block, self.phase)
+        return Rows(*(int(column[run]) for column in columns))
+
+    def _before(self, numbers: I64) -> I64:
+        """How many rows of each run's pattern lie below a number, counted from its phase, shape [runs]."""
+        turn, inside = np.divmod(numbers - self.phase, self.step)
+        return turn * self.block + np.minimum(inside, self.block)
+
+    def _row(self, places: I64) -> I64:
+        """The row at a place of each run's pattern, counted from its phase, shape [runs]."""
+        rows: I64 = self.phase + places // self.block * self.step + places % self.block
+        return rows
+
+
+def joined(runs: Sequence[Runs]) -> Runs:
+    """All runs (of at least one sequence, all of one table), one sequence after another."""
+    return Runs(runs[0].table, *map(np.concatenate, zip(*(some._columns() for some in runs), strict=True)))

@@ -1,0 +1,270 @@
+"""The census: one scan that counts live rows and collects the values of columns of codes, before the first plan.
+
+Only the columns that decide it are read: those of the filter, those whose null rows are dropped, and those of codes.
+Ranks may share the work: each scans some of the files, and one exchange gives all of them everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from queue import Empty, LifoQueue
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils import arrow_ops
+from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
+from torch_dataloader_utils.model import DataFile, FileKey
+from torch_dataloader_utils.reading.census_progress import Progress
+from torch_dataloader_utils.reading.convert_codes import CodesLeaf
+from torch_dataloader_utils.reading.convert_plan import ColumnPlan
+from torch_dataloader_utils.reading.scan import ScanSpec, TaskReader, read_encoded
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+_JOB_BYTES = 64 * 2**20  # estimated decoded bytes, over all columns, of the segments that a thread takes at a time
+_LEAST_PENDING = 65_536  # values collected before they are merged
+
+Exchange = Callable[[object], list[Any]]  # from this rank's object to those of all ranks, by rank; a collective
+
+
+@dataclass(frozen=True)
+class Census:
+    """What a scan of some files found.
+
+    Attributes:
+        of: digest of all files, those of other ranks too; "" where there was nothing to scan.
+        live_rows: place in the list of all files -> live rows of each segment.
+        values: key of a column of codes -> its distinct values over all live rows, in any order.
+    """
+
+    of: str = ""
+    live_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, pa.Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How ranks share a census: each scans files `[rank::num_ranks]`.
+
+    Attributes:
+        rank: of this process among those that share the work.
+        num_ranks: all of these.
+        exchange: a collective; None for a process alone.
+    """
+
+    rank: int = 0
+    num_ranks: int = 1
+    exchange: Exchange | None = None
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Before `joined`: tell the other ranks of an error, or they would wait for ever."""
+        try:
+            yield
+        except Exception as error:
+            if self.exchange is not None:
+                self.exchange(f"{type(error).__name__}: {error}")
+            raise
+
+    def joined(self, own: Census) -> Census:
+        """One census from those of all ranks, the same on each.
+
+        Raises:
+            WorkerError: another rank failed: says why.
+            PlanMismatchError: ranks have different files.
+        """
+        if self.exchange is None:
+            return own
+        answers = self.exchange(own)
+        failed = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if isinstance(answer, str)]
+        if failed:
+            raise WorkerError(f"another rank failed while it made its loader: {'; '.join(failed)}")
+        if len({answer.of for answer in answers}) > 1:
+            raise PlanMismatchError(
+                f"ranks see different files to scan: their digests are {[answer.of[:8] for answer in answers]}, by "
+                "rank. All ranks must see the same files, with the same filters."
+            )
+        live = {place: counts for answer in answers for place, counts in answer.live_rows.items()}
+        values = {
+            key: pa.concat_arrays([answer.values[key] for answer in answers]).unique() for key in answers[0].values
+        }
+        return Census(own.of, live, values)
+
+
+def with_counts(files: Iterable[DataFile], census: Census) -> tuple[DataFile, ...]:
+    """The files with their segments' live rows; those without any are gone, as if the filter had pruned them."""
+    found = []
+    for place, file in enumerate(files):
+        counts = census.live_rows[place]
+        segments = tuple(
+            replace(segment, live_rows=count)
+            for segment, count in zip(file.layout.segments, counts, strict=True)
+            if count
+        )
+        if segments:
+            info = replace(file.info, record_count=sum(counts))
+            found.append(replace(file, info=info, layout=replace(file.layout, segments=segments, counted=True)))
+    return tuple(found)
+
+
+def narrowed(spec: ScanSpec) -> ScanSpec:
+    """The scan of only the columns that decide which rows are live, and which values columns of codes have."""
+    codes = spec.converter.unlearned
+    decisive = {plan.key for plan in codes} | {plan.key for plan in spec.converter.plans if plan.nulls == "drop"}
+    plans = tuple(plan for plan in spec.converter.plans if plan.key in decisive)
+    given = [item for item in spec.given if any(_lies_in(plan, item.name) for plan in plans)]
+    if codes and spec.transform is not None:
+        given = list(spec.given)  # the values are those that it returns
+    needed = {arrow_ops.top_level(spec.schema, item.name) for item in given} | set(spec.predicate_columns)
+    # A table without columns would have no rows.
+    schema = [item for item in spec.schema if item.name in needed] or [spec.schema.field(0)]
+    found = replace(
+        spec,
+        schema=pa.schema(schema),
+        given=pa.schema(given or schema[:1]),
+        transform=spec.transform if codes else None,
+        converter=replace(spec.converter, plans=plans),
+    )
+    return read_encoded(found, None)
+
+
+def _lies_in(plan: ColumnPlan, name: str) -> bool:
+    """Whether the plan's column is the column `name`, or a field of it."""
+    return plan.column == name or plan.column.startswith(f"{name}.")
+
+
+# ------------------------------------------------------------------------------------------------------------- scan
+
+
+def take_census(
+    spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, progress: Progress
+) -> Census:
+    """This rank's part: the live rows of its files, and the values of columns of codes that have no vocabulary yet.
+
+    Raises:
+        FileReadError: a file cannot be read.
+    """
+    began = time.monotonic()
+    own = range(sharing.rank, len(files), sharing.num_ranks)
+    jobs = [(place, run) for place in own for run in _runs(files[place])]
+    spec = narrowed(spec)
+    collected = {plan.key: _Distinct(plan) for plan in spec.converter.unlearned}
+    live: dict[int, list[int]] = {place: [] for place in own}
+    readers = _Readers(spec, [files[place] for place in own])
+
+    def work(job: tuple[int, range]) -> list[int]:
+        place, run = job
+        with readers.lend() as reader:
+            return [_segment(reader, files[place].info.key, number, collected.values()) for number in run]
+
+    try:
+        with progress.over(sum(len(run) for _, run in jobs)) as advance, ThreadPoolExecutor(threads, "census") as pool:
+            for (place, _), counts in zip(jobs, pool.map(work, jobs), strict=True):
+                live[place] += counts
+                advance(len(counts))
+    finally:
+        readers.close()
+    found = Census(
+        _digest(files),
+        {place: tuple(counts) for place, counts in live.items()},
+        {key: distinct.values() for key, distinct in collected.items()},
+    )
+    _announce(found, time.monotonic() - began)
+    return found
+
+
+def _digest(files: Iterable[DataFile]) -> str:
+    """Of what must be alike on all ranks; not of the paths, which begin elsewhere on another machine."""
+    digest = hashlib.sha256()
+    for file in files:
+        segments = [(segment.number, segment.rows) for segment in file.layout.segments]
+        digest.update(repr((file.info.file_size, segments)).encode())
+    return digest.hexdigest()
+
+
+def _runs(file: DataFile) -> Iterator[range]:
+    """Runs of the file's segments, as places in its layout, of some size: what a thread takes at a time."""
+    first, size = 0, 0
+    for place, segment in enumerate(file.layout.segments):
+        if size and size + segment.size_bytes > _JOB_BYTES:
+            yield range(first, place)
+            first, size = place, 0
+        size += segment.size_bytes
+    yield range(first, len(file.layout.segments))
+
+
+def _segment(reader: TaskReader, file: FileKey, place: int, collected: Iterable[_Distinct]) -> int:
+    """The live rows of a segment; its values go to `collected`."""
+    count, rows = reader.live(file, place)
+    for distinct in collected:
+        distinct.add(rows)
+    return count
+
+
+def _announce(found: Census, seconds: float) -> None:
+    rows = sum(map(sum, found.live_rows.values()))
+    values = "".join(f"; {key}: {len(array):,} values" for key, array in found.values.items())
+    _LOG.info("counted %d file(s) in %.1f s: %d live rows%s", len(found.live_rows), seconds, rows, values)
+
+
+class _Readers:
+    """Readers for threads, lent one at a time; made when there is none to lend."""
+
+    def __init__(self, spec: ScanSpec, files: Iterable[DataFile]) -> None:
+        self._spec = spec
+        self._files = {file.info.key: file for file in files}
+        self._idle: LifoQueue[TaskReader] = LifoQueue()
+
+    @contextmanager
+    def lend(self) -> Iterator[TaskReader]:
+        """A reader that nobody else uses meanwhile."""
+        try:
+            reader = self._idle.get_nowait()
+        except Empty:
+            reader = self._spec.open(self._files)
+        try:
+            yield reader
+        finally:
+            self._idle.put(reader)
+
+    def close(self) -> None:
+        """Close them all; none may be lent."""
+        while not self._idle.empty():
+            self._idle.get_nowait().close()
+
+
+class _Distinct:
+    """The distinct values of one column; holds at most about three times as many."""
+
+    def __init__(self, plan: ColumnPlan) -> None:
+        assert isinstance(plan.leaf, CodesLeaf)
+        self._plan, self._leaf = plan, plan.leaf
+        self._parts: list[pa.Array] = [pa.array([], self._leaf.type)]
+        self._pending = 0
+        self._lock = threading.Lock()
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in the values of these rows."""
+        found = self._leaf.distinct(self._plan.chunks_of(rows.column(self._plan.column)))
+        with self._lock:
+            self._parts.append(found)
+            self._pending += len(found)
+            if self._pending > max(_LEAST_PENDING, 2 * len(self._parts[0])):
+                self._merge()
+
+    def values(self) -> pa.Array:
+        """The values so far, each once."""
+        with self._lock:
+            self._merge()
+            return self._parts[0]
+
+    def _merge(self) -> None:
+        self._parts = [pa.concat_arrays(self._parts).unique()]
+        self._pending = 0

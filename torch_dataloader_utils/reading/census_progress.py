@@ -1,0 +1,60 @@
+"""How far a scan at construction has come: a bar for people who watch, else a log line now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+
+from torch_dataloader_utils.errors import MissingExtraError
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How progress is shown.
+
+    Attributes:
+        unit: what is counted, such as "row group".
+        show: whether as a bar (tqdm's, on stderr).
+        interval: seconds between log lines where not.
+    """
+
+    unit: str
+    show: bool = False
+    interval: float = 120
+
+    @contextmanager
+    def over(self, total: int) -> Iterator[Callable[[int], object]]:
+        """What to call with the number of units that are done, of `total`.
+
+        Raises:
+            MissingExtraError: a bar is asked for, and tqdm is not installed.
+        """
+        if not self.show:
+            yield self._logger(total)
+            return
+        try:
+            tqdm = import_module("tqdm.auto").tqdm
+        except ImportError as error:
+            raise MissingExtraError(
+                "show_progress=True needs tqdm: pip install 'torch-dataloader-utils[progress]'."
+            ) from error
+        with tqdm(total=total, desc="counting", unit=f" {self.unit}s") as bar:
+            yield bar.update
+
+    def _logger(self, total: int) -> Callable[[int], None]:
+        done, last = 0, time.monotonic()
+
+        def advance(count: int) -> None:
+            nonlocal done, last
+            done += count
+            if time.monotonic() - last >= self.interval and done < total:
+                last = time.monotonic()
+                _LOG.info("counted %d of %d %ss", done, total, self.unit)
+
+        return advance

@@ -1,0 +1,175 @@
+"""Strings or bytes to codes: the place of each value in one vocabulary per column, without a Python object per row.
+
+A column's vocabulary is given, or learned by the census before the first block is read. Blocks read as dictionaries
+look up only the dictionary, which differs from row group to row group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_dataloader_utils.errors import OptionError, UnknownValueError
+from torch_dataloader_utils.reading.columns import Array, Dense
+from torch_dataloader_utils.reading.convert_buffers import Origin, plain, valid_rows
+
+Fill = int | str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class CodesLeaf:
+    """A code per row: `Dense` int64 [n].
+
+    Attributes:
+        key: the column's output key, for errors.
+        type: Arrow's, of the values without encodings.
+        steps: lead to `type` from the column's own type.
+        vocabulary: of `type`, each value once and none null; None until it is learned.
+        fill: what stands for a null: a value of the vocabulary, or a code; None for code 0.
+    """
+
+    key: str
+    type: pa.DataType
+    steps: tuple[str, ...]
+    vocabulary: pa.Array | None = None
+    fill: Fill = None
+
+    @property
+    def holds_null(self) -> bool:
+        """False: every code is a value's."""
+        return False
+
+    @property
+    def binary(self) -> bool:
+        """Whether values are bytes, not str."""
+        return bool(pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type))
+
+    @property
+    def by_dictionary(self) -> bool:
+        """Whether the column comes as dictionary and indices."""
+        return self.steps[:1] == ("dictionary",)
+
+    def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
+        """Codes [n], and where rows are not null.
+
+        Raises:
+            UnknownValueError: a value that the vocabulary has not.
+        """
+        places = self._places(chunks)
+        # Shorter ints are widened while they are joined: one pass, into memory of our own.
+        parts = [np.asarray(pc.fill_null(part, 0)) for part in places]
+        codes = np.concatenate([np.empty(0, np.int64), *parts], dtype=np.int64)
+        found = valid_rows(places)
+        if found is None:
+            return Dense(codes), None
+        valid = self.valid(chunks)
+        unknown = ~found if valid is None else ~found & valid
+        if unknown.any():
+            raise self._unknown(chunks, int(np.argmax(unknown)), origin.where)
+        codes[~found] = self._blank()
+        return Dense(codes), valid
+
+    def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
+        """Where values are not null."""
+        return valid_rows([self._with_nulls(chunk) for chunk in chunks])
+
+    def distinct(self, chunks: Sequence[pa.Array]) -> pa.Array:
+        """The values of `chunks`, each about once (as often as there are chunks), without null."""
+        if self.by_dictionary:
+            values = [plain(chunk.unique(), self.steps) for chunk in chunks]
+        else:
+            values = [plain(chunk, self.steps).unique() for chunk in chunks]
+        return pa.concat_arrays([pa.array([], self.type), *(part.drop_null() for part in values)])
+
+    def learned(self, values: pa.Array) -> CodesLeaf:
+        """The leaf whose vocabulary is `values`, sorted (by code point, or by byte), and the fill value with them."""
+        if isinstance(self.fill, (str, bytes)):
+            values = pa.concat_arrays([values, pa.array([self.fill], self.type)])
+        values = values.unique()
+        return replace(self, vocabulary=values.take(pc.sort_indices(values)))
+
+    def report(self) -> dict[str, Any]:
+        """As `Leaf`; `codes` is how many there are."""
+        size = None if self.vocabulary is None else len(self.vocabulary)
+        return {"kind": "dense", "dtype": "int64", "shape": "[B]", "codes": size}
+
+    def _places(self, chunks: Sequence[pa.Array]) -> list[pa.Array]:
+        """Each value's place in the vocabulary, int32; null where it is null or not there."""
+        if self.by_dictionary:
+            return [self._lookup(plain(chunk.dictionary, self.steps[1:])).take(chunk.indices) for chunk in chunks]
+        # In one call: each call hashes the whole vocabulary.
+        values = pa.chunked_array([plain(chunk, self.steps) for chunk in chunks], type=self.type)
+        places: list[pa.Array] = self._lookup(values).chunks
+        return places
+
+    def _lookup(self, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        return pc.index_in(values, value_set=self.vocabulary)
+
+    def _with_nulls(self, chunk: pa.Array) -> pa.Array:
+        """An array that is null where the chunk is."""
+        if self.by_dictionary and not chunk.dictionary.null_count:
+            return chunk.indices
+        return plain(chunk, self.steps)
+
+    def _blank(self) -> int:
+        """The code of a null."""
+        if isinstance(self.fill, (str, bytes)):
+            return int(pc.index_in(pa.scalar(self.fill, self.type), value_set=self.vocabulary).as_py())
+        return self.fill or 0
+
+    def _unknown(self, chunks: Sequence[pa.Array], row: int, where: str) -> UnknownValueError:
+        value = pa.chunked_array([plain(chunk, self.steps) for chunk in chunks], type=self.type)[row].as_py()
+        size = 0 if self.vocabulary is None else len(self.vocabulary)
+        return UnknownValueError(
+            f"column {self.key!r} has the value {value!r} in {where}, at row {row} of those read, which is none of the "
+            f"{size} values of its vocabulary. Add it to vocabulary={{{self.key!r}: [...]}}, or leave vocabulary out "
+            "to have all values found by a scan when the loader is made (again, if the files have changed since)."
+        )
+
+
+def given_vocabulary(key: str, type_: pa.DataType, given: Iterable[Any]) -> pa.Array:
+    """The vocabulary that `vocabulary=` gives for a column, in the order given.
+
+    Raises:
+        OptionError: a value of another type, null, or twice there.
+    """
+    values = list(given)
+    try:
+        found = pa.array(values, type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
+        raise OptionError(f"vocabulary={{{key!r}: ...}}: expected values of type {type_}: {error}") from error
+    if found.null_count:
+        raise OptionError(
+            f"vocabulary={{{key!r}: ...}} holds a null: nulls={{{key!r}: ...}} says what becomes of them."
+        )
+    if len(found.unique()) != len(found):
+        counts = found.value_counts()
+        twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+        raise OptionError(f"vocabulary={{{key!r}: ...}} holds {twice!r} more than once: a value has one code.")
+    return found
+
+
+def with_fill(leaf: CodesLeaf, value: Any) -> CodesLeaf:
+    """The leaf that gives nulls the code `value`, or the code of the value `value`.
+
+    Raises:
+        OptionError: neither a code nor a value of the column's type, or a value that a given vocabulary has not.
+    """
+    kind = bytes if leaf.binary else str
+    code = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if code and -(2**63) <= value < 2**63:
+        return replace(leaf, fill=int(value))
+    if not isinstance(value, kind):
+        raise OptionError(
+            f"fill_values={{{leaf.key!r}: {value!r}}}: expected a value ({kind.__name__}), or a code (int64)."
+        )
+    if leaf.vocabulary is not None and value not in leaf.vocabulary.to_pylist():
+        raise OptionError(
+            f"fill_values={{{leaf.key!r}: {value!r}}}: vocabulary={{{leaf.key!r}: ...}} has no such value."
+        )
+    return replace(leaf, fill=value)

@@ -1,0 +1,51 @@
+"""Laps: a shard that has ended begins again, for passes of a fixed number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch_dataloader_utils.reading.blocks import Block, Driver
+
+
+class LapDriver:
+    """Runs lap after lap of each shard, so that batches cross from one lap into the next.
+
+    Shards reach the end of a lap at different times; each goes on by itself. A shard that has no row in a whole lap
+    ends: there is nothing to repeat.
+
+    Args:
+        open_lap: starts the driver of a lap: 0 for the epoch's own rows, then 1, 2, ...
+        num_shards: how many shards.
+    """
+
+    def __init__(self, open_lap: Callable[[int], Driver], num_shards: int) -> None:
+        self._open_lap = open_lap
+        self._drivers: dict[int, Driver] = {}
+        self._laps = [0] * num_shards
+        self._rows = [0] * num_shards  # delivered of the shard's lap
+
+    def next_block(self, shard: int) -> Block | None:
+        """The shard's next block; None where a whole lap had no row."""
+        while True:
+            block = self._driver(self._laps[shard]).next_block(shard)
+            if block is not None:
+                self._rows[shard] += block.rows
+                return block
+            # An empty lap 0 is no end yet: a rank without rows of its own repeats others'.
+            if not self._rows[shard] and self._laps[shard]:
+                return None
+            self._rows[shard] = 0
+            self._laps[shard] += 1
+            for lap in [lap for lap in self._drivers if lap < min(self._laps)]:
+                self._drivers.pop(lap).close()
+
+    def close(self) -> None:
+        """Stop all laps."""
+        for driver in self._drivers.values():
+            driver.close()
+        self._drivers.clear()
+
+    def _driver(self, lap: int) -> Driver:
+        if lap not in self._drivers:
+            self._drivers[lap] = self._open_lap(lap)
+        return self._drivers[lap]

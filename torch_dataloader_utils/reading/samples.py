@@ -1,0 +1,123 @@
+"""Blocks of samples of a map-style dataset (`dataset[i]` is a dict), as a part of a combination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import ColumnNotFoundError
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.columns import Dense
+from torch_dataloader_utils.reading.sample_fields import Field, columns_of
+
+_OPEN_SHARDS = 8  # shards kept per thread
+
+
+@dataclass(frozen=True)
+class SampleScan:
+    """What every task over one map-style dataset has in common; picklable if the dataset is.
+
+    Attributes:
+        dataset: gives samples, and its shards by `shard(i)`.
+        name: for messages.
+        fields: what the samples hold.
+        arrow: whether the output is Arrow.
+        valid_key: key of the mask of real rows, or None where no plan repeats rows.
+    """
+
+    dataset: Any
+    name: str
+    fields: tuple[Field, ...]
+    arrow: bool
+    valid_key: str | None = None
+
+    local = True
+    predicate = None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The Arrow schema of the samples."""
+        return pa.schema([(field.key, field.type) for field in self.fields])
+
+    def vocabulary(self, column: str) -> list[Any]:
+        """No list: samples hold values, no codes.
+
+        Raises:
+            ColumnNotFoundError: always.
+        """
+        raise ColumnNotFoundError(f"{column!r} of {self.name} has no codes: strings='codes' is for columns of files.")
+
+    def open(self, files: Mapping[FileKey, DataFile]) -> SampleReader:
+        """A reader of tasks."""
+        return SampleReader(self, files)
+
+
+class SampleReader:
+    """Executes tasks over a map-style dataset; keeps the last few shards. One per thread or process.
+
+    A file stands for a shard: its layout's metadata is the shard's number, None for the whole dataset.
+    """
+
+    def __init__(self, spec: SampleScan, files: Mapping[FileKey, DataFile]) -> None:
+        self._spec = spec
+        self._files = files
+        self._shards: dict[int, Any] = {}
+
+    def block(self, task: Task) -> Block:
+        """The task's samples, as columns."""
+        spec = self._spec
+        with _noting(task.pieces[0].source.file.path):
+            samples = [sample for piece in task.pieces for sample in self._samples(piece)]
+            columns = columns_of(samples, spec.fields, spec.name)
+        marks = np.full(len(samples), not task.pad)
+        if spec.arrow:
+            table = pa.RecordBatch.from_arrays(
+                [field.arrow(columns[field.key]) for field in spec.fields], schema=spec.output_schema
+            )
+            if spec.valid_key is not None:
+                table = table.append_column(spec.valid_key, pa.array(marks))
+            return Block(len(samples), None, table, table.nbytes, task.pad)
+        if spec.valid_key is not None:
+            columns[spec.valid_key] = Dense(marks)
+        return Block(len(samples), columns, None, sum(column.nbytes for column in columns.values()), task.pad)
+
+    def close(self) -> None:
+        """Let go of the shards."""
+        self._shards.clear()
+
+    def _samples(self, piece: Piece) -> Sequence[Any]:
+        assert piece.rows is not None
+        numbers = piece.rows.numbers().tolist()
+        shard = self._shard(self._files[piece.source.file.key].layout.metadata)
+        # torch's own loader fetches so too: Hugging Face datasets read many rows at a time.
+        if hasattr(shard, "__getitems__"):
+            found: Sequence[Any] = shard.__getitems__(numbers)
+            return found
+        return [shard[number] for number in numbers]
+
+    def _shard(self, number: int | None) -> Any:
+        if number is None:
+            return self._spec.dataset
+        shard = self._shards.pop(number, None)
+        if shard is None:
+            while len(self._shards) >= _OPEN_SHARDS:
+                self._shards.pop(next(iter(self._shards)))
+            shard = self._spec.dataset.shard(number)
+        self._shards[number] = shard  # the last used one is last
+        return shard
+
+
+@contextmanager
+def _noting(where: str) -> Iterator[None]:
+    """Say where on whatever error `__getitem__` raises."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"while reading {where}")
+        raise

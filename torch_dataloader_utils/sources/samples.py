@@ -1,0 +1,159 @@
+"""Map-style datasets as files of samples: a file for each shard that the dataset makes, or one for all of it.
+
+A *sharded* dataset keeps ESPnet3's contract: `__getitem__`, `__len__`, `shard(i)` and the attributes `total_shards` and
+`dist_world_size`. No base class is needed. One without `shard` is *plain*.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
+from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.seeding import derive_key, random_below
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+_TASK_BYTES = 4 * 2**20  # decoded bytes of one task, about: nothing is saved by fetching more samples at a time
+_TASK_ROWS = 1024
+_SEGMENT_ROWS = 16  # the least that a task reads; by rows alone, so that all ranks have the same splits
+_MOST_SEGMENTS = 65_536  # of one shard
+_PROBES = 7  # samples, besides the first, that tell what the keys hold
+
+
+def is_map_style(dataset: object) -> bool:
+    """Whether samples can be asked for by number."""
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+
+
+def is_sharded(dataset: object) -> bool:
+    """Whether the dataset says how it is sharded, or makes shards."""
+    return getattr(dataset, "total_shards", None) is not None or hasattr(dataset, "shard")
+
+
+def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
+    """Check what map-style datasets say of their shards, and that they agree.
+
+    Args:
+        datasets: all map-style datasets of a combination.
+        total_shards: of the loader, if given.
+
+    Raises:
+        ShardingError: lists the values.
+    """
+    sharded = [dataset for dataset in datasets if is_sharded(dataset)]
+    if sharded and len(sharded) < len(datasets):
+        kinds = ", ".join(f"{_name(x)}: {'sharded' if is_sharded(x) else 'plain'}" for x in datasets)
+        raise ShardingError(
+            f"sharded and plain map-style datasets are mixed ({kinds}): if one has shard() and total_shards, all must. "
+            "A shard() that returns self will do with total_shards=1."
+        )
+    for dataset in datasets:
+        _check_contract(dataset, total_shards)
+    values = {(dataset.total_shards, dataset.dist_world_size) for dataset in sharded}
+    if len(values) > 1:
+        told = ", ".join(f"{_name(x)}: {x.total_shards} and {x.dist_world_size}" for x in sharded)
+        raise ShardingError(f"all sharded datasets must share one total_shards and dist_world_size: {told}.")
+
+
+def first_samples(dataset: Any, name: str) -> list[Any]:
+    """A few samples from all over the dataset, the first among them: they tell what its keys hold.
+
+    Raises:
+        EmptyDatasetError: it has none.
+    """
+    total = len(dataset)
+    if not total:
+        raise EmptyDatasetError(f"{name} has no sample: its keys cannot be known, so it cannot be combined.")
+    # Drawn, since what recurs in a dataset may recur at regular distances.
+    drawn = {random_below(total, derive_key("probe", probe)) for probe in range(_PROBES)}
+    return [dataset[place] for place in sorted({0, *drawn})]
+
+
+def sample_files(
+    dataset: Any, number: int, name: str, sample_bytes: int, split_rows: int | None
+) -> tuple[DataFile, ...]:
+    """A file for each shard of the dataset, or one for all of it; the layout's metadata is the shard's number.
+
+    Calls `shard(i)` for each shard, to learn its length.
+
+    Args:
+        dataset: map-style.
+        number: of the part.
+        name: for messages.
+        sample_bytes: estimated decoded bytes of a sample.
+        split_rows: the option: splits may be as small as that.
+
+    Raises:
+        ShardingError: its shards overlap.
+    """
+    size = _Size(min(split_rows or _SEGMENT_ROWS, _SEGMENT_ROWS), sample_bytes)
+    # As there, a single shard is the dataset as it is.
+    if not is_sharded(dataset) or dataset.total_shards == 1:
+        return (size.file(name, number, len(dataset)),)
+    lengths = [len(dataset.shard(shard)) for shard in range(dataset.total_shards)]
+    _check_coverage(name, lengths, len(dataset))
+    return tuple(size.file(f"{name}, shard {shard}", number, rows, shard) for shard, rows in enumerate(lengths))
+
+
+def _check_contract(dataset: Any, total_shards: int | None) -> None:
+    name, own = _name(dataset), getattr(dataset, "total_shards", None)
+    if not hasattr(dataset, "shard"):
+        if own not in (None, 1) or total_shards is not None:
+            raise ShardingError(
+                f"total_shards={own if total_shards is None else total_shards} is set but shard() is not implemented: "
+                f"{name} needs shard(i), which returns the samples of shard i."
+            )
+        return
+    for attribute in ("total_shards", "dist_world_size"):
+        value = getattr(dataset, attribute, None)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ShardingError(
+                f"{name} has shard(), and {attribute}={value!r}: expected a whole number of at least 1 as an attribute."
+            )
+    if total_shards not in (None, own):
+        raise ShardingError(f"total_shards={total_shards}, and {name} has total_shards={own}: give both the same.")
+
+
+def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
+    """Compare the shards' lengths with the dataset's: what ESPnet3 asks its users to verify."""
+    found = sum(lengths)
+    if found > total:
+        raise ShardingError(
+            f"{name}: its {len(lengths)} shards have {found} samples, and the dataset has {total}: shards overlap, so "
+            "some samples would come twice. Let shard(i) return each sample in one shard only."
+        )
+    if found < total:
+        _LOG.warning(
+            "%s: its %d shards have %d of %d samples; the other %d are in no shard and never come",
+            name, len(lengths), found, total, total - found,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How samples are grouped: segments of so many rows, and an estimate of a sample's bytes.
+
+    The estimate is this rank's own, since samples may be drawn at random: it decides about tasks, never about splits.
+    """
+
+    segment_rows: int
+    sample_bytes: int
+
+    def file(self, name: str, part: int, rows: int, shard: int | None = None) -> DataFile:
+        """A shard as a file."""
+        step = max(self.segment_rows, -(-rows // _MOST_SEGMENTS))
+        counts = [min(step, rows - start) for start in range(0, rows, step)]
+        segments = tuple(
+            Segment(place, place * step, count, count * self.sample_bytes) for place, count in enumerate(counts)
+        )
+        task_rows = max(1, min(_TASK_BYTES // self.sample_bytes, _TASK_ROWS))
+        return DataFile(
+            DataFileInfo(name, 0, rows, part=part), FileLayout(segments, task_rows=task_rows, metadata=shard)
+        )
+
+
+def _name(dataset: object) -> str:
+    return type(dataset).__name__
