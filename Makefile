@@ -21,7 +21,7 @@ demo: .venv/demo
 	@echo "demo: OK (every row id was seen exactly once over the ranks, each epoch)"
 
 test: .venv/test
-	$(BIN)/python -m pytest $(MARKED)
+	$(BIN)/python -m pytest -n auto $(MARKED)
 	@echo "tests: OK"
 
 check: .venv/dev

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from tables import TABLES, write
@@ -83,11 +84,11 @@ class HandWritten(IterableDataset[Any]):
 
     @staticmethod
     def convert(column: Any) -> Any:
-        try:
-            array = np.stack(column.to_numpy(zero_copy_only=False)) if hasattr(column, "flatten") else column.to_numpy()
-        except Exception:  # strings and ragged lists: Python objects, as one would
-            return column.to_pylist()
-        return torch.from_numpy(array.copy()) if array.dtype != object else column.to_pylist()
+        if pa.types.is_fixed_size_list(column.type):
+            return torch.from_numpy(np.stack(column.to_numpy(zero_copy_only=False)))
+        if pa.types.is_primitive(column.type):
+            return torch.from_numpy(column.to_numpy().copy())
+        return column.to_pylist()  # strings and ragged lists: Python objects
 
 
 def batch_rows(batch: dict[str, Any]) -> int:
