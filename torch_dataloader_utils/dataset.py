@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -106,7 +107,7 @@ class LoaderDataset(IterableDataset[Any]):
         plan = self._agreed_plan(epoch)
         self._announce(plan)
         driver = self._driver(plan)
-        batches = rank_batches(driver, len(plan.shards), self._cut(plan), self._form())
+        batches = rank_batches(driver, len(plan.shards), self._cut(plan), self._form)
         batches = self._of_equal_steps(batches)
         if self._options.batch.collate_fn is not None:
             batches = map(self._options.batch.collate_fn, batches)
@@ -161,7 +162,9 @@ class LoaderDataset(IterableDataset[Any]):
         last = batch.last_batch if plan.steps is None else "partial"
         return Cut(self._planner.batch_rows, last, batch.valid_key)
 
+    @cached_property
     def _form(self) -> Form:
+        """Kept over the passes, with the memory that it recycles."""
         pin = self._options.worker.pin_memory and _can_pin()
         return make_form(self._options.batch.output_format, self._source.keys, pin)
 
@@ -171,7 +174,7 @@ class LoaderDataset(IterableDataset[Any]):
         plan = self._planner.rank_plan(epoch, self.world.rank, num_shards=num_shards)
         driver = self._execution.inline([plan.tasks(shard)])
         try:
-            batches = shard_batches(driver, 0, self._cut(plan), self._form())
+            batches = shard_batches(driver, 0, self._cut(plan), self._form)
             collate = self._options.batch.collate_fn
             yield from batches if collate is None else map(collate, batches)
         finally:

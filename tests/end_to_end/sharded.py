@@ -1,10 +1,15 @@
-"""Map-style datasets, importable by worker processes."""
+"""Map-style datasets, importable by worker processes; files with the same keys; and what ranks get of them."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch.utils.data import Dataset, Subset
+
+from torch_dataloader_utils import StructuredDataset, combine
 
 
 class Utterances(Dataset):
@@ -92,3 +97,48 @@ class Broken(Plain):
         if isinstance(self.bad, Exception):
             raise self.bad
         return self.bad
+
+
+def write(folder: Path, first: int, rows: int, **other: Any) -> Path:
+    """A folder of two files with the keys of `Utterances`, in row groups of 10."""
+    folder.mkdir()
+    for number, ids in enumerate(np.array_split(np.arange(first, first + rows), 2)):
+        speech = pa.array([np.arange(row % 5 + 1, dtype=np.float32) for row in ids], pa.list_(pa.float32()))
+        table = pa.table({"id": ids, "speech": speech, "text": [f"row {row}" for row in ids]} | other)
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=10)
+    return folder
+
+
+def structured(folder: Path, **options: Any) -> StructuredDataset:
+    return StructuredDataset.create_dataloader(folder, **options)[1]
+
+
+def ids(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch["id"].tolist()]
+
+
+def epoch_of(datasets: list[Any], ranks: int, epoch: int = 0, **options: Any) -> list[list[int]]:
+    """The ids that each rank delivers; every value of a row is checked."""
+    found = []
+    for rank in range(ranks):
+        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, **options)
+        dataset.set_epoch(epoch)
+        batches = list(loader)
+        assert len(batches) == dataset.plan(epoch).steps
+        for batch in batches:
+            check_values(batch)
+        if batches and "valid" in batches[0]:
+            batches = [{"id": batch["id"][batch["valid"]]} for batch in batches]
+        found.append(ids(batches))
+        dataset.close()
+    return found
+
+
+def check_values(batch: dict[str, Any]) -> None:
+    rows = batch["id"].tolist()
+    assert batch["text"] == [f"row {row}" for row in rows]
+    speech = batch["speech"]
+    assert speech["values"].dtype == torch.float32
+    bounds = speech["offsets"].tolist()
+    for row, first, last in zip(rows, bounds, bounds[1:], strict=False):
+        assert speech["values"][first:last].tolist() == list(range(row % 5 + 1))

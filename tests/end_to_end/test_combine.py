@@ -1,7 +1,6 @@
 """`combine`: files and map-style datasets in one epoch, by all policies, drivers and formats; and what it refuses."""
 
 import inspect
-import logging
 import pickle
 import threading
 from pathlib import Path
@@ -9,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
-from tests.end_to_end.sharded import Broken, Fetched, Kinds, Plain, Utterances
-from torch_dataloader_utils import DataLoaderUtilsError, ShardingError, StructuredDataset, combine
+from tests.end_to_end.sharded import Broken, Fetched, Kinds, Plain, Utterances, epoch_of, ids, structured, write
+from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     EmptyDatasetError,
@@ -24,51 +22,6 @@ from torch_dataloader_utils.errors import (
     UnknownOptionError,
     UnsupportedTypeError,
 )
-
-
-def write(folder: Path, first: int, rows: int, **other: Any) -> Path:
-    """A folder of two files with the keys of `Utterances`, in row groups of 10."""
-    folder.mkdir()
-    for number, ids in enumerate(np.array_split(np.arange(first, first + rows), 2)):
-        speech = pa.array([np.arange(row % 5 + 1, dtype=np.float32) for row in ids], pa.list_(pa.float32()))
-        table = pa.table({"id": ids, "speech": speech, "text": [f"row {row}" for row in ids]} | other)
-        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=10)
-    return folder
-
-
-def structured(folder: Path, **options: Any) -> StructuredDataset:
-    return StructuredDataset.create_dataloader(folder, **options)[1]
-
-
-def ids(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch["id"].tolist()]
-
-
-def epoch_of(datasets: list[Any], ranks: int, epoch: int = 0, **options: Any) -> list[list[int]]:
-    """The ids that each rank delivers; every value of a row is checked."""
-    found = []
-    for rank in range(ranks):
-        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, **options)
-        dataset.set_epoch(epoch)
-        batches = list(loader)
-        assert len(batches) == dataset.plan(epoch).steps
-        for batch in batches:
-            check_values(batch)
-        if "valid" in batches[0]:
-            batches = [{"id": batch["id"][batch["valid"]]} for batch in batches]
-        found.append(ids(batches))
-        dataset.close()
-    return found
-
-
-def check_values(batch: dict[str, Any]) -> None:
-    rows = batch["id"].tolist()
-    assert batch["text"] == [f"row {row}" for row in rows]
-    speech = batch["speech"]
-    assert speech["values"].dtype == torch.float32
-    bounds = speech["offsets"].tolist()
-    for row, first, last in zip(rows, bounds, bounds[1:], strict=False):
-        assert speech["values"][first:last].tolist() == list(range(row % 5 + 1))
 
 
 @pytest.fixture
@@ -144,8 +97,8 @@ def test_one_dataset_twice_comes_twice_in_two_orders(tmp_path: Path) -> None:
     assert sorted(rows) == sorted([*range(60), *range(60)])
 
 
-def epoch_of_unknown(datasets: list[Any]) -> list[int]:
-    loader, _ = combine(datasets, batch_size=7)
+def epoch_of_unknown(parts: list[Any]) -> list[int]:
+    loader, _ = combine(parts, batch_size=7)
     with pytest.raises(TypeError, match="not known before reading"):
         len(loader)
     return ids(loader)
@@ -160,6 +113,17 @@ def test_counted_filters_stay_counted(tmp_path: Path) -> None:
     found = epoch_of(counted, 2, batch_size=2, even="drop")
     assert [len(rank) for rank in found] == [4, 4]
     assert {row for rank in found for row in rank} == {1, 5, 33, *range(55, 60)}
+
+
+def test_steps_per_epoch_and_wrap(parts: list[Any]) -> None:
+    loader, _ = combine(parts, num_ranks=4, rank=1, batch_size=5, steps_per_epoch=30, split_rows=10, shuffle=True)
+    batches = list(loader)
+    assert len(batches) == len(loader) == 30
+    own = [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
+    assert len(set(own)) == len(own) < 150
+    assert set(ids(batches)) == set(own)
+    found = epoch_of(parts, 4, batch_size=9, last_batch="wrap", split_rows=10)
+    assert sorted(row for rank in found for row in rank) == list(range(124))
 
 
 # ---------------------------------------------------------------------------------------------------------- drivers
@@ -220,6 +184,17 @@ def test_each_shard_is_made_once_in_each_reader() -> None:
 def test_samples_may_be_fetched_many_at_a_time() -> None:
     loader, _ = combine([Fetched(10)], batch_size=4)
     assert ids(loader) == [-row for row in range(10)]
+
+
+def test_a_hugging_face_dataset_is_a_plain_one() -> None:
+    """Its `shard(num_shards, index)` is not the `shard(i)` of datasets that make their own shards."""
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face datasets")
+    samples = [Utterances(24)[row] for row in range(24)]
+    hf = datasets.Dataset.from_list([{**sample, "speech": sample["speech"].tolist()} for sample in samples])
+    hf = hf.cast_column("speech", datasets.Sequence(datasets.Value("float32"))).with_format("torch")
+    assert sorted(ids(combine([hf], batch_size=5, shuffle=True, split_rows=4)[0])) == list(range(24))
+    found = epoch_of([hf, Plain(10, first=24)], 2, batch_size=5, sharding="contiguous")
+    assert sorted(row for rank in found for row in rank) == list(range(34))
 
 
 # ----------------------------------------------------------------------------------------------------------- values
@@ -340,7 +315,7 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("datasets", "options", "error", "message"),
+    ("parts", "options", "error", "message"),
     [
         ([], {}, OptionError, "at least one dataset"),
         (Plain(3), {}, OptionError, "expected a list of at least one dataset"),
@@ -359,9 +334,9 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
         ([[{"x": 1j}]], {}, UnsupportedTypeError, "the key 'x' holds .'complex'."),
     ],
 )
-def test_what_cannot_be_combined(datasets: Any, options: dict[str, Any], error: Any, message: str) -> None:
+def test_what_cannot_be_combined(parts: Any, options: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message) as caught:
-        combine(datasets, **options)
+        combine(parts, **options)
     assert isinstance(caught.value, DataLoaderUtilsError)
 
 

@@ -125,6 +125,34 @@ def test_each_beginning_holds_rows_near_the_weights(sizes, data) -> None:
             assert not passed or max(passed) - min(passed) <= max(5 / share[part] for part in open_) + 1e-9
 
 
+def greedily_mixed(parts: Sequence[Sequence[Piece]], weights: Sequence[float]) -> list[PartRow]:
+    """By the definition: next comes the dataset whose next piece has its middle soonest, in units of its weight."""
+    at, done, rows = [0] * len(parts), [0] * len(parts), []
+    while any(place < len(pieces) for place, pieces in zip(at, parts, strict=True)):
+        left = [number for number, pieces in enumerate(parts) if at[number] < len(pieces)]
+        best = min(left, key=lambda n: ((done[n] + len(parts[n][at[n]]) / 2) / weights[n], n))
+        rows += part_rows([parts[best][at[best]]])
+        done[best] += len(parts[best][at[best]])
+        at[best] += 1
+    return rows
+
+
+@given(layouts, st.integers(1, 20), settings_of(["none"]), st.data())
+def test_mixing_is_the_greedy_choice_piece_by_piece(layout, split_rows, settings, data) -> None:
+    ranks, options = settings
+    weights = [data.draw(st.sampled_from([0.5, 1, 3])) for _ in layout] if data.draw(st.booleans()) else None
+    parts = None if weights is None else [Part(weight) for weight in weights]
+    plan = combined(files_of(layout), ranks, parts, split_rows, **options | {"num_shards": 1})
+    assume(len(layout) > 1)
+    for mixture in plan._shares(1).orders:
+        alone = [order.runs().pieces() for order in mixture.orders]
+        sizes = [max(sum(map(len, pieces)), 1) for pieces in alone]
+        assert part_rows(mixture.runs().pieces()) == greedily_mixed(alone, weights or sizes)
+        rows = part_rows(mixture.runs().pieces())
+        first, last = sorted(data.draw(st.integers(0, len(rows))) for _ in range(2))
+        assert part_rows(mixture.runs(first, last).pieces()) == rows[first:last]
+
+
 def test_weights_of_one_to_three() -> None:
     """At weights 1 and 3, one row of the first comes with three of the other."""
     plan = combined(files_of([[[1] * 4], [[1] * 8]]), 1, [Part(1), Part(3)], 1)

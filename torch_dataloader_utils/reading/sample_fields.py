@@ -50,7 +50,8 @@ class Field:
         """
         if self.kind == "list":
             return self._text(values) if self.dtype in ("str", "bytes") else self._objects(values)
-        arrays = [self._checked(value) for value in values]
+        dtype = np.dtype(self.dtype)
+        arrays = [self._checked(value, dtype) for value in values]
         if self.kind == "dense":
             return Dense(np.stack(arrays))
         offsets = np.zeros(len(arrays) + 1, np.int64)
@@ -67,12 +68,12 @@ class Field:
             )
         return pa.array(column.to_list(), self.type)
 
-    def _checked(self, value: Any) -> Array:
+    def _checked(self, value: Any, dtype: np.dtype[Any]) -> Array:
         array = as_array(value)
         if array is not None and self.kind == "ragged" and array.shape == (0,):
-            return np.empty((0, *self.shape), self.dtype)  # an empty list has no dtype
+            return np.empty((0, *self.shape), dtype)  # an empty list has no dtype
         expected = self.shape if array is None or self.kind == "dense" else (*array.shape[:1], *self.shape)
-        if array is None or array.dtype != self.dtype or array.shape != expected:
+        if array is None or array.dtype != dtype or array.shape != expected:
             found = type(value).__name__ if array is None else f"{array.dtype} of shape {_shape(array.shape)}"
             raise SchemaMismatchError(
                 f"the key {self.key!r} holds {found}, where the first samples have {self.report()}. Every sample must "
@@ -127,12 +128,10 @@ def as_array(value: Any) -> Array | None:
     if isinstance(value, (list, tuple)):
         if not all(isinstance(item, (bool, int, float, np.number, np.bool_)) for item in value):
             return None
-    elif hasattr(value, "detach"):  # a tensor, perhaps one that autograd follows
-        value = value.detach().numpy()
-    elif not isinstance(value, (bool, int, float, np.generic, np.ndarray)):
+    elif not isinstance(value, (np.ndarray, int, float, np.generic)):
         if not hasattr(value, "numpy"):
             return None
-        value = value.numpy()
+        value = value.detach().numpy() if hasattr(value, "detach") else value.numpy()
     array: Array = np.asarray(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

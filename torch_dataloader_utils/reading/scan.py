@@ -24,6 +24,7 @@ from torch_dataloader_utils.reading.columns import Dense
 from torch_dataloader_utils.reading.convert import Converter, compact
 from torch_dataloader_utils.storage import Storage
 
+_CALL_BYTES = 3 << 19  # decoded bytes of one call of the decoder: what a core's cache holds besides its input
 _OPEN_FILES = 8  # readers kept open per thread
 
 
@@ -148,21 +149,24 @@ class TaskReader:
         return table if counted else self._filter(table)
 
     def _decode(self, file: DataFile, first: int, last: int) -> pa.Table:
-        """The segments' rows, each column of the resolved type, one low-level read per column."""
+        """The segments' rows, each column of the resolved type."""
+        spec, reader = self._spec, self._reader(file)
         segments = file.layout.segments[first:last]
-        reader = self._reader(file)
         numbers = [segment.number for segment in segments]
         rows = sum(segment.rows or 0 for segment in segments)
         constants, there = dict(file.partition), frozenset(reader.schema.names)
-        columns = []
-        for item in self._spec.schema:
-            if item.name in self._spec.partition_names:
-                columns.append(arrow_ops.constant(constants[item.name], rows, item.type))
+        found: dict[str, pa.ChunkedArray] = {}
+        for items in _calls(
+            [item for item in spec.schema if item.name in there - spec.partition_names], rows, spec.local
+        ):
+            for item, column in zip(items, _read(reader, numbers, items), strict=True):
+                found[item.name] = self._conformed(column, rows, item)
+        for item in spec.schema:
+            if item.name in spec.partition_names:
+                found[item.name] = arrow_ops.constant(constants[item.name], rows, item.type)
             elif item.name not in there:
-                columns.append(arrow_ops.conform(None, rows, item.type))
-            else:
-                columns.append(self._conformed(_read(reader, numbers, item), rows, item))
-        return pa.Table.from_arrays(columns, schema=self._spec.schema)
+                found[item.name] = arrow_ops.conform(None, rows, item.type)
+        return pa.Table.from_arrays([found[name] for name in spec.schema.names], schema=spec.schema)
 
     def _conformed(self, column: pa.ChunkedArray, rows: int, item: pa.Field) -> pa.ChunkedArray:
         """A file's column as the resolved type; encoded here, where the reader could not."""
@@ -291,12 +295,36 @@ def _noting(where: str) -> Iterator[None]:
         raise
 
 
-def _read(reader: Reader, numbers: Sequence[int], item: pa.Field) -> pa.ChunkedArray:
-    """One column of some segments. Nested and string columns are read a segment at a time: merging them costs more."""
-    if len(numbers) == 1 or pt.is_primitive(item.type):
-        return reader.read(numbers, [item.name])[0]
-    parts = [reader.read([number], [item.name])[0] for number in numbers]
-    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
+def _calls(items: Sequence[pa.Field], rows: int, local: bool) -> Iterator[list[pa.Field]]:
+    """The columns by calls of the decoder; those of one call are all of fixed width, or one that is not.
+
+    From the local disk a call decodes so few values that they stay in the processor's cache; a remote store is asked for
+    all columns at once, so that ranges can be coalesced.
+    """
+    run: list[pa.Field] = []
+    size = 0
+    for item in items:
+        width = item.type.bit_width // 8 * rows if pt.is_primitive(item.type) else _CALL_BYTES
+        alone = local and size + width > _CALL_BYTES
+        if run and (alone or pt.is_primitive(item.type) != pt.is_primitive(run[0].type)):
+            yield run
+            run, size = [], 0
+        run.append(item)
+        size += width
+    if run:
+        yield run
+
+
+def _read(reader: Reader, numbers: Sequence[int], items: Sequence[pa.Field]) -> list[pa.ChunkedArray]:
+    """Columns of some segments. Nested and string columns are read a segment at a time: merging them costs more."""
+    names = [item.name for item in items]
+    if len(numbers) == 1 or pt.is_primitive(items[0].type):
+        return reader.read(numbers, names)
+    by_segment = [reader.read([number], names) for number in numbers]
+    return [
+        pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
+        for parts in zip(*by_segment, strict=True)
+    ]
 
 
 def _narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:

@@ -6,6 +6,7 @@ A *sharded* dataset keeps ESPnet3's contract: `__getitem__`, `__len__`, `shard(i
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def is_map_style(dataset: object) -> bool:
 
 def is_sharded(dataset: object) -> bool:
     """Whether the dataset says how it is sharded, or makes shards."""
-    return getattr(dataset, "total_shards", None) is not None or hasattr(dataset, "shard")
+    return getattr(dataset, "total_shards", None) is not None or _makes_shards(dataset)
 
 
 def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
@@ -98,9 +99,18 @@ def sample_files(
     return tuple(size.file(f"{name}, shard {shard}", number, rows, shard) for shard, rows in enumerate(lengths))
 
 
+def _makes_shards(dataset: object) -> bool:
+    """Whether it has `shard(i)`; Hugging Face's `shard(num_shards, index)` is another thing."""
+    try:
+        inspect.signature(dataset.shard).bind(0)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
 def _check_contract(dataset: Any, total_shards: int | None) -> None:
     name, own = _name(dataset), getattr(dataset, "total_shards", None)
-    if not hasattr(dataset, "shard"):
+    if not _makes_shards(dataset):
         if own not in (None, 1) or total_shards is not None:
             raise ShardingError(
                 f"total_shards={own if total_shards is None else total_shards} is set but shard() is not implemented: "
