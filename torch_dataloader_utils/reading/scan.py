@@ -298,8 +298,8 @@ def _noting(where: str) -> Iterator[None]:
 def _calls(items: Sequence[pa.Field], rows: int, local: bool) -> Iterator[list[pa.Field]]:
     """The columns by calls of the decoder; those of one call are all of fixed width, or one that is not.
 
-    From the local disk a call decodes so few values that they stay in the processor's cache; a remote store is asked for
-    all columns at once, so that ranges can be coalesced.
+    From the local disk a call decodes so few values that they stay in the processor's cache; a remote store is asked
+    for all columns at once, so that ranges can be coalesced.
     """
     run: list[pa.Field] = []
     size = 0
