@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,6 +52,9 @@ class BlockReader(Protocol):
 
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
+
+    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """Hand the task's rows to `add` a few columns at a time: how many rows; None where only `block` can read it."""
 
     def close(self) -> None:
         """Close the files that are open."""

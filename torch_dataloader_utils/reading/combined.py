@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Scan
+from torch_dataloader_utils.reading.columns import Column
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class CombinedReader:
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
         return self._readers[task.pieces[0].source.file.part].block(task)
+
+    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """Hand the task's rows to `add` a few columns at a time."""
+        return self._readers[task.pieces[0].source.file.part].pour(task, add)
 
     def close(self) -> None:
         """Close the files that are open."""

@@ -40,6 +40,12 @@ class Converter:
     keys: tuple[str, ...]
     converts: bool = True
 
+    def part(self, names: Sequence[str]) -> Converter:
+        """The converter of some of the columns (none of them stacked), by their names in the table."""
+        plans = tuple(plan for plan in self.plans if plan.column in names)
+        kept = {key for plan in plans for key in (plan.key, plan.mask_key)}
+        return replace(self, plans=plans, stacks={}, keys=tuple(key for key in self.keys if key in kept))
+
     @property
     def drop_columns(self) -> tuple[str, ...]:
         """The table's columns whose null rows are dropped (`nulls="drop"`), together with the filter."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import ColumnNotFoundError
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.columns import Dense
+from torch_dataloader_utils.reading.columns import Column, Dense
 from torch_dataloader_utils.reading.sample_fields import Field, columns_of
 
 _OPEN_SHARDS = 8  # shards kept per thread
@@ -68,6 +68,10 @@ class SampleReader:
         self._spec = spec
         self._files = files
         self._shards: dict[int, Any] = {}
+
+    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """None: samples are read whole."""
+        return None
 
     def block(self, task: Task) -> Block:
         """The task's samples, as columns."""

@@ -20,7 +20,7 @@ from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.columns import Dense
+from torch_dataloader_utils.reading.columns import Column, Dense
 from torch_dataloader_utils.reading.convert import Converter, compact
 from torch_dataloader_utils.storage import Storage
 
@@ -71,6 +71,12 @@ class ScanSpec:
         """Whether the files are on this machine."""
         return self.storage.local
 
+    @property
+    def columns_stand_alone(self) -> bool:
+        """Whether a column's values follow from that column of the files alone."""
+        shaped = self.predicate is not None or self.transform is not None or bool(self.converter.drop_columns)
+        return not (shaped or self.arrow or self.converter.stacks) and bool(self.given.equals(self.schema))
+
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for."""
         return self.converter.vocabulary(column)
@@ -87,6 +93,7 @@ class TaskReader:
         self._spec = spec
         self._files = files
         self._readers: dict[str, Reader] = {}
+        self._parts: dict[tuple[str, ...], Converter] = {}
         self._format = format_named(spec.format)
 
     def block(self, task: Task) -> Block:
@@ -97,6 +104,36 @@ class TaskReader:
             tables = [self._rows(*group) for group in groups]
             table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
             return self._finish(table, where, task.pad)
+
+    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """Hand the task's rows to `add` a few columns at a time: how many rows.
+
+        Each is still in the processor's cache from its decoding.
+        None, and nothing was read, where columns depend on each other (filter, transform, stack) or pieces are joined.
+        """
+        spec, piece = self._spec, task.pieces[0]
+        rows = piece.rows
+        if not spec.columns_stand_alone or len(task.pieces) > 1 or not (rows is None or rows.contiguous):
+            return None
+        key, first, last = self._place(piece)
+        file = self._files[key]
+        if file.layout.counted:
+            return None
+        start, count = file.layout.plan_starts()[first], 0
+        where = self._where(key, range(first, last))
+        with _noting(where):
+            for items, columns in self._columns(file, first, last):
+                table = _narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, start)
+                count = table.num_rows
+                add(self._part(tuple(table.column_names)).convert(table, True, where))
+        if spec.valid_key is not None:
+            add({spec.valid_key: Dense(np.full(count, not task.pad))})
+        return count
+
+    def _part(self, names: tuple[str, ...]) -> Converter:
+        if names not in self._parts:
+            self._parts[names] = self._spec.converter.part(names)
+        return self._parts[names]
 
     def live(self, file: FileKey, place: int) -> tuple[int, pa.Table]:
         """How many rows of one segment are live, and those rows as the converter gets them.
@@ -150,23 +187,30 @@ class TaskReader:
 
     def _decode(self, file: DataFile, first: int, last: int) -> pa.Table:
         """The segments' rows, each column of the resolved type."""
+        found = {
+            item.name: column
+            for items, columns in self._columns(file, first, last)
+            for item, column in zip(items, columns, strict=True)
+        }
+        schema = self._spec.schema
+        return pa.Table.from_arrays([found[name] for name in schema.names], schema=schema)
+
+    def _columns(self, file: DataFile, first: int, last: int) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
+        """The segments' rows, column by column as they are decoded: those of one call of the decoder at a time."""
         spec, reader = self._spec, self._reader(file)
         segments = file.layout.segments[first:last]
         numbers = [segment.number for segment in segments]
         rows = sum(segment.rows or 0 for segment in segments)
-        constants, there = dict(file.partition), frozenset(reader.schema.names)
-        found: dict[str, pa.ChunkedArray] = {}
-        for items in _calls(
-            [item for item in spec.schema if item.name in there - spec.partition_names], rows, spec.local
-        ):
-            for item, column in zip(items, _read(reader, numbers, items), strict=True):
-                found[item.name] = self._conformed(column, rows, item)
+        there = frozenset(reader.schema.names) - spec.partition_names
+        for items in _calls([item for item in spec.schema if item.name in there], rows, spec.local):
+            columns = zip(items, _read(reader, numbers, items), strict=True)
+            yield items, [self._conformed(column, rows, item) for item, column in columns]
+        constants = dict(file.partition)
         for item in spec.schema:
             if item.name in spec.partition_names:
-                found[item.name] = arrow_ops.constant(constants[item.name], rows, item.type)
+                yield [item], [arrow_ops.constant(constants[item.name], rows, item.type)]
             elif item.name not in there:
-                found[item.name] = arrow_ops.conform(None, rows, item.type)
-        return pa.Table.from_arrays([found[name] for name in spec.schema.names], schema=spec.schema)
+                yield [item], [arrow_ops.conform(None, rows, item.type)]
 
     def _conformed(self, column: pa.ChunkedArray, rows: int, item: pa.Field) -> pa.ChunkedArray:
         """A file's column as the resolved type; encoded here, where the reader could not."""

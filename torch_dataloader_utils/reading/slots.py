@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.model import Task
+from torch_dataloader_utils.reading.blocks import Block, BlockReader
 from torch_dataloader_utils.reading.columns import Column, rebuild
 
 _ALIGN = 64  # bytes: a cache line, and what torch and Arrow kernels like best
@@ -65,7 +66,8 @@ class WritableSlot:
     def reserve(self, size: int) -> npt.NDArray[np.uint8]:
         """The slot's memory, uint8 of at least `size` bytes; it grows, never shrinks."""
         if size > self.size or self._map is None:
-            self.size = max(-(-size // _PAGE) * _PAGE, _PAGE)
+            # By a quarter more than before: a new slot grows a few times, and then keeps its size.
+            self.size = -(-max(size, self.size * 5 // 4, _PAGE) // _PAGE) * _PAGE
             os.ftruncate(self.fd, self.size)
             self._map = mmap.mmap(self.fd, self.size)
         return np.frombuffer(self._map, dtype=np.uint8)
@@ -76,33 +78,55 @@ class WritableSlot:
         os.close(self.fd)
 
 
-def pack(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
-    """Copy the block into reserved memory: where its parts lie."""
+class Packer:
+    """Copies columns into a slot one after another.
+
+    Args:
+        reserve: the slot's memory of at least so many bytes; what was written before stays.
+    """
+
+    def __init__(self, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> None:
+        self._reserve = reserve
+        self._places: dict[str, tuple[Any, list[tuple[int, str, tuple[int, ...]]]]] = {}
+        self._at = 0
+        self._nbytes = 0
+
+    def add(self, columns: dict[str, Column]) -> None:
+        """Copy these columns behind those before."""
+        for key, column in columns.items():
+            header, parts = column.parts()
+            self._places[key] = (header, [self._copied(array) for array in parts])
+            self._nbytes += column.nbytes
+
+    def packed(self, rows: int, pad: bool) -> Packed:
+        """Where all columns lie."""
+        return Packed(rows, self._nbytes, pad, self._places, self._at)
+
+    def _copied(self, array: npt.NDArray[Any]) -> tuple[int, str, tuple[int, ...]]:
+        start = self._at
+        self._at += -(-array.nbytes // _ALIGN) * _ALIGN
+        _view(self._reserve(self._at), start, array.dtype.str, array.shape)[...] = array
+        return start, array.dtype.str, array.shape
+
+
+def pack(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
+    """Read a task into reserved memory: where its parts lie."""
+    packer = Packer(reserve)
+    rows = reader.pour(task, packer.add)
+    if rows is not None:
+        return packer.packed(rows, task.pad)
+    block = reader.block(task)
     if block.columns is None:
         return _pack_table(block, reserve)
-    plan: dict[str, tuple[Any, list[tuple[int, str, tuple[int, ...]]]]] = {}
-    arrays: list[tuple[int, npt.NDArray[Any]]] = []
-    at = 0
-    for key, column in block.columns.items():
-        header, parts = column.parts()
-        places = []
-        for array in parts:
-            places.append((at, array.dtype.str, array.shape))
-            arrays.append((at, array))
-            at += -(-array.nbytes // _ALIGN) * _ALIGN
-        plan[key] = (header, places)
-    memory = reserve(at)
-    for start, array in arrays:
-        _view(memory, start, array.dtype.str, array.shape)[...] = array
-    return Packed(block.rows, block.nbytes, block.pad, plan, at)
+    packer.add(block.columns)
+    return packer.packed(block.rows, block.pad)
 
 
 def _pack_table(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
-    table: Any = block.table
     counter = pa.MockOutputStream()
-    _write(table, counter)
+    _write(block.table, counter)
     size = int(counter.size())
-    _write(table, pa.FixedSizeBufferWriter(pa.py_buffer(reserve(size))))
+    _write(block.table, pa.FixedSizeBufferWriter(pa.py_buffer(reserve(size))))
     return Packed(block.rows, block.nbytes, block.pad, None, size)
 
 

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
 from torch_dataloader_utils.model import DataFile, FileKey, Task
-from torch_dataloader_utils.reading.blocks import Block, BlockReader
-from torch_dataloader_utils.reading.slots import Packed, WritableSlot, dump_error, pack
+from torch_dataloader_utils.reading.blocks import BlockReader
+from torch_dataloader_utils.reading.slots import WritableSlot, dump_error, pack
 
 _AHEAD = 3  # blocks packed and not yet delivered
 _PARENT_CHECK = 5.0  # seconds between looks whether the main process still lives
@@ -88,17 +88,19 @@ class _Worker:
     def _step(self, task: Task) -> None:
         try:
             self._reader = self._reader or self._open_reader(self._files)
-            block = self._reader.block(task)
-            packed, slot = self._pack(block)
+            slot = self._free_slot()
+            packed = pack(self._reader, task, self._slots[slot].reserve)
         except Exception as error:  # noqa: BLE001 - raised again in the main process, in its place
             self._tasks = []
             self._conn.send(("error", self._number, dump_error(error, traceback.format_exc())))
             return
+        self._free.remove(slot)
         self._waiting += 1
         self._used += packed.nbytes
         self._conn.send(("block", self._number, packed, slot))
 
-    def _pack(self, block: Block) -> tuple[Packed, int]:
+    def _free_slot(self) -> int:
+        """A slot that nobody uses."""
         if not self._free:
             # All slots hold blocks that are still used, waiting or kept by the user: more memory, never a wait.
             slot = WritableSlot()
@@ -106,5 +108,4 @@ class _Worker:
             send_handle(self._conn, slot.fd, self._parent)
             self._free.append(len(self._slots))
             self._slots.append(slot)
-        number = self._free.pop()
-        return pack(block, self._slots[number].reserve), number
+        return self._free[-1]
