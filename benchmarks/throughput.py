@@ -4,9 +4,8 @@
 
 LIMIT is the same row groups decoded by `ParquetFile.read_row_group` on as many threads as there are cores, and
 dropped. Every figure is the median over rounds of (rows/s of the loader) / (rows/s of the LIMIT run right before it),
-so that a machine whose speed drifts does not matter. "hand-written" is the IterableDataset that a user would write
-today; it runs for a few seconds a round, not for the whole pass. Memory and the time to the first batch are measured
-in fresh processes.
+so that a machine whose speed drifts does not matter; each contender is measured in a process of its own. "hand-written"
+is the IterableDataset that a user would write today; it runs for a few seconds a round, not for the whole pass.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from torch_dataloader_utils import StructuredDataset
 CORES = len(os.sched_getaffinity(0))
 SIZES = (1024, 16384)
 HAND_WRITTEN_SECONDS = 3.0
+CONTENDERS = ("threads", "processes", "in-line", "LIMIT by column", "hand-written", "hand-written, 2 workers")
 
 
 def limit(folder: Path, by_column: bool = False) -> float:
@@ -96,8 +96,16 @@ def batch_rows(batch: dict[str, Any]) -> int:
     return next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
 
 
-def rate(batches: Any, seconds: float = float("inf")) -> float:
-    """Rows/s of a whole pass, the start of the iteration included, or of its first `seconds`."""
+def rate(batches: Any, rows: int) -> float:
+    """Rows/s of a whole pass over so many rows, the start of the iteration included."""
+    begin = time.perf_counter()
+    for _ in batches:
+        pass
+    return rows / (time.perf_counter() - begin)
+
+
+def first_rate(batches: Any, seconds: float) -> float:
+    """Rows/s of the first `seconds` of a pass."""
     begin, rows = time.perf_counter(), 0
     for batch in batches:
         rows += batch_rows(batch)
@@ -114,35 +122,33 @@ def ours(folder: Path, size: int, **options: Any) -> Any:
     return loader
 
 
-def contenders(folder: Path, size: int, hand_written: bool) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Name and measurement of each way to get batches."""
-    threads = ours(folder, size)
-    yield "threads", lambda: rate(threads)
-    processes = ours(folder, size, num_workers=CORES, worker_mode="process")
-    rate(processes, 0.5)  # persistent workers: started before the first round
-    yield f"{CORES} processes", lambda: rate(processes)
-    inline = ours(folder, size, num_workers=0)
-    yield "in-line", lambda: rate(inline)
-    yield "LIMIT by column", lambda: limit(folder, by_column=True)
-    if hand_written:
-        plain = DataLoader(HandWritten(folder, size), batch_size=None)
-        yield "hand-written", lambda: rate(plain, HAND_WRITTEN_SECONDS)
-        forked = DataLoader(HandWritten(folder, size), batch_size=None, num_workers=2)
-        yield "hand-written, 2 workers", lambda: rate(forked, HAND_WRITTEN_SECONDS)
+def contender(name: str, folder: Path, size: int) -> Callable[[], float]:
+    """A measurement (rows/s) of this way to get batches."""
+    if name == "LIMIT by column":
+        return lambda: limit(folder, by_column=True)
+    if name.startswith("hand-written"):
+        workers = 2 if name.endswith("2 workers") else 0
+        plain = DataLoader(HandWritten(folder, size), batch_size=None, num_workers=workers)
+        return lambda: first_rate(plain, HAND_WRITTEN_SECONDS)
+    options: dict[str, dict[str, Any]] = {
+        "threads": {},
+        "processes": {"num_workers": CORES, "worker_mode": "process"},
+        "in-line": {"num_workers": 0},
+    }
+    loader = ours(folder, size, **options[name])
+    rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
+    rate(loader, rows)  # persistent workers have started, and footers are read
+    return lambda: rate(loader, rows)
 
 
-def measure(folder: Path, size: int, rounds: int, hand_written: bool) -> dict[str, float]:
-    """Median ratio of each contender to the LIMIT run before it; LIMIT itself in million rows/s."""
-    runs = list(contenders(folder, size, hand_written))
-    ratios: dict[str, list[float]] = {name: [] for name, _ in runs}
-    limits = []
+def measure(name: str, folder: Path, size: int, rounds: int) -> None:
+    """Prints the median over rounds of the ratio to the LIMIT run right before, and LIMIT's median rows/s."""
+    # One thread for torch's own kernels: the loaders' threads use the cores. In a training process leave it alone.
+    torch.set_num_threads(1)
+    run = contender(name, folder, size)
     limit(folder)
-    for _ in range(rounds):
-        for name, run in runs:
-            limits.append(limit(folder))
-            ratios[name].append(run() / limits[-1])
-    found = {name: statistics.median(values) for name, values in ratios.items()}
-    return {"LIMIT, M rows/s": statistics.median(limits) / 1e6, **found}
+    pairs = [(limit(folder), run()) for _ in range(rounds)]
+    print(json.dumps([statistics.median(got / most for most, got in pairs), statistics.median(m for m, _ in pairs)]))
 
 
 def peak_bytes() -> int:
@@ -166,9 +172,18 @@ def fresh(folder: Path, size: int) -> None:
     print(json.dumps({"first batch, s": first, "peak MB, 1 epoch": peaks[0], "peak MB, 3 epochs": peaks[1]}))
 
 
-def in_fresh_process(folder: Path, size: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--fresh", str(folder), "--sizes", str(size)]
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+def in_fresh_process(*arguments: Any) -> Any:
+    """What this script prints when it is called so; no contender's memory or threads disturb another's."""
+    command = [sys.executable, __file__, *map(str, arguments)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def row_of(folder: Path, size: int, rounds: int, names: list[str]) -> dict[str, float]:
+    """The figures of one table and batch size."""
+    found = {name: in_fresh_process("--one", name, folder, "--sizes", size, "--rounds", rounds) for name in names}
+    limits = statistics.median(most for _, most in found.values())
+    ratios = {name: ratio for name, (ratio, _) in found.items()}
+    return {"LIMIT, M rows/s": limits / 1e6, **ratios, **in_fresh_process("--fresh", folder, "--sizes", size)}
 
 
 def as_markdown(results: dict[tuple[str, int], dict[str, float]]) -> str:
@@ -190,21 +205,22 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=list(TABLES))
     parser.add_argument("--sizes", nargs="*", type=int, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without-hand-written", action="store_true", help="leave the slow comparison out")
+    parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS))
     parser.add_argument("--fresh", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.fresh:
         fresh(given.fresh, given.sizes[0])
         return
-    # One thread for torch's own kernels: the loaders' threads use the cores. In a training process leave it alone.
-    torch.set_num_threads(1)
+    if given.one:
+        measure(given.one[0], Path(given.one[1]), given.sizes[0], given.rounds)
+        return
     results = {}
     for table in given.tables:
         folder = write(table, given.data)
         for size in given.sizes:
             print(f"{table}, batches of {size} rows ...", file=sys.stderr, flush=True)
-            found = measure(folder, size, given.rounds, not given.without_hand_written)
-            results[table, size] = found | in_fresh_process(folder, size)
+            results[table, size] = row_of(folder, size, given.rounds, given.contenders)
     print(f"{CORES} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}\n")
     print(as_markdown(results))
 
