@@ -12,7 +12,7 @@ from torch_dataloader_utils.combination import check_keywords, combined_source
 from torch_dataloader_utils.dataset import LoaderDataset
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.loader import StructuredLoader
-from torch_dataloader_utils.options import LoaderOptions, parse_options, plain_value, signature_with_options
+from torch_dataloader_utils.options import LoaderOptions, option_defaults, parse_options, plain_value
 
 PathLike = str | os.PathLike[str]
 
@@ -95,9 +95,19 @@ def combine(
     return StructuredLoader(dataset, parsed), dataset
 
 
+def _signature(*first: inspect.Parameter) -> inspect.Signature:
+    """The signature `(*first, *, every option=default)`, for `help()` and IDEs."""
+    hints = LoaderOptions.__annotations__
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        for name, default in option_defaults().items()
+    ]
+    return inspect.Signature([*first, *options])
+
+
 _PATH = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=PathLike | Sequence[PathLike])
 # One declaration of the options serves help(), IDEs and the docs.
-StructuredDataset.create_dataloader.__signature__ = signature_with_options(_PATH)  # type: ignore[attr-defined]
+StructuredDataset.create_dataloader.__signature__ = _signature(_PATH)  # type: ignore[attr-defined]
 _DATASETS = inspect.Parameter("datasets", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Sequence[Any])
 _WEIGHTS = inspect.Parameter("weights", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Sequence[float] | None)
-combine.__signature__ = signature_with_options(_DATASETS, _WEIGHTS)  # type: ignore[attr-defined]
+combine.__signature__ = _signature(_DATASETS, _WEIGHTS)  # type: ignore[attr-defined]

@@ -125,7 +125,7 @@ class LoaderDataset(IterableDataset[Any]):
             return planner.rank_plan(epoch, planner.world.rank)
         try:
             plan = planner.rank_plan(epoch, planner.world.rank)
-        except BaseException:
+        except Exception:
             # The others wait for this rank: tell them before it goes.
             check_positions(planner.position(epoch, failed=True), shard.process_group, self._options.worker.timeout)
             raise

@@ -7,7 +7,6 @@ test holds the two together). All of them have plain-value forms, so that a conf
 from __future__ import annotations
 
 import difflib
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -406,13 +405,3 @@ def parse_options(keywords: Mapping[str, Any]) -> Options:
     options = Options(**groups)
     check_together(options)
     return options
-
-
-def signature_with_options(*first: inspect.Parameter) -> inspect.Signature:
-    """The signature `(*first, *, every option=default)`, for `help()` and IDEs."""
-    hints = LoaderOptions.__annotations__
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
-        for name, default in option_defaults().items()
-    ]
-    return inspect.Signature([*first, *options])
