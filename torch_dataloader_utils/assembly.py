@@ -24,6 +24,7 @@ from torch_dataloader_utils.reading.census_progress import Progress
 from torch_dataloader_utils.reading.convert import Converter, build_converter
 from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
 from torch_dataloader_utils.sources.manifest import Manifest, build_manifest
+from torch_dataloader_utils.storage import usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
@@ -102,7 +103,7 @@ def _sharing(options: Options) -> Sharing:
 
 def _census(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> Census:
     worker = options.worker
-    threads = (os.cpu_count() or 1) if scan.storage.local else _REMOTE_SCANS
+    threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
     unit = format_named(scan.format).segment_name
     return take_census(
         scan, files, sharing, threads, Progress(unit, worker.show_progress, worker.progress_interval_sec)

@@ -15,6 +15,9 @@ from typing import Any, TypedDict
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.units import parse_bytes
 
+EVEN = ("none", "drop", "pad", "sync")
+LAST_BATCH = ("partial", "drop", "pad", "wrap")
+
 NullPolicy = str | Mapping[str, str]
 
 
@@ -126,7 +129,7 @@ class ShardOptions:
     sync_every: int = 16
 
     def __post_init__(self) -> None:
-        _one_of("even", self.even, ("none", "drop", "pad", "sync"))
+        _one_of("even", self.even, EVEN)
         for name in ("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "count_rows"):
             _flag(name, getattr(self, name))
         for name in ("total_shards", "steps_per_epoch"):
@@ -177,7 +180,7 @@ class BatchOptions:
 
     def __post_init__(self) -> None:
         _whole("batch_size", self.batch_size, 1)
-        _one_of("last_batch", self.last_batch, ("partial", "drop", "pad", "wrap"))
+        _one_of("last_batch", self.last_batch, LAST_BATCH)
         if not isinstance(self.valid_key, str) or not self.valid_key:
             raise OptionError(f"valid_key={self.valid_key!r}: expected a name.")
         _one_of("output_format", self.output_format, ("torch", "numpy", "arrow", "dict"))

@@ -36,6 +36,7 @@ class Planner:
         self._source = source
         self._options = options
         self._warned: set[str] = set()
+        self._last_plan: Plan | None = None
         shard = options.shard
         strategy = options.split.split_strategy
         self._generate = strategy if hasattr(strategy, "generate") else None
@@ -101,11 +102,10 @@ class Planner:
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
         options = plan_options(self._options, num_shards)
-        kept: Plan | None = self.__dict__.get("_kept")
+        kept = self._last_plan
         if kept is None or kept.options != options or kept.num_ranks != num_ranks:
             source = self._source
-            kept = Plan(source.files, source.splits, options, num_ranks, source.exact, source.parts)
-            self.__dict__["_kept"] = kept
+            kept = self._last_plan = Plan(source.files, source.splits, options, num_ranks, source.exact, source.parts)
         return kept
 
     def _generated(self, epoch: int, rank: int, lap: int, num_shards: int | None) -> RankPlan:

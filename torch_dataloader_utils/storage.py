@@ -87,6 +87,11 @@ def naming(path: str, piece: str = "") -> Iterator[None]:
         raise FileReadError(f"{where}: cannot be read: {type(error).__name__}: {error}") from error
 
 
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def open_storage(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, filesystem: Any = None
 ) -> tuple[Storage, str]:

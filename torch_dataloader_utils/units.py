@@ -1,4 +1,4 @@
-"""Bytes and counts: read from words, written for people."""
+"""Bytes, read from words."""
 
 import re
 
@@ -32,12 +32,3 @@ def parse_bytes(value: int | str, name: str) -> int:
     if size < 1:
         raise OptionError(f"{name}={value!r}: expected a positive number of bytes, such as 134217728 or '128MiB'.")
     return int(size)
-
-
-def format_bytes(size: float) -> str:
-    """`size` bytes in a unit that reads well, such as `"21.4 MB"`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch_dataloader_utils.reading.inline import InlineDriver
 from torch_dataloader_utils.reading.laps import LapDriver
 from torch_dataloader_utils.reading.processes import Crew, start_context
 from torch_dataloader_utils.reading.threads import ThreadDriver
+from torch_dataloader_utils.storage import usable_cores
 
 _REMOTE_THREADS = 8  # reads in flight hide a remote store's latency, on any number of cores
 
@@ -79,7 +79,7 @@ class Execution:
 
     def _threads(self) -> int:
         """How many threads decode; this never changes the order."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         wanted = self._worker.num_workers
         if self._scan.local:
             return cores if wanted is None else min(wanted, cores)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.options import EVEN, LAST_BATCH
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.planning.order import Order
     from torch_dataloader_utils.planning.sharding import Policy
-
-EVEN = ("none", "drop", "pad", "sync")
-LAST_BATCH = ("partial", "drop", "pad", "wrap")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,14 +22,22 @@ class Block:
         columns: output key -> converted column; None where the output is Arrow or Python lists.
         table: the unconverted rows, for those outputs.
         nbytes: decoded bytes, measured.
-        pad: whether the rows are repeats.
     """
 
     rows: int
     columns: dict[str, Column] | None
     table: Any
     nbytes: int
-    pad: bool = False
+
+    @classmethod
+    def of_columns(cls, rows: int, columns: dict[str, Column]) -> Block:
+        """The block of these columns."""
+        return cls(rows, columns, None, sum(column.nbytes for column in columns.values()))
+
+    @classmethod
+    def of_table(cls, table: pa.RecordBatch) -> Block:
+        """The block of these unconverted rows."""
+        return cls(table.num_rows, None, table, table.nbytes)
 
     def copied(self, rows: int, valid_key: str) -> Block:
         """The first rows in memory of their own, marked as repeats under `valid_key`."""
@@ -41,10 +49,10 @@ class Block:
                 [pa.array(marks) if i == place else column for i, column in enumerate(table.columns)],
                 schema=table.schema,
             )
-            return Block(rows, None, table, table.nbytes, True)
+            return Block.of_table(table)
         columns = {key: concat([column.slice(0, rows)]) for key, column in self.columns.items()}
         columns[valid_key] = Dense(marks)
-        return Block(rows, columns, None, sum(column.nbytes for column in columns.values()), True)
+        return Block.of_columns(rows, columns)
 
 
 class BlockReader(Protocol):

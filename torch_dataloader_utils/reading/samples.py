@@ -86,10 +86,10 @@ class SampleReader:
             )
             if spec.valid_key is not None:
                 table = table.append_column(spec.valid_key, pa.array(marks))
-            return Block(len(samples), None, table, table.nbytes, task.pad)
+            return Block.of_table(table)
         if spec.valid_key is not None:
             columns[spec.valid_key] = Dense(marks)
-        return Block(len(samples), columns, None, sum(column.nbytes for column in columns.values()), task.pad)
+        return Block.of_columns(len(samples), columns)
 
     def close(self) -> None:
         """Let go of the shards."""

@@ -260,11 +260,11 @@ class TaskReader:
             batch = compact(table)
             if spec.valid_key is not None:
                 batch = batch.append_column(spec.valid_key, pa.array(np.full(batch.num_rows, not pad)))
-            return Block(batch.num_rows, None, batch, batch.nbytes, pad)
+            return Block.of_table(batch)
         columns = spec.converter.convert(table, owned, where)
         if spec.valid_key is not None:
             columns[spec.valid_key] = Dense(np.full(table.num_rows, not pad))
-        return Block(table.num_rows, columns, None, sum(column.nbytes for column in columns.values()), pad)
+        return Block.of_columns(table.num_rows, columns)
 
     def _transformed(self, batch: pa.RecordBatch) -> pa.Table:
         assert self._spec.transform is not None

@@ -35,14 +35,12 @@ class Packed:
     Attributes:
         rows: of the block.
         nbytes: of the block.
-        pad: whether the rows are repeats.
         columns: key -> (header, [(first byte, dtype, shape), ...]); None for an Arrow stream from byte 0 on.
         size: bytes of the slot in use.
     """
 
     rows: int
     nbytes: int
-    pad: bool
     columns: dict[str, tuple[Any, list[tuple[int, str, tuple[int, ...]]]]] | None
     size: int
 
@@ -72,11 +70,6 @@ class WritableSlot:
             self._map = mmap.mmap(self.fd, self.size)
         return np.frombuffer(self._map, dtype=np.uint8)
 
-    def close(self) -> None:
-        """Give the memory back (once the main process has done so too)."""
-        self._map = None
-        os.close(self.fd)
-
 
 class Packer:
     """Copies columns into a slot one after another.
@@ -98,9 +91,9 @@ class Packer:
             self._places[key] = (header, [self._copied(array) for array in parts])
             self._nbytes += column.nbytes
 
-    def packed(self, rows: int, pad: bool) -> Packed:
+    def packed(self, rows: int) -> Packed:
         """Where all columns lie."""
-        return Packed(rows, self._nbytes, pad, self._places, self._at)
+        return Packed(rows, self._nbytes, self._places, self._at)
 
     def _copied(self, array: npt.NDArray[Any]) -> tuple[int, str, tuple[int, ...]]:
         start = self._at
@@ -114,12 +107,12 @@ def pack(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[n
     packer = Packer(reserve)
     rows = reader.pour(task, packer.add)
     if rows is not None:
-        return packer.packed(rows, task.pad)
+        return packer.packed(rows)
     block = reader.block(task)
     if block.columns is None:
         return _pack_table(block, reserve)
     packer.add(block.columns)
-    return packer.packed(block.rows, block.pad)
+    return packer.packed(block.rows)
 
 
 def _pack_table(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
@@ -127,7 +120,7 @@ def _pack_table(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -
     _write(block.table, counter)
     size = int(counter.size())
     _write(block.table, pa.FixedSizeBufferWriter(pa.py_buffer(reserve(size))))
-    return Packed(block.rows, block.nbytes, block.pad, None, size)
+    return Packed(block.rows, block.nbytes, None, size)
 
 
 def _write(table: pa.RecordBatch, sink: pa.NativeFile) -> None:
@@ -139,12 +132,12 @@ def unpack(packed: Packed, memory: npt.NDArray[np.uint8]) -> Block:
     """The block as views of `memory`."""
     if packed.columns is None:
         table = pa.ipc.open_stream(pa.py_buffer(memory[: packed.size])).read_next_batch()
-        return Block(packed.rows, None, table, packed.nbytes, packed.pad)
+        return Block(packed.rows, None, table, packed.nbytes)
     columns: dict[str, Column] = {
         key: rebuild(header, [_view(memory, *place) for place in places])
         for key, (header, places) in packed.columns.items()
     }
-    return Block(packed.rows, columns, None, packed.nbytes, packed.pad)
+    return Block(packed.rows, columns, None, packed.nbytes)
 
 
 def _view(memory: npt.NDArray[np.uint8], start: int, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from torch_dataloader_utils.sources.files import (
     find_files,
     partition_values,
 )
-from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
 _REMOTE_FOOTERS = 32  # read at once: waiting, not computing
 
@@ -116,7 +115,7 @@ def _read_footers(form: Format, storage: Storage, found: Sequence[FoundFile], re
         layout, schema = form.layout(DataFileInfo(file.path, file.size), storage, options)
         return _Footer(file, layout, schema, values)
 
-    most = min(len(found), os.cpu_count() or 1 if storage.local else _REMOTE_FOOTERS)
+    most = min(len(found), usable_cores() if storage.local else _REMOTE_FOOTERS)
     with ThreadPoolExecutor(most, thread_name_prefix="footers") as pool:
         return list(pool.map(footer, found, texts))
 
