@@ -24,7 +24,7 @@ from torch_dataloader_utils.reading.census_progress import Progress
 from torch_dataloader_utils.reading.convert import Converter, build_converter
 from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
 from torch_dataloader_utils.sources.manifest import Manifest, build_manifest
-from torch_dataloader_utils.storage import usable_cores
+from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
@@ -42,6 +42,7 @@ class Source:
         exact: whether the plan's rows are the rows that are delivered.
         keys: the keys of a batch, in order.
         parts: the datasets of a combination; files and splits come in their order.
+        origin: what the files were found by, where they do not tell: a snapshot.
     """
 
     files: tuple[DataFile, ...]
@@ -50,6 +51,7 @@ class Source:
     exact: bool
     keys: tuple[str, ...]
     parts: tuple[Part, ...] = (Part(),)
+    origin: str = ""
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -59,11 +61,29 @@ class Source:
 
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
+    shard = options.shard
+
+    def manifest() -> Manifest:
+        made = build_manifest(path, options.read, shard.num_ranks, shard.process_group)
+        if not made.has_rows:
+            raise EmptyDatasetError(f"{path}: {made.file_count} file(s) were found, and they hold no rows at all.")
+        return made
+
+    return source_of(manifest, options, printable(str(path)))
+
+
+def source_of(make: Callable[[], Manifest], options: Options, name: str) -> Source:
+    """The source over a manifest, with rows counted and values collected where the options ask for it.
+
+    Args:
+        make: makes the manifest; where ranks share work, an error of it is told to all.
+        options: checked against what is read.
+        name: of what is read, for messages.
+    """
     sharing = _sharing(options)
     with sharing.failing_together():
-        manifest = build_manifest(path, options.read)
-        if manifest.total_rows_before_filter == 0:
-            raise EmptyDatasetError(f"{path}: {manifest.file_count} file(s) were found, and they hold no rows at all.")
+        manifest = make()
+        _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
         _check_nulls(manifest, options, scan.converter)
         count = options.shard.count_rows and not _exact(scan, manifest.files)
@@ -75,11 +95,26 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
     scan = read_encoded(replace(scan, converter=scan.converter.learned(census.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
-        _LOG.warning(
-            "%s: the filter matches no %s of any file; the loader is empty", path, "row" if count else "row group"
-        )
+        _LOG.warning("%s: %s; the loader is empty", name, _why_empty(manifest, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
-    return Source(files, splits, scan, not splits or count or _exact(scan, files), keys)
+    exact = not splits or count or _exact(scan, files)
+    return Source(files, splits, scan, exact, keys, origin=manifest.origin)
+
+
+def _why_empty(manifest: Manifest, counted: bool) -> str:
+    if not manifest.has_rows:
+        return "the table holds no rows"
+    if manifest.predicate is None:
+        return "there are no rows in any file"
+    return f"the filter matches no {'row' if counted else format_named(manifest.format).segment_name} of any file"
+
+
+def _check_processes(storage: Storage, options: Options) -> None:
+    if storage.per_process and options.worker.worker_mode == "process" and options.worker.num_workers:
+        raise OptionError(
+            f"worker_mode='process' with {storage.protocol}://: its files are in this process's memory, where others "
+            "cannot see them. Leave worker_mode at 'thread'."
+        )
 
 
 def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
@@ -123,13 +158,13 @@ def _scan(manifest: Manifest, options: Options) -> ScanSpec:
     given = arrow_ops.select_columns(manifest.schema, read.columns)
     output = _transformed_schema(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format)
-    predicate = arrow_ops.as_expression(read.filters, manifest.schema)
+    predicate = manifest.predicate
     predicate_columns = () if predicate is None else arrow_ops.filter_columns(predicate, manifest.schema)
     needed = {arrow_ops.top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     return ScanSpec(
         format=manifest.format,
         storage=manifest.storage,
-        format_options=dict(read.format_options or {}),
+        format_options=manifest.format_options,
         schema=pa.schema([item for item in manifest.schema if item.name in needed]),
         partition_names=frozenset(manifest.partition_names) & needed,
         predicate=predicate,
@@ -185,7 +220,7 @@ def _call_on_nothing(transform: Callable[..., object], given: pa.Schema) -> pa.S
 
 def _check_nulls(manifest: Manifest, options: Options, converter: Converter) -> None:
     """Refuse nulls that the footers prove, where they would be an error later and nothing could remove them."""
-    if options.read.filters is not None or options.read.transform is not None:
+    if manifest.predicate is not None or options.read.transform is not None:
         return
     for column, path in manifest.null_evidence.items():
         if column in converter.null_error_columns:

@@ -61,6 +61,25 @@ def object_exchange(num_ranks: int | None, group: Any = None) -> tuple[int, int,
     return dist.get_rank(group), size, exchange
 
 
+def object_broadcast(num_ranks: int | None, group: Any = None) -> tuple[int, Callable[[object], Any] | None]:
+    """This process's place among those that `object_exchange` finds, and a collective that gives all rank 0's object.
+
+    (0, None) where there is nobody to share with.
+    """
+    rank, _, exchange = object_exchange(num_ranks, group)
+    dist = initialized_distributed()
+    if exchange is None or dist is None:
+        return 0, None
+    first = 0 if group is None else dist.get_global_rank(group, 0)
+
+    def broadcast(own: object) -> Any:
+        found = [own]
+        dist.broadcast_object_list(found, src=first, group=group)
+        return found[0]
+
+    return rank, broadcast
+
+
 def _from_environment() -> World:
     size, rank = os.environ.get("WORLD_SIZE"), os.environ.get("RANK")
     if size is None:

@@ -7,7 +7,10 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     ├── UnknownOptionError (TypeError)       a keyword that does not exist here
     ├── MissingExtraError (ImportError)      an optional dependency is not installed
     ├── DataNotFoundError (FileNotFoundError)  a path without data files
+    ├── CatalogError (OSError)               a catalog cannot be reached, or refuses
+    ├── SnapshotError (ValueError)           a table has no such snapshot, or it cannot be read as asked
     ├── FileReadError (OSError)              a file cannot be read or decoded
+    │   └── FileChangedError                 a file is not what it was when it was planned
     ├── ColumnNotFoundError (KeyError)       a column that no file has
     ├── SchemaMismatchError (ValueError)     files (or a transform) disagree about a column
     ├── UnsupportedTypeError (TypeError)     a column type that the asked-for output cannot hold
@@ -47,8 +50,20 @@ class DataNotFoundError(DataLoaderUtilsError, FileNotFoundError):
     """A path holds no data files: says what was looked for and what was there."""
 
 
+class CatalogError(DataLoaderUtilsError, OSError):
+    """A catalog cannot be reached, or refuses: names it, and no secret."""
+
+
+class SnapshotError(DataLoaderUtilsError, ValueError):
+    """A table has no such snapshot (any more), or it cannot be read in the way that was asked."""
+
+
 class FileReadError(DataLoaderUtilsError, OSError):
     """A file cannot be read or decoded: names the file and the piece of it."""
+
+
+class FileChangedError(FileReadError):
+    """A file is not the one that was planned: says what it was, and what it is."""
 
 
 class ColumnNotFoundError(DataLoaderUtilsError, KeyError):

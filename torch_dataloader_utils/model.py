@@ -115,12 +115,15 @@ class DataFileInfo:
         file_size: bytes as stored.
         record_count: rows, or None where only reading tells.
         part: which dataset of a combination it belongs to.
+        version: what its store says of its content (an etag, a time of change); "" where it says nothing. A file of
+            another size or version than this is not read.
     """
 
     path: str
     file_size: int
     record_count: int | None = None
     part: int = field(default=0, kw_only=True)
+    version: str = field(default="", kw_only=True, compare=False)
 
     @property
     def key(self) -> FileKey:
@@ -132,7 +135,7 @@ class DataFileInfo:
 class IcebergDataFileInfo(DataFileInfo):
     """A data file of an Iceberg snapshot: with its partition values and how many delete files apply to it."""
 
-    partition: Mapping[str, Any] = field(default_factory=dict)
+    partition: Mapping[str, Any] = field(default_factory=dict, hash=False)
     snapshot_id: int | None = None
     deletes: int = 0
     spec_id: int = 0
@@ -164,12 +167,14 @@ class FileLayout:
     Attributes:
         segments: the segments.
         counted: whether every segment's live rows are known: plan rows of the file are then live rows.
+        sequential: whether reading a segment means reading all before it: the file is then one split.
         task_rows: how many rows one task reads at most, where reading more at a time saves nothing; None for the usual.
         metadata: what the format keeps of the footer, so that it is read once; opaque here.
     """
 
     segments: tuple[Segment, ...]
     counted: bool = False
+    sequential: bool = field(default=False, kw_only=True)
     task_rows: int | None = field(default=None, kw_only=True)
     metadata: Any = field(default=None, repr=False, compare=False)
 

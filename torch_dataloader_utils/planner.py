@@ -91,7 +91,8 @@ class Planner:
             for split in self._source.splits
         ]
         source = self._source
-        return digest([*lines, str(source.scan.predicate), str(source.scan.output_schema), str(source.parts)])
+        said = source.scan.predicate, source.scan.output_schema, source.parts, source.origin
+        return digest([*lines, *map(str, said)])
 
     @cached_property
     def _options_digest(self) -> int:

@@ -39,7 +39,8 @@ def layout_of(path: Path):
 
 
 def reader_of(path: Path, **options):
-    return FORM.open(DataFileInfo(str(path), 0), layout_of(path)[0], Storage(), options)
+    layout, schema = layout_of(path)
+    return FORM.open(DataFileInfo(str(path), 0), layout, Storage(), options, schema)
 
 
 def test_row_groups_without_rows_are_no_segments(tmp_path: Path) -> None:

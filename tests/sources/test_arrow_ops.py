@@ -96,7 +96,7 @@ def test_merged_numbers_are_exact(one: pa.DataType, other: pa.DataType, fraction
 def test_resolved_columns_come_in_the_order_of_first_appearance_and_missing_ones_are_null() -> None:
     one = pa.schema([pa.field("b", pa.int32(), nullable=False), ("a", pa.null())], metadata={"k": "v"})
     two = pa.schema({"c": pa.string(), "b": pa.int64(), "a": pa.bool_()})
-    schema = resolve_schema([("1", one), ("2", two), ("3", one)])
+    schema = resolve_schema([("1", one), ("2", two), ("3", one)], merge_types)
     assert schema.equals(pa.schema({"b": pa.int64(), "a": pa.bool_(), "c": pa.string()}), check_metadata=True)
     assert conform(None, 3, pa.string()).to_pylist() == [None] * 3
 
@@ -105,7 +105,8 @@ def test_resolved_columns_come_in_the_order_of_first_appearance_and_missing_ones
 def test_views_become_large_strings_since_arrow_cannot_filter_them() -> None:
     inner = pa.struct({"l": pa.list_(pa.string_view()), "m": pa.map_(pa.string_view(), pa.binary_view())})
     schema = resolve_schema(
-        [("1", pa.schema({"v": pa.string_view(), "s": inner})), ("2", pa.schema({"v": pa.string()}))]
+        [("1", pa.schema({"v": pa.string_view(), "s": inner})), ("2", pa.schema({"v": pa.string()}))],
+        merge_types,
     )
     plain = pa.struct({"l": pa.list_(pa.large_string()), "m": pa.map_(pa.large_string(), pa.large_binary())})
     assert schema == pa.schema({"v": pa.large_string(), "s": plain})
@@ -116,9 +117,9 @@ def test_views_become_large_strings_since_arrow_cannot_filter_them() -> None:
 def test_a_mismatch_names_file_column_and_both_types() -> None:
     files = [("one.parquet", pa.schema({"a": pa.int64()})), ("two.parquet", pa.schema({"a": pa.string()}))]
     with pytest.raises(SchemaMismatchError, match=r"two.parquet: column 'a' is string, but int64 in one.parquet"):
-        resolve_schema(files)
+        resolve_schema(files, merge_types)
     with pytest.raises(SchemaMismatchError, match=r"one\.parquet: more than one column is called 'a'"):
-        resolve_schema([("one.parquet", pa.schema([("a", pa.int8()), ("a", pa.int8())]))])
+        resolve_schema([("one.parquet", pa.schema([("a", pa.int8()), ("a", pa.int8())]))], merge_types)
 
 
 def test_a_declared_schema_is_checked_against_each_file() -> None:

@@ -35,9 +35,10 @@ def test_a_folder_is_read_with_all_folders_below_sorted_by_relative_path(tmp_pat
 def test_sizes_and_relative_paths_are_told(tmp_path: Path) -> None:
     touch(tmp_path, "d/x.parquet", content=b"12345")
     _, files = find_files(tmp_path / "d", ReadOptions())
-    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, "x.parquet")]
+    version = f"mtime:{(tmp_path / 'd' / 'x.parquet').stat().st_mtime_ns}"
+    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, "x.parquet", version)]
     _, files = find_files(tmp_path / "d" / "x.parquet", ReadOptions())
-    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, f"{tmp_path}/d/x.parquet")]
+    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, f"{tmp_path}/d/x.parquet", version)]
 
 
 def test_entries_stay_in_the_order_given(tmp_path: Path) -> None:
@@ -140,20 +141,42 @@ def test_the_format_is_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
     assert detected(tmp_path) == "parquet"
 
 
-def test_files_of_other_formats_are_refused_with_the_supported_ones(tmp_path: Path) -> None:
-    touch(tmp_path, "a.orc", "b.csv", content=b"ORC")
-    message = r"found 2 of no known format: .*a\.orc, .*b\.csv\. Supported: parquet \(\.parquet, \.parq, \.pq\)"
+@pytest.mark.parametrize(
+    ("names", "content", "form"),
+    [
+        (("a.orc", "part-0"), b"ORC...", "orc"),
+        (("a.csv", "b.CSV.gz", "c.tsv.zst", "d.csv.bz2"), b"x", "csv"),
+        (("a.jsonl", "b.ndjson.gz", "c.jl"), b"x", "jsonl"),
+        (("a.json", "b.json.gz"), b"x", "json"),
+        (("a.arrow", "b.feather", "c.ipc"), b"x", "ipc"),
+        (("part-0", "part-1"), b"ARROW1..", "ipc"),
+        (("part-0", "part-1"), b"\xff\xff\xff\xff\x01", "ipc"),
+        (("part-0",), b"PARE....", "parquet"),
+    ],
+)
+def test_every_format_is_found(tmp_path: Path, names: tuple[str, ...], content: bytes, form: str) -> None:
+    touch(tmp_path, *names, content=content)
+    assert detected(tmp_path) == form
+
+
+def test_files_of_no_format_are_refused_with_the_supported_ones(tmp_path: Path) -> None:
+    touch(tmp_path, "a.xml", "b.parquet.gz", content=b"text")
+    message = (
+        r"found 2 of no known format: .*a\.xml, .*b\.parquet\.gz\. Supported: parquet \(\.parquet, \.parq, \.pq\);"
+    )
     with pytest.raises(OptionError, match=message):
         detected(tmp_path)
-    with pytest.raises(OptionError, match="format='orc': expected one of 'parquet'"):
-        detected(tmp_path, "orc")
+    with pytest.raises(OptionError, match="format='avro': expected one of 'parquet', 'orc', 'csv'"):
+        detected(tmp_path, "avro")
     assert detected(tmp_path, "parquet") == "parquet"
+    assert detected(tmp_path, "feather") == "ipc"
 
 
 def test_a_mixed_folder_is_an_error_that_lists_what_was_found(tmp_path: Path) -> None:
     touch(tmp_path, "a.parquet", "b.parquet")
-    touch(tmp_path, "README.md", content=b"# hello")
-    with pytest.raises(OptionError, match=r"1 of no known format: .*README\.md; 2 parquet: .*a\.parquet, .*b\.parquet"):
+    touch(tmp_path, "README.md", "c.csv", content=b"# hello")
+    message = r"1 of no known format: .*README\.md; 2 parquet: .*a\.parquet, .*b\.parquet; 1 csv: .*c\.csv"
+    with pytest.raises(OptionError, match=message):
         detected(tmp_path)
 
 

@@ -2,8 +2,11 @@ import multiprocessing
 import os
 import pickle
 import sys
+import traceback
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pyarrow.fs as pafs
@@ -11,8 +14,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
-from torch_dataloader_utils.storage import Storage, open_storage
+from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.storage import Storage, Stored, open_storage
 
 
 def test_local_paths_are_opened_straight_from_the_disk(tmp_path: Path) -> None:
@@ -38,8 +41,12 @@ def test_other_storages_are_read_through_their_filesystem(filesystem: Any, url: 
     fsspec.filesystem("memory").pipe("/s/x", b"hello")
     storage, path = open_storage(url, None, filesystem)
     assert not storage.local
-    assert storage.look(path).size == 5
-    assert storage.find("/s") == [("/s/x", 5)]
+    there = storage.look(path)
+    assert there is not None
+    assert there.size == 5
+    assert storage.find("/s") == [there]
+    assert storage.look("/s/y") is None
+    assert storage.look("/s") == Stored("/s", folder=True)
     with storage.open(path) as file:
         assert file.read(2) == b"he"
 
@@ -70,13 +77,13 @@ fsspec.register_implementation("chosen", Chosen, clobber=True)
 
 
 def handler_pid(storage: Storage) -> int:
-    return storage.connect().handler.fs.pid  # type: ignore[no-any-return]
+    return storage.client().fs.pid  # type: ignore[no-any-return]
 
 
 def test_connections_are_made_once_per_process_and_never_travel() -> None:
     storage, _ = open_storage("chosen://a", {"token": "t0p-s3cret"})
-    assert storage.connect() is storage.connect()
-    assert storage.connect().handler.fs.token == "t0p-s3cret"
+    assert storage.client() is storage.client()
+    assert storage.client().fs.token == "t0p-s3cret"
     copy = pickle.loads(pickle.dumps(storage))
     assert copy == storage
     assert hash(copy) == hash(storage)
@@ -108,11 +115,31 @@ def test_secrets_are_in_no_repr() -> None:
     assert "s3cret" not in repr(open_storage("chosen://a", None, Chosen(**options)))
 
 
-@pytest.mark.parametrize(("url", "extra"), [("s3://b/x", "s3"), ("gs://b/x", "gcs"), ("abfs://c@h/x", "azure")])
+def test_threads_that_begin_together_share_one_connection() -> None:
+    storage, _ = open_storage("chosen://b", {"token": "x"})
+    with ThreadPoolExecutor(8) as pool:
+        clients = list(pool.map(lambda _: storage.client(), range(64)))
+    assert len(set(map(id, clients))) == 1
+
+
+def test_files_in_memory_are_of_one_process() -> None:
+    assert open_storage("memory://x")[0].per_process
+    assert open_storage("x", None, fsspec.filesystem("memory"))[0].per_process
+    with fsspec.open("memory://a.zip", "wb") as file, zipfile.ZipFile(file, "w"):
+        pass
+    assert open_storage("zip://x::memory://a.zip")[0].per_process
+    assert not open_storage("/x")[0].per_process
+    assert not open_storage("http://host/x")[0].per_process
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [("s3://b/x", "s3"), ("gs://b/x", "gcs"), ("abfs://c@h/x", "azure"), ("https://h/x", "http")],
+)
 def test_a_missing_client_names_the_extra(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("s3fs", "gcsfs", "adlfs"):
+    for module in ("s3fs", "gcsfs", "adlfs", "fsspec.implementations.http"):
         monkeypatch.setitem(sys.modules, module, None)
-    for protocol in ("s3", "gs", "abfs"):
+    for protocol in ("s3", "gs", "abfs", "https"):
         monkeypatch.delitem(_registry, protocol, raising=False)
     with pytest.raises(MissingExtraError, match=rf"torch-dataloader-utils\[{extra}\]"):
         open_storage(url)
@@ -128,8 +155,52 @@ def test_unknown_protocols_and_filesystems_are_refused() -> None:
 def test_errors_name_the_path_without_a_signed_urls_query() -> None:
     class Broken(MemoryFileSystem):  # type: ignore[misc]
         def info(self, path: str, **kwargs: Any) -> Any:
-            raise PermissionError("denied")
+            raise PermissionError(f"denied: {path} and {secret}")
 
+    signed, secret = (f"http://{word}" for word in ("h/x?signature=s3cret", "me:s3cret@h/x"))
     storage = Storage("http", filesystem=Broken())
-    with pytest.raises(FileReadError, match=r"^http://h/x: cannot be read: PermissionError: denied$"):
-        storage.look("http://h/x?signature=s3cret")
+    with pytest.raises(FileReadError) as caught:
+        storage.look(signed)
+    said = "http://h/x: cannot be read: PermissionError: denied: http://h/x and http://h/x"
+    assert str(caught.value) == said
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_identity_tells_stores_apart_and_no_secret() -> None:
+    options = {"key": "me", "secret": "s3cret", "client_kwargs": {"endpoint_url": "http://host:9000"}}
+    assert open_storage("s3://b/x", options)[0].identity == "s3 http://host:9000"
+    connection = "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=c2VjcmV0;EndpointSuffix=core.windows.net"
+    azure = open_storage("az://c/x", {"connection_string": connection, "account_name": "me"})[0]
+    assert azure.identity == "az me AccountName=me"
+    assert open_storage("http://h/x")[0].identity == "http"
+
+
+class Partial(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """Lists by fsspec's own walk; one of its folders cannot be listed."""
+
+    protocol = "partial"
+    tree: ClassVar = {"d": ["d/closed", "d/open"], "d/open": ["d/open/x"]}
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        if path not in self.tree:
+            raise PermissionError(f"{path}: denied")
+        kinds = {name: "file" if name.endswith("x") else "directory" for name in self.tree[path]}
+        return [{"name": name, "size": 1, "type": kind} for name, kind in kinds.items()] if detail else list(kinds)
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_left_out() -> None:
+    assert Partial().find("d") == ["d/open/x"]
+    with pytest.raises(FileReadError, match="d: cannot be read: PermissionError: d/closed: denied"):
+        Storage("partial", filesystem=Partial()).find("d")
+
+
+def test_files_of_archives_are_read_by_chained_urls(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("d/x", bytes(range(256)) * 100)
+    storage, path = open_storage(f"zip://d/x::file://{tmp_path}/a.zip")
+    [found] = storage.find("d")
+    assert (found.path, found.size) == (path, 25600)
+    with storage.open(path) as file:
+        assert file.read_at(3, 300) == bytes([44, 45, 46])
+    with pytest.raises(DataNotFoundError, match=r"gone.zip: there is no such archive"):
+        open_storage(f"zip://d/x::file://{tmp_path}/gone.zip")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -55,6 +55,16 @@ class Format(Protocol):
         ...
 
     @property
+    def typed(self) -> bool:
+        """Whether files say the types of their columns; of text, any type will do that all values can be read as."""
+        ...
+
+    @property
+    def columnar(self) -> bool:
+        """Whether a column is read without its neighbours; where it is not, all columns are asked for in one call."""
+        ...
+
+    @property
     def options(self) -> Mapping[str, Any]:
         """The `format_options` it takes, with their defaults."""
         ...
@@ -62,6 +72,7 @@ class Format(Protocol):
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """The file's segments that hold rows, and its schema, from its footer alone (one open).
 
+        Where a format has no row counts but by reading, segments have none (text: from its length and first bytes).
         `options` here and in `open` are those given; the format adds its defaults.
 
         Raises:
@@ -75,11 +86,18 @@ class Format(Protocol):
         layout: FileLayout,
         storage: Storage,
         options: Mapping[str, Any],
-        encoded: Collection[str] = (),
+        schema: pa.Schema,
     ) -> Reader:
         """A reader of the file, which does not read the footer again.
 
-        The columns `encoded`, of strings or bytes, are better given as dictionaries, where the format can.
+        Args:
+            file: as it was planned; an error says so where it has changed since.
+            layout: from `layout`, perhaps with fewer segments.
+            storage: where the file is.
+            options: the `format_options` given.
+            schema: the columns that will be asked for, with the types wanted. A format whose files say their types
+                may give those instead; one whose files do not gives these. Strings or bytes as a dictionary: to be
+                encoded, where the format can. It may name columns that the file does not have.
 
         Raises:
             FileReadError: naming the file.
@@ -98,3 +116,20 @@ class Format(Protocol):
     def null_columns(self, layout: FileLayout) -> frozenset[str]:
         """Columns (nested ones as `parent.child`) that hold a null in these segments, as far as statistics prove it."""
         ...
+
+    def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
+        """What `layout` returned, as bytes that a manifest file can keep (never a pickle)."""
+        ...
+
+    def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
+        """What `pack` was given.
+
+        Raises:
+            ValueError: the bytes are not of `pack`.
+        """
+        ...
+
+
+def keep_all(expression: pc.Expression, schema: pa.Schema) -> Pruner:
+    """The pruner of a format without statistics: it drops nothing."""
+    return lambda layout, file_schema, constants: layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.base import Pruner
+from torch_dataloader_utils.formats.decoding import decoding
+from torch_dataloader_utils.formats.parquet_footer import footer_file, opened_footer
+from torch_dataloader_utils.formats.parquet_int96 import COARSE, check_coarse, int96_columns
 from torch_dataloader_utils.formats.parquet_pruning import row_group_pruner
+from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Storage, naming
-
-# The least decoded bytes of a value whose type has no fixed width: an offset and some content.
-_LEAST_WIDTH = 16
+from torch_dataloader_utils.storage import Storage, naming, prefetch
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class ParquetFormat:
 
     name: str = "parquet"
     segment_name: str = "row group"
+    typed: bool = True
+    columnar: bool = True
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -34,10 +37,8 @@ class ParquetFormat:
 
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """The row groups that hold rows, with `pq.FileMetaData` as the layout's metadata, and the file's schema."""
-        with naming(file.path, "footer"), storage.open(file.path) as source:
-            opened = pq.ParquetFile(source, pre_buffer=False)
-            metadata, schema = opened.metadata, opened.schema_arrow
-            return FileLayout(tuple(_segments(metadata, schema)), metadata=metadata), schema
+        with naming(file.path, "footer"), storage.open_footer(file) as source:
+            return _layout(opened_footer(source))
 
     def open(
         self,
@@ -45,12 +46,12 @@ class ParquetFormat:
         layout: FileLayout,
         storage: Storage,
         options: Mapping[str, Any],
-        encoded: Collection[str] = (),
+        schema: pa.Schema,
     ) -> ParquetReader:
         """A reader that takes the footer from the layout."""
         checksums = {**self.options, **options}["page_checksums"]
         with naming(file.path):
-            return ParquetReader(file.path, storage, layout.metadata, checksums, encoded)
+            return ParquetReader(file, storage, layout.metadata, checksums, schema)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops row groups by their statistics and the file's constants."""
@@ -74,6 +75,18 @@ class ParquetFormat:
             found.update(open_leaves.pop(i) for i in proven)
         return frozenset(found)
 
+    def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
+        """The footer, as a Parquet file that has nothing else (the schema is in it)."""
+        packed: bytes = footer_file(layout.metadata).to_pybytes()
+        return packed
+
+    def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
+        """The layout and schema that follow from a packed footer."""
+        try:
+            return _layout(pq.ParquetFile(pa.BufferReader(data), pre_buffer=False))
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{len(data)} bytes are no packed Parquet footer: {error}") from error
+
 
 FORMAT = ParquetFormat()
 
@@ -87,23 +100,26 @@ class ParquetReader:
 
     def __init__(
         self,
-        path: str,
+        file: DataFileInfo,
         storage: Storage,
         metadata: pq.FileMetaData,
         page_checksums: bool,
-        encoded: Collection[str] = (),
+        wanted: pa.Schema,
     ) -> None:
-        self.path = path
-        self._source = storage.open(path)
-        # Coalescing reads ahead pays for remote stores only.
-        self._file = pq.ParquetFile(
-            self._source,
-            metadata=metadata,
-            pre_buffer=not storage.local,
-            page_checksum_verification=page_checksums,
-            read_dictionary=_top_level(metadata, encoded),
-        )
+        self.path = file.path
+        self._metadata = metadata
+        self._source = storage.open_data(file)
+        self._options = {
+            "metadata": metadata,
+            "pre_buffer": False,  # the storage fetches ahead
+            "page_checksum_verification": page_checksums,
+            "read_dictionary": _as_dictionaries(metadata, wanted),
+        }
+        self._file = pq.ParquetFile(self._source, **self._options)
         self.schema: pa.Schema = self._file.schema_arrow
+        self._int96 = int96_columns(metadata, self.schema)
+        self._leaves = [] if storage.local else _leaves_of(metadata, wanted)
+        self._fetched: list[int] = []
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these row groups: one call of the decoder, in the calling thread.
@@ -111,13 +127,34 @@ class ParquetReader:
         Decoding one column per call is faster than all at once, as its values stay in the CPU's cache.
         """
         groups, names = list(segment_numbers), list(columns)
-        with naming(self.path, f"row groups {_listed(groups)}, columns {_listed(names)}"):
-            if len(groups) == 1:
-                table = self._file.read_row_group(groups[0], columns=names, use_threads=False)
-            else:
-                table = self._file.read_row_groups(groups, columns=names, use_threads=False)
-            # By exact name: for a column "x.y", pyarrow also reads the field y of a struct x.
-            return [table.column(name) for name in names]
+        with decoding(self.path, f"row groups {_listed(groups)}, columns {_listed(names)}"):
+            self._fetch(groups)
+            found = _read(self._file, groups, names)
+            self._check_rows(groups, found)
+            self._check_int96(groups, names)
+            return found
+
+    def _fetch(self, groups: list[int]) -> None:
+        """Have a remote store send all wanted columns of these row groups, when the first of them is read."""
+        if self._leaves and groups != self._fetched:
+            chunks = (self._metadata.row_group(group).column(leaf) for group in groups for leaf in self._leaves)
+            prefetch(self._source, [_place(chunk) for chunk in chunks])
+            self._fetched = groups
+
+    def _check_int96(self, groups: list[int], names: list[str]) -> None:
+        """Refuse timestamps that pyarrow has read as other times."""
+        doubtful = [name for name in names if name in self._int96]
+        if doubtful:
+            file = pq.ParquetFile(self._source, coerce_int96_timestamp_unit=COARSE, **self._options)
+            for name, column in zip(doubtful, _read(file, groups, doubtful), strict=True):
+                check_coarse(name, column)
+
+    def _check_rows(self, groups: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> None:
+        """Refuse pages that have other rows than the footer says, which pyarrow tells of two columns only."""
+        rows = sum(self._metadata.row_group(group).num_rows for group in groups)
+        for column in columns:
+            if len(column) != rows:
+                raise ValueError(f"its pages have {len(column)} rows, where the footer says {rows}.")
 
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
@@ -125,10 +162,37 @@ class ParquetReader:
         self._source.close()
 
 
-def _top_level(metadata: pq.FileMetaData, names: Collection[str]) -> list[str] | None:
-    """Those of the names that are columns of the file and no fields of a struct."""
+def _read(file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
+    """One array per column over these row groups."""
+    if len(groups) == 1:
+        table = file.read_row_group(groups[0], columns=names, use_threads=False)
+    else:
+        table = file.read_row_groups(groups, columns=names, use_threads=False)
+    # By exact name: for a column "x.y", pyarrow also reads the field y of a struct x.
+    return [table.column(name) for name in names]
+
+
+def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] | None:
+    """The top-level columns of the file whose values are wanted as a dictionary of strings or bytes."""
+    kinds = (pa.string(), pa.binary())
+    names = {f.name for f in wanted if pt.is_dictionary(f.type) and f.type.value_type in kinds}
     leaves = (metadata.schema.column(i) for i in range(metadata.num_columns if names else 0))
     return [leaf.path for leaf in leaves if leaf.path in names and leaf.path == leaf.name] or None
+
+
+def _leaves_of(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[int]:
+    """Numbers of the leaf columns of the wanted top-level columns."""
+    heads = tuple(f"{name}." for name in wanted.names)
+    paths = ((leaf, f"{metadata.schema.column(leaf).path}.") for leaf in range(metadata.num_columns))
+    return [leaf for leaf, path in paths if path.startswith(heads)]
+
+
+def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where a column chunk lies in the file: half-open bytes."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size
 
 
 def _listed(items: Sequence[Any]) -> str:
@@ -138,6 +202,12 @@ def _listed(items: Sequence[Any]) -> str:
 def _has_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
     statistics = chunk.statistics
     return statistics is not None and bool(statistics.null_count)
+
+
+def _layout(opened: pq.ParquetFile) -> tuple[FileLayout, pa.Schema]:
+    """What the footer says."""
+    metadata, schema = opened.metadata, opened.schema_arrow
+    return FileLayout(tuple(_segments(metadata, schema)), metadata=metadata), schema
 
 
 def _segments(metadata: pq.FileMetaData, schema: pa.Schema) -> Iterator[Segment]:
@@ -151,7 +221,7 @@ def _segments(metadata: pq.FileMetaData, schema: pa.Schema) -> Iterator[Segment]
             size = rows * width
             for leaves in loose:
                 stored = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
-                size += max(stored, rows * _LEAST_WIDTH)
+                size += max(stored, rows * LEAST_WIDTH)
             yield Segment(number, first_row, rows, int(size))
         first_row += rows
 
@@ -161,7 +231,7 @@ def _widths(schema: pa.Schema) -> tuple[int, list[range]]:
     width, loose, leaf = 0, [], 0
     pending = [field.type for field in reversed(schema)]
     while pending:
-        kind = _storage_type(pending.pop())
+        kind = storage_type(pending.pop())
         if pt.is_struct(kind):
             pending.extend(field.type for field in reversed(list(kind)))
             continue
@@ -173,28 +243,9 @@ def _widths(schema: pa.Schema) -> tuple[int, list[range]]:
     return width, loose
 
 
-def _storage_type(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def fixed_width(kind: pa.DataType) -> int | None:
-    """Decoded bytes of a value (a bool takes one), or None where they differ from value to value."""
-    kind = _storage_type(kind)
-    if pt.is_fixed_size_list(kind):
-        inner = fixed_width(kind.value_type)
-        return None if inner is None else inner * kind.list_size
-    if pt.is_null(kind):
-        return 0
-    return (
-        (kind.bit_width + 7) // 8
-        if pt.is_primitive(kind) or pt.is_fixed_size_binary(kind) or pt.is_decimal(kind)
-        else None
-    )
-
-
 def _leaves(kind: pa.DataType) -> int:
     """How many leaf columns Parquet stores for a column of this type."""
-    kind = _storage_type(kind)
+    kind = storage_type(kind)
     if pt.is_nested(kind):
         return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
     return 1

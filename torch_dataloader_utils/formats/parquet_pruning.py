@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.arrow_ops import filter_columns, holds, plain_type
+from torch_dataloader_utils.formats.parquet_footer import footer_file
 
 # (footer, schema of the file, constants) -> numbers of the row groups to read
 Keep = Callable[[pq.FileMetaData, pa.Schema, Mapping[str, Any]], frozenset[int]]
@@ -46,7 +47,7 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
         )
         if not comparable or len(nan_facts) > _MOST_NAN_COLUMNS:
             return frozenset(range(footer.num_row_groups))
-        buffer = _footer_buffer(footer)
+        buffer = footer_file(footer)
         facts = [_equals(pc.field(name), value, schema.field(name).type) for name, value in known.items()]
         kept = (_subset(buffer, expression, schema, [*facts, *case]) for case in nan_cases)
         return frozenset().union(*kept)
@@ -68,13 +69,6 @@ def _subset(buffer: pa.Buffer, expression: pc.Expression, schema: pa.Schema, fac
     certain = reduce(operator.and_, facts, pc.scalar(True))
     fragment = ds.ParquetFileFormat().make_fragment(buffer, partition_expression=certain)
     return {group.id for group in fragment.subset(expression, schema=schema).row_groups}
-
-
-def _footer_buffer(footer: pq.FileMetaData) -> pa.Buffer:
-    """A Parquet file that has a footer and nothing else: fragments read it without the real file."""
-    sink = pa.BufferOutputStream()
-    footer.write_metadata_file(sink)
-    return sink.getvalue()
 
 
 def _matching_nans(expression: pc.Expression, schema: pa.Schema, needed: tuple[str, ...]) -> list[pc.Expression]:

@@ -37,7 +37,8 @@ class GenerateStrategy(Protocol):
 class TargetSizeSplitStrategy:
     """Adds consecutive segments while the total stays within a size (the default).
 
-    A larger segment is a split of its own. No split is empty or crosses a file or a pruned segment.
+    A larger segment is a split of its own, and so is a compressed text. No split is empty or crosses a file or a pruned
+    segment.
 
     Args:
         split_bytes: decoded bytes of a split, as a number or a word such as `"128MiB"`.
@@ -97,7 +98,7 @@ def _splits(files: Sequence[DataFile], split_bytes: int | None, split_rows: int 
             sizes = [stop - start for start, stop in spans]
         else:
             sizes = [segment.size_bytes for segment in file.layout.segments]
-        limit = split_rows if split_rows is not None else split_bytes
+        limit = None if file.layout.sequential else split_rows if split_rows is not None else split_bytes
         for run in _runs(sizes, spans, limit):
             splits.append(_split(file, spans, run, len(splits)))
     return splits

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from torch_dataloader_utils import arrow_ops
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
@@ -22,9 +20,9 @@ from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.columns import Column, Dense
 from torch_dataloader_utils.reading.convert import Converter, compact
+from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, evaluate, narrow, read_columns
 from torch_dataloader_utils.storage import Storage
 
-_CALL_BYTES = 3 << 19  # decoded bytes of one call of the decoder: what a core's cache holds besides its input
 _OPEN_FILES = 8  # readers kept open per thread
 
 
@@ -95,6 +93,7 @@ class TaskReader:
         self._readers: dict[str, Reader] = {}
         self._parts: dict[tuple[str, ...], Converter] = {}
         self._format = format_named(spec.format)
+        self._alone = self._format.columnar and spec.local
 
     def block(self, task: Task) -> Block:
         """The task's rows, converted."""
@@ -123,7 +122,7 @@ class TaskReader:
         where = self._where(key, range(first, last))
         with _noting(where):
             for items, columns in self._columns(file, first, last):
-                table = _narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, start)
+                table = narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, start)
                 count = table.num_rows
                 add(self._part(tuple(table.column_names)).convert(table, True, where))
         if spec.valid_key is not None:
@@ -181,7 +180,7 @@ class TaskReader:
         if counted:
             table = self._filter(table)
         start = file.layout.plan_starts()[first]
-        parts = [_narrow(table, piece, start) for piece in pieces]
+        parts = [narrow(table, piece, start) for piece in pieces]
         table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         return table if counted else self._filter(table)
 
@@ -202,9 +201,13 @@ class TaskReader:
         numbers = [segment.number for segment in segments]
         rows = sum(segment.rows or 0 for segment in segments)
         there = frozenset(reader.schema.names) - spec.partition_names
-        for items in _calls([item for item in spec.schema if item.name in there], rows, spec.local):
-            columns = zip(items, _read(reader, numbers, items), strict=True)
-            yield items, [self._conformed(column, rows, item) for item, column in columns]
+        known = all(segment.rows is not None for segment in segments)
+        for items in decoder_calls([item for item in spec.schema if item.name in there], rows, self._alone):
+            columns = read_columns(reader, numbers, items, self._alone)
+            rows, known = len(columns[0]), True
+            yield items, [self._conformed(*pair) for pair in zip(columns, items, strict=True)]
+        if not known:  # only reading tells how many rows there are, and none of the columns has been read
+            rows = len(reader.read(numbers, reader.schema.names[:1])[0])
         constants = dict(file.partition)
         for item in spec.schema:
             if item.name in spec.partition_names:
@@ -212,11 +215,11 @@ class TaskReader:
             elif item.name not in there:
                 yield [item], [arrow_ops.conform(None, rows, item.type)]
 
-    def _conformed(self, column: pa.ChunkedArray, rows: int, item: pa.Field) -> pa.ChunkedArray:
+    def _conformed(self, column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
         """A file's column as the resolved type; encoded here, where the reader could not."""
         if item.name not in self._spec.encoded or column.type.equals(item.type):
-            return arrow_ops.conform(column, rows, item.type)
-        return arrow_ops.conform(column, rows, item.type.value_type).dictionary_encode()
+            return arrow_ops.conform(column, len(column), item.type)
+        return arrow_ops.conform(column, len(column), item.type.value_type).dictionary_encode()
 
     def _reader(self, file: DataFile) -> Reader:
         path = file.info.path
@@ -225,7 +228,8 @@ class TaskReader:
             while len(self._readers) >= _OPEN_FILES:
                 self._readers.pop(next(iter(self._readers))).close()
             spec = self._spec
-            reader = self._format.open(file.info, file.layout, spec.storage, spec.format_options, spec.encoded)
+            wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
+            reader = self._format.open(file.info, file.layout, spec.storage, spec.format_options, wanted)
         self._readers[path] = reader  # the last used one is last
         return reader
 
@@ -245,7 +249,7 @@ class TaskReader:
         asked = table if spec.given.equals(spec.schema) else arrow_ops.project(table, spec.given.names)
         keep = spec.converter.null_mask(asked)
         if spec.predicate is not None:
-            passed = _evaluate(table.select(spec.predicate_columns), spec.predicate)
+            passed = evaluate(table.select(spec.predicate_columns), spec.predicate)
             keep = passed if keep is None else pc.and_(passed, keep)
         return asked, keep
 
@@ -254,7 +258,7 @@ class TaskReader:
         spec = self._spec
         owned: bool | frozenset[int] = True
         if spec.transform is not None:
-            owned = frozenset(_addresses(table))
+            owned = frozenset(addresses(table))
             table = self._transformed(compact(table))
         if spec.arrow:
             batch = compact(table)
@@ -337,63 +341,3 @@ def _noting(where: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"while reading {where}")
         raise
-
-
-def _calls(items: Sequence[pa.Field], rows: int, local: bool) -> Iterator[list[pa.Field]]:
-    """The columns by calls of the decoder; those of one call are all of fixed width, or one that is not.
-
-    From the local disk a call decodes so few values that they stay in the processor's cache; a remote store is asked
-    for all columns at once, so that ranges can be coalesced.
-    """
-    run: list[pa.Field] = []
-    size = 0
-    for item in items:
-        width = item.type.bit_width // 8 * rows if pt.is_primitive(item.type) else _CALL_BYTES
-        alone = local and size + width > _CALL_BYTES
-        if run and (alone or pt.is_primitive(item.type) != pt.is_primitive(run[0].type)):
-            yield run
-            run, size = [], 0
-        run.append(item)
-        size += width
-    if run:
-        yield run
-
-
-def _read(reader: Reader, numbers: Sequence[int], items: Sequence[pa.Field]) -> list[pa.ChunkedArray]:
-    """Columns of some segments. Nested and string columns are read a segment at a time: merging them costs more."""
-    names = [item.name for item in items]
-    if len(numbers) == 1 or pt.is_primitive(items[0].type):
-        return reader.read(numbers, names)
-    by_segment = [reader.read([number], names) for number in numbers]
-    return [
-        pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
-        for parts in zip(*by_segment, strict=True)
-    ]
-
-
-def _narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
-    """The piece's rows of a table whose first row has plan number `start`."""
-    if piece.rows is None:
-        return table
-    if piece.rows.contiguous:
-        if len(piece.rows) == table.num_rows:
-            return table
-        return table.slice(piece.rows.start - start, len(piece.rows))
-    return table.take(pa.array(piece.rows.numbers() - start))
-
-
-def _evaluate(table: pa.Table, predicate: pc.Expression) -> pa.ChunkedArray:
-    """The predicate's value for each row, in order, on this thread."""
-    plan = acero.Declaration.from_sequence(
-        [
-            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
-            acero.Declaration("project", acero.ProjectNodeOptions([predicate], ["keep"])),
-        ]
-    )
-    return plan.to_table(use_threads=False)["keep"].combine_chunks()
-
-
-def _addresses(table: pa.Table) -> Iterator[int]:
-    for column in table.columns:
-        for chunk in column.chunks:
-            yield from (buffer.address for buffer in chunk.buffers() if buffer is not None)

@@ -6,19 +6,25 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import has_magic
-from pathlib import PurePosixPath
 from typing import TypeAlias
 from urllib.parse import unquote
 
-import pyarrow.fs as pafs
 from fsspec.utils import glob_translate
 
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError
-from torch_dataloader_utils.formats import FORMATS, Format, format_named
+from torch_dataloader_utils.formats import (
+    FILE_FORMATS,
+    MAGIC_BYTES,
+    Format,
+    format_named,
+    format_of,
+    format_that_begins,
+)
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.storage import Storage, naming, open_storage, printable
+from torch_dataloader_utils.storage import Storage, Stored, naming, open_storage, printable
+from torch_dataloader_utils.storage.cache import cache_options
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
@@ -35,11 +41,13 @@ class FoundFile:
         size: bytes (0 where the storage does not tell).
         relative: its path below the folder, or below the part of the glob before the first wildcard; the whole path
             of a file that was named itself. Order and partitions come from it.
+        version: what the storage says of its content; "" where it says nothing.
     """
 
     path: str
     size: int
     relative: str
+    version: str = ""
 
 
 def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[FoundFile]]:
@@ -53,27 +61,38 @@ def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[St
         DataNotFoundError: an entry has no file: says what was there instead.
         OptionError: no entry, entries on several storages, or a file that two entries share.
     """
-    entries = [path] if isinstance(path, (str, os.PathLike)) else path
-    if not isinstance(entries, (list, tuple)) or not entries:
-        raise OptionError(f"path={path!r}: expected a path or URL, or a list with at least one.")
-    opened = [open_storage(entry, read.storage_options, read.filesystem) for entry in entries]
-    storage = opened[0][0]
-    for other, inner in opened[1:]:
-        if other != storage:
-            raise OptionError(f"path: {printable(inner)} is on another storage than {printable(opened[0][1])}.")
-    found = [file for _, inner in opened for file in _expand(storage, inner)]
+    storage, entries = open_entries(path, read)
+    found = [file for _, inner in entries for file in _expand(storage, inner)]
     for twice, times in Counter(file.path for file in found).items():
         if times > 1:
             raise OptionError(f"path: {printable(twice)} is named {times} times: every row would be read as often.")
     return storage, found
 
 
+def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[tuple[AnyPath, str]]]:
+    """The storage of all entries of `path`, and each entry as given and as the storage names it; lists nothing.
+
+    Raises:
+        OptionError: no entry, or entries on several storages.
+    """
+    entries = [path] if isinstance(path, (str, os.PathLike)) else path
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise OptionError(f"path={path!r}: expected a path or URL, or a list with at least one.")
+    opened = [open_storage(entry, read.storage_options, read.filesystem) for entry in entries]
+    storage, first = opened[0]
+    for other, inner in opened[1:]:
+        if other != storage:
+            raise OptionError(f"path: {printable(inner)} is on another storage than {printable(first)}.")
+    cache = None if storage.local else cache_options(read.cache_dir, read.cache_bytes)
+    return replace(storage, cache=cache), [(entry, inner) for entry, (_, inner) in zip(entries, opened, strict=True)]
+
+
 def _expand(storage: Storage, entry: str) -> list[FoundFile]:
     """The files of one entry."""
     there = storage.look(entry)
-    if there.type == pafs.FileType.File:
-        return [FoundFile(entry, there.size or 0, entry)]
-    if there.type == pafs.FileType.Directory:
+    if there is not None and not there.folder:
+        return [FoundFile(entry, there.size, entry, there.version)]
+    if there is not None:
         return _visible(storage.find(entry), entry, "", printable(entry))
     if not has_magic(entry):
         raise DataNotFoundError(f"{printable(entry)}: there is no such file or folder.")
@@ -84,18 +103,19 @@ def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
     parts = pattern.split("/")
     fixed = next(i for i, part in enumerate(parts) if has_magic(part))
     folder = "/".join(parts[:fixed]) or ("/" if fixed else "")
-    if storage.look(folder or ".").type != pafs.FileType.Directory:
+    there = storage.look(folder or ".")
+    if there is None or not there.folder:
         raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
     matches = re.compile(glob_translate(pattern)).match
-    files = [file for file in storage.find(folder, recursive=fixed < len(parts) - 1) if matches(file[0])]
+    files = [file for file in storage.find(folder, recursive=fixed < len(parts) - 1) if matches(file.path)]
     wanted = "".join({part[0] for part in parts[fixed:] if part})
     return _visible(files, folder, wanted, f"{printable(pattern)} (a glob)")
 
 
-def _visible(files: list[tuple[str, int]], folder: str, wanted: str, entry: str) -> list[FoundFile]:
+def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[FoundFile]:
     """The files that are not hidden (first characters in `wanted` do not hide), sorted by relative path."""
     base = folder.rstrip("/") + "/" if folder else ""
-    named = [FoundFile(path, size, path.removeprefix(base)) for path, size in files]
+    named = [FoundFile(file.path, file.size, file.path.removeprefix(base), file.version) for file in files]
     found = [file for file in named if not _hidden(file.relative, wanted)]
     if not found:
         instead = f"{len(named)} files, all hidden: {_listed([f.relative for f in named])}" if named else "nothing"
@@ -132,7 +152,7 @@ def detect_format(storage: Storage, files: Sequence[FoundFile], name: str | None
     kind = next(iter(kinds))
     if kind is not None and len(kinds) == 1:
         return format_named(kind)
-    known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in FORMATS.values())
+    known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in FILE_FORMATS)
     listed = "; ".join(
         f"{len(paths)} {kind or 'of no known format'}: {_listed(paths)}" for kind, paths in kinds.items()
     )
@@ -143,13 +163,11 @@ def detect_format(storage: Storage, files: Sequence[FoundFile], name: str | None
 
 
 def _format_of(storage: Storage, file: FoundFile) -> str | None:
-    suffix = PurePosixPath(file.path.partition("?")[0]).suffix.lower()
-    for entry in FORMATS.values():
-        if suffix in entry.suffixes:
-            return entry.name
+    by_suffix = format_of(file.path)
+    if by_suffix is not None:
+        return by_suffix
     with naming(file.path), storage.open(file.path) as source:
-        start = source.read(max(len(entry.magic) for entry in FORMATS.values()))
-    return next((entry.name for entry in FORMATS.values() if entry.magic and start.startswith(entry.magic)), None)
+        return format_that_begins(source.read(MAGIC_BYTES))
 
 
 # ------------------------------------------------------------------------------------------------------- partitions

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from torch_dataloader_utils.arrow_ops import as_expression, check_schema, resolve_schema
+from torch_dataloader_utils.arrow_ops import as_expression, check_schema, guessed_schema, merge_types, resolve_schema
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
-from torch_dataloader_utils.formats import Format, checked_options
+from torch_dataloader_utils.formats import Format, checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import (
@@ -20,7 +21,16 @@ from torch_dataloader_utils.sources.files import (
     FoundFile,
     detect_format,
     find_files,
+    open_entries,
     partition_values,
+)
+from torch_dataloader_utils.sources.manifest_file import (
+    Asked,
+    Inspected,
+    InspectedFile,
+    asked_of,
+    kept_inspection,
+    stale_remedy,
 )
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
@@ -49,8 +59,11 @@ class Manifest:
         format: name of their format.
         pruned: what the filter ruled out.
         file_count: files found, empty and pruned ones included.
-        total_rows_before_filter: physical rows of all files.
+        has_rows: whether a file may hold rows, before the filter.
         null_evidence: columns (nested ones as `parent.child`) that hold nulls for certain, each with a file's path.
+        format_options: of the format.
+        predicate: which rows are read, over the columns of `schema`; None for all.
+        origin: what the files were found by, where they do not tell: a snapshot.
     """
 
     files: tuple[DataFile, ...]
@@ -60,26 +73,35 @@ class Manifest:
     format: str
     pruned: Pruned
     file_count: int
-    total_rows_before_filter: int
+    has_rows: bool
     null_evidence: Mapping[str, str] = field(repr=False)
+    format_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    predicate: pc.Expression | None = None
+    origin: str = ""
 
 
 @dataclass(frozen=True)
 class _Footer:
     """One file as its footer and its path tell."""
 
-    file: FoundFile
-    layout: FileLayout
-    schema: pa.Schema
+    file: InspectedFile
     texts: Mapping[str, str | None]
 
     @property
-    def rows(self) -> int:
-        return sum(segment.rows or 0 for segment in self.layout.segments)
+    def layout(self) -> FileLayout:
+        return self.file.layout
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.file.schema
 
 
-def build_manifest(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> Manifest:
+def build_manifest(
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None = None, group: Any = None
+) -> Manifest:
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
+
+    With `read.manifest`, what that file holds is taken instead; rank 0 of `group` (of `num_ranks`) does it for all.
 
     Raises:
         DataNotFoundError: there are no data files.
@@ -88,59 +110,88 @@ def build_manifest(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> Mani
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
         OptionError: files of no or several formats, or a filter that cannot work.
     """
-    storage, found = find_files(path, read)
-    form = detect_format(storage, found, read.format)
-    footers = _read_footers(form, storage, found, read)
-    schema, partition_names = _schema(footers, read)
+    storage, inspected = _inspected(path, read, num_ranks, group)
+    form = format_named(inspected.format)
+    texts = partition_values(inspected.files, read.partitioning)
+    footers = [_Footer(file, values) for file, values in zip(inspected.files, texts, strict=True)]
+    schema, partition_names = _schema(footers, read, form.typed)
     before = [_data_file(footer, schema, partition_names) for footer in footers]
-    after = _prune(form, footers, before, schema, read.filters)
+    predicate = _predicate(read.filters, schema)
+    after = _prune(form, footers, before, schema, predicate)
     return Manifest(
         files=tuple(file for file in after if file.layout.segments),
         schema=schema,
         partition_names=partition_names,
         storage=storage,
         format=form.name,
-        pruned=_pruned(before, after),
-        file_count=len(found),
-        total_rows_before_filter=sum(footer.rows for footer in footers),
+        pruned=pruned_counts(before, after),
+        file_count=len(footers),
+        has_rows=any(footer.layout.segments for footer in footers),
         null_evidence=_null_evidence(form, footers, after, schema),
+        format_options=dict(read.format_options or {}),
+        predicate=predicate,
     )
 
 
-def _read_footers(form: Format, storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> list[_Footer]:
-    options = checked_options(form, read.format_options)
-    texts = partition_values(found, read.partitioning)
+def _inspected(
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None, group: Any
+) -> tuple[Storage, Inspected]:
+    """What the manifest file, or else listing and footers tell."""
+    if read.manifest is None:
+        storage, found = find_files(path, read)
+        return storage, _read_footers(storage, found, read)
 
-    def footer(file: FoundFile, values: Mapping[str, str | None]) -> _Footer:
-        layout, schema = form.layout(DataFileInfo(file.path, file.size), storage, options)
-        return _Footer(file, layout, schema, values)
+    def ask() -> Asked:
+        storage, entries = open_entries(path, read)
+        return asked_of(entries, storage, read.format, read.format_options or {})
+
+    inspected = kept_inspection(
+        read.manifest, read, ask, lambda: _read_footers(*find_files(path, read), read), num_ranks, group
+    )
+    storage, _ = open_entries(path, read)
+    return replace(storage, remedy=stale_remedy(read.manifest)), inspected
+
+
+def _read_footers(storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> Inspected:
+    form = detect_format(storage, found, read.format)
+    options = checked_options(form, read.format_options)
+
+    def inspect(file: FoundFile) -> InspectedFile:
+        layout, schema = form.layout(DataFileInfo(file.path, file.size, version=file.version), storage, options)
+        return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
 
     most = min(len(found), usable_cores() if storage.local else _REMOTE_FOOTERS)
     with ThreadPoolExecutor(most, thread_name_prefix="footers") as pool:
-        return list(pool.map(footer, found, texts))
+        return Inspected(form.name, tuple(pool.map(inspect, found)))
 
 
 def _data_file(footer: _Footer, schema: pa.Schema, partition_names: Sequence[str]) -> DataFile:
-    rows = footer.rows if footer.layout.known else None
-    values = tuple((name, _typed(footer.texts[name], schema.field(name), footer.file.path)) for name in partition_names)
-    return DataFile(DataFileInfo(footer.file.path, footer.file.size, rows), footer.layout, values)
+    file, layout = footer.file, footer.layout
+    rows = sum(segment.rows or 0 for segment in layout.segments) if layout.known else None
+    values = tuple((name, _typed(footer.texts[name], schema.field(name), file.path)) for name in partition_names)
+    return DataFile(DataFileInfo(file.path, file.size, rows, version=file.version), layout, values)
 
 
 # ----------------------------------------------------------------------------------------------------------- schema
 
 
-def _schema(footers: Sequence[_Footer], read: ReadOptions) -> tuple[pa.Schema, tuple[str, ...]]:
+def _schema(footers: Sequence[_Footer], read: ReadOptions, typed: bool) -> tuple[pa.Schema, tuple[str, ...]]:
     """The schema over all files, and which of its columns come from folder names.
 
     A folder's value takes precedence over a column of that name in the files, whose type and place it then takes.
     """
-    files = [(printable(footer.file.path), footer.schema) for footer in footers]
+    # Once per schema object: files from a manifest share them, and thousands of equal ones take long to compare.
+    distinct: dict[int, _Footer] = {}
+    for footer in footers:
+        distinct.setdefault(id(footer.schema), footer)
+    files = [(printable(footer.file.path), footer.schema) for footer in distinct.values()]
     keys = list(footers[0].texts)
     if read.schema is not None:
-        schema = check_schema(read.schema, files)
+        # What text was guessed to be is no matter: it is read as the types declared.
+        schema = check_schema(read.schema, files if typed else ())
         _reject_unknown(schema, {*keys, *(name for _, found in files for name in found.names)})
         return schema, tuple(key for key in keys if key in schema.names)
-    schema = resolve_schema(files)
+    schema = resolve_schema(files, merge_types) if typed else guessed_schema(files)
     for key in keys:
         if key not in schema.names:
             schema = schema.append(pa.field(key, _partition_type([footer.texts[key] for footer in footers])))
@@ -184,21 +235,35 @@ def _typed(text: str | None, column: pa.Field, path: str) -> Any:
 # ---------------------------------------------------------------------------------------------------------- pruning
 
 
+def _predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
+    """`filters` as an expression over the columns of `schema`."""
+    if isinstance(filters, str) or type(filters).__module__.startswith("pyiceberg."):
+        from torch_dataloader_utils.sources.iceberg import rows_expression  # needs an extra, and a second to import
+
+        return rows_expression(filters, schema)
+    return as_expression(filters, schema)
+
+
 def _prune(
-    form: Format, footers: Sequence[_Footer], files: Sequence[DataFile], schema: pa.Schema, filters: Any
+    form: Format,
+    footers: Sequence[_Footer],
+    files: Sequence[DataFile],
+    schema: pa.Schema,
+    predicate: pc.Expression | None,
 ) -> list[DataFile]:
     """The files with the segments in which a row can match; some may have none left."""
-    expression = as_expression(filters, schema)
-    if expression is None:
+    if predicate is None:
         return list(files)
-    prune = form.pruner(expression, schema)
+    prune = form.pruner(predicate, schema)
     return [
         replace(file, layout=prune(file.layout, footer.schema, dict(file.partition)))
         for file, footer in zip(files, footers, strict=True)
     ]
 
 
-def _pruned(before: Sequence[DataFile], after: Sequence[DataFile]) -> Pruned:
+def pruned_counts(before: Sequence[DataFile], after: Sequence[DataFile]) -> Pruned:
+    """How much was ruled out from one to the other."""
+
     def counts(files: Sequence[DataFile]) -> tuple[int, int]:
         return sum(bool(file.layout.segments) for file in files), sum(len(file.layout.segments) for file in files)
 
@@ -210,11 +275,12 @@ def _null_evidence(
     form: Format, footers: Sequence[_Footer], files: Sequence[DataFile], schema: pa.Schema
 ) -> dict[str, str]:
     found: dict[str, str] = {}
+    names = frozenset(schema.names)
     for footer, file in zip(footers, files, strict=True):
         if not file.layout.segments:
             continue
         constants = dict(file.partition)
-        absent = {name for name in schema.names if name not in footer.schema.names and name not in constants}
+        absent = names.difference(footer.schema.names, constants)
         empty = {name for name, value in constants.items() if value is None}
         in_file = {name for name in form.null_columns(file.layout) if name not in constants}
         for name in sorted(absent | empty | in_file):

@@ -1,18 +1,17 @@
-"""Every keyword of `create_dataloader`, declared once and grouped by what it decides.
+"""Every keyword of `create_dataloader`, declared once with its default and check, grouped by what it decides.
 
-The dataclasses hold and check the values; `LoaderOptions` repeats names and types for editors and type checkers (a
-test holds the two together). All of them have plain-value forms, so that a config file can build a loader.
+All of them have plain-value forms, so that a config file can build a loader.
 """
 
 from __future__ import annotations
 
-import difflib
-import sys
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TypedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
-from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.units import parse_bytes
 
 EVEN = ("none", "drop", "pad", "sync")
@@ -71,6 +70,9 @@ class ReadOptions:
     # Credentials: never in a repr, a log or an error.
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: Any = field(default=None, repr=False)
+    manifest: str | os.PathLike[str] | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int | str = "10GiB"
     format_options: Mapping[str, Any] | None = None
     transform: Callable[..., Any] | None = None
     transform_rows: str = "same"
@@ -88,6 +90,11 @@ class ReadOptions:
             raise OptionError("columns=[]: expected at least one name, or None for all columns.")
         if self.storage_options is not None and self.filesystem is not None:
             raise OptionError("storage_options and filesystem were both given: a ready filesystem has its own options.")
+        for name in ("manifest", "cache_dir"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, (str, os.PathLike)) or not os.fspath(value)):
+                raise OptionError(f"{name}={value!r}: expected a path.")
+        object.__setattr__(self, "cache_bytes", parse_bytes(self.cache_bytes, "cache_bytes"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,163 +255,22 @@ class WorkerOptions:
         return max(self.num_workers or 1, 1)
 
 
-class LoaderOptions(TypedDict, total=False):
-    """The keywords of `create_dataloader`, for editors and type checkers; the dataclasses have defaults and checks."""
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Which table, which snapshot of it, and what of it besides its columns."""
 
-    format: str | None
-    columns: Sequence[str] | None
-    filters: Any
-    partitioning: str | None
-    schema: Any
-    storage_options: Mapping[str, Any] | None
-    filesystem: Any
-    format_options: Mapping[str, Any] | None
-    transform: Callable[..., Any] | None
-    transform_rows: str
-    transform_schema: Any
-    split_bytes: int | str
-    split_rows: int | None
-    split_strategy: Any
-    num_ranks: int | None
-    rank: int | None
-    process_group: Any
-    sharding: str | Callable[..., Any]
-    stick_to_shard: bool
-    full_rotation: bool
-    shard_batches: bool
-    split_batches: bool
-    total_shards: int | None
-    even: str
-    count_rows: bool
-    steps_per_epoch: int | None
-    sync_every: int
-    shuffle: bool
-    shuffle_seed: int
-    batch_size: int
-    last_batch: str
-    valid_key: str
-    output_format: str
-    collate_fn: Callable[[Any], Any] | None
-    stack: Mapping[str, Sequence[str]] | None
-    dtypes: Mapping[str, Any] | None
-    fill_values: Mapping[str, Any] | None
-    nulls: NullPolicy
-    strings: NullPolicy
-    vocabulary: Mapping[str, Sequence[Any]] | None
-    lists: str
-    decimals: str
-    strict_types: bool
-    num_workers: int | None
-    worker_mode: str
-    prefetch_bytes: int | str
-    pin_memory: bool
-    persistent_workers: bool
-    multiprocessing_context: Any
-    timeout: float
-    show_progress: bool
-    progress_interval_sec: float
+    # Credentials: never in a repr, a log or an error.
+    catalog_config: Mapping[str, Any] | None = field(default=None, repr=False)
+    snapshot_id: int | None = None
+    ref: str | None = None
+    as_of: datetime | str | int | None = None
+    start_snapshot_id: int | None = None
+    end_snapshot_id: int | None = None
+    scan_filter: Any = None
+    metadata_columns: Sequence[str] = ()
 
-
-@dataclass(frozen=True)
-class Options:
-    """All options of one loader, grouped."""
-
-    read: ReadOptions
-    split: SplitOptions
-    shard: ShardOptions
-    shuffle: ShuffleOptions
-    batch: BatchOptions
-    convert: ConvertOptions
-    worker: WorkerOptions
-
-
-_GROUPS: dict[str, type] = {
-    "read": ReadOptions,
-    "split": SplitOptions,
-    "shard": ShardOptions,
-    "shuffle": ShuffleOptions,
-    "batch": BatchOptions,
-    "convert": ConvertOptions,
-    "worker": WorkerOptions,
-}
-
-# Keywords of torch's DataLoader that mean nothing here, and what to use for them.
-_TORCH_KEYWORDS = {
-    "drop_last": "last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks)",
-    "prefetch_factor": "prefetch_bytes (a bound in decoded bytes)",
-    "sampler": "shuffle=True, or a split_strategy",
-    "batch_sampler": "batch_size and shuffle=True",
-    "generator": "shuffle_seed",
-    "worker_init_fn": "transform (it runs in the workers)",
-}
-
-
-def check_together(options: Options) -> None:
-    """Check what options of different groups mean for each other.
-
-    Raises:
-        OptionError: two options that exclude each other.
-    """
-    shard, batch = options.shard, options.batch
-    if shard.count_rows and options.read.transform_rows == "any":
-        raise OptionError(
-            "count_rows=True with transform_rows='any': counting does not run transform, which decides there how many "
-            "rows there are. Leave rows out by filters=, or use steps_per_epoch=n or even='sync'."
-        )
-    if batch.last_batch != "partial" and (shard.even not in ("none", batch.last_batch)):
-        raise OptionError(
-            f"last_batch={batch.last_batch!r} with even={shard.even!r}: even decides about the last batch; "
-            "leave last_batch at 'partial'."
-        )
-    if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
-        raise OptionError(
-            f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
-            "leave last_batch at 'partial'."
-        )
-
-
-def repeats_rows(options: Options) -> bool:
-    """Whether a pass may deliver rows again, as padding: batches then carry the mask `valid_key`."""
-    shard = options.shard
-    return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
-
-
-def option_defaults() -> dict[str, Any]:
-    """Every keyword with its default, in the order of the groups."""
-    found: dict[str, Any] = {}
-    for group in _GROUPS.values():
-        for item in fields(group):
-            found[item.name] = item.default_factory() if item.default_factory is not MISSING else item.default
-    return found
-
-
-def plain_value(value: Any) -> Any:
-    """The value with containers of a config file (OmegaConf's, which Hydra passes on) made lists and dicts."""
-    if type(value).__module__.startswith("omegaconf."):
-        return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
-    return value
-
-
-def parse_options(keywords: Mapping[str, Any]) -> Options:
-    """The grouped, checked options of these keywords.
-
-    Raises:
-        UnknownOptionError: a keyword that does not exist, with the one that was probably meant.
-        OptionError: a value that cannot work.
-    """
-    keywords = {name: plain_value(value) for name, value in keywords.items()}
-    known = option_defaults()
-    for name in keywords:
-        if name in _TORCH_KEYWORDS:
-            raise UnknownOptionError(f"{name!r} is an option of torch's DataLoader: use {_TORCH_KEYWORDS[name]}.")
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "see help(StructuredDataset.create_dataloader)."
-            raise UnknownOptionError(f"unknown option {name!r}: {hint}")
-    groups = {
-        group: cls(**{item.name: keywords[item.name] for item in fields(cls) if item.name in keywords})
-        for group, cls in _GROUPS.items()
-    }
-    options = Options(**groups)
-    check_together(options)
-    return options
+    def __post_init__(self) -> None:
+        if self.catalog_config is not None and not isinstance(self.catalog_config, Mapping):
+            raise OptionError("catalog_config: expected a dict, as pyiceberg's load_catalog takes it.")
+        if isinstance(self.metadata_columns, str) or not isinstance(self.metadata_columns, Sequence):
+            raise OptionError(f"metadata_columns={self.metadata_columns!r}: expected names, such as ['_file', '_pos'].")

@@ -1,0 +1,397 @@
+"""Parquet files that few writers make, or that are broken: the right values, or an error that names the file."""
+
+import base64
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+
+from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.storage import Storage, open_storage
+
+from .fuzz import read_all
+
+FORM = format_named("parquet")
+ROWS = 60
+WHEN = datetime.datetime(2024, 1, 1, 12, 30, 0, 123456)
+
+
+def rows(make: Callable[[int], object], kind: pa.DataType | None = None) -> pa.Array:
+    """One value per row, every seventh of them null."""
+    return pa.array([None if i % 7 == 0 else make(i) for i in range(ROWS)], kind)
+
+
+TABLE = pa.table(
+    {
+        "i": rows(lambda i: i * 3),
+        "f": rows(lambda i: i / 7),
+        "b": rows(lambda i: i % 3 == 0),
+        "s": rows(lambda i: f"text {i % 9}"),
+        "l": rows(lambda i: [i, None]),
+        "st": rows(lambda i: {"x": i, "y": str(i)}),
+        "m": rows(lambda i: [(f"k{i}", i)], pa.map_(pa.string(), pa.int32())),
+        "d": rows(lambda i: Decimal(i) / 100, pa.decimal128(10, 2)),
+        "t": rows(lambda i: WHEN + datetime.timedelta(hours=i), pa.timestamp("us")),
+    }
+)
+COMPRESSIONS = ["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
+
+
+def check(path: Path, table: pa.Table, **options: object) -> None:
+    """What is written is read."""
+    pq.write_table(table, path, **options)
+    found = read_all(FORM, path)
+    assert found.schema.types == table.schema.types
+    assert found.equals(table) or found.to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_compressions_and_versions_of_data_pages(tmp_path: Path, compression: str, version: str) -> None:
+    check(tmp_path / "f", TABLE, compression=compression, data_page_version=version, row_group_size=25)
+
+
+@pytest.mark.parametrize(
+    ("column", "encoding"),
+    [
+        ("i", "DELTA_BINARY_PACKED"),
+        ("t", "DELTA_BINARY_PACKED"),
+        ("s", "DELTA_LENGTH_BYTE_ARRAY"),
+        ("s", "DELTA_BYTE_ARRAY"),
+        ("d", "DELTA_BYTE_ARRAY"),
+        ("i", "BYTE_STREAM_SPLIT"),
+        ("f", "BYTE_STREAM_SPLIT"),
+        ("d", "BYTE_STREAM_SPLIT"),
+        ("b", "RLE"),
+        ("b", "PLAIN"),
+        ("s", "PLAIN"),
+    ],
+)
+def test_encodings(tmp_path: Path, column: str, encoding: str) -> None:
+    options = {"use_dictionary": False, "column_encoding": encoding, "row_group_size": 25}
+    check(tmp_path / "f", TABLE.select([column]), **options)
+    assert encoding in pq.read_metadata(tmp_path / "f").row_group(0).column(0).encodings
+
+
+def test_page_index_and_checksums_and_many_pages(tmp_path: Path) -> None:
+    options = {"write_page_index": True, "write_page_checksum": True, "data_page_size": 64, "write_batch_size": 4}
+    check(tmp_path / "f", TABLE, **options)
+    assert pq.read_metadata(tmp_path / "f").row_group(0).column(0).has_offset_index
+
+
+def test_a_dictionary_that_is_given_up_within_a_column_chunk(tmp_path: Path) -> None:
+    table = pa.table({"s": [f"{i % (10 if i < 5000 else 10000):0100}" for i in range(10_000)]})
+    options = {"dictionary_pagesize_limit": 10_000, "data_page_size": 1000, "compression": "none"}
+    check(tmp_path / "f", table, **options)
+    assert {"PLAIN", "RLE_DICTIONARY"} <= set(pq.read_metadata(tmp_path / "f").row_group(0).column(0).encodings)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[None], [], None], pa.list_(pa.null())),
+        pa.array([[("x", None)], None, []], pa.map_(pa.string(), pa.null())),
+        pa.nulls(3),
+        pa.array([2**64 - 1, 0, None], pa.uint64()),
+        pa.array([2**32 - 1, 0, None], pa.uint32()),
+        pa.array([np.float16(1.5), np.float16(-0.0), None], pa.float16()),
+        pa.array([[[1], []], None, [None]], pa.list_(pa.list_(pa.int8()))),
+        pa.array([{"x": [{"y": None}]}, None, {"x": None}], pa.struct({"x": pa.list_(pa.struct({"y": pa.int8()}))})),
+        pa.array([datetime.time(1, 2, 3), None, datetime.time(0)], pa.time64("us")),
+        pa.array([datetime.date(1, 1, 1), None, datetime.date(9999, 12, 31)], pa.date32()),
+        pa.array([datetime.datetime(1, 1, 1), None, datetime.datetime(9999, 1, 1)], pa.timestamp("us", "UTC")),
+        pa.array([Decimal(10) ** 37, None, Decimal(-1)], pa.decimal128(38, 0)),
+        pa.array([Decimal(10) ** 60, None, Decimal(-1)], pa.decimal256(76, 0)),
+        pa.array([b"abc", None, b"\0\0\0"], pa.binary(3)),
+        pa.array(["a", "", None], pa.large_string()),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_types(tmp_path: Path, array: pa.Array) -> None:
+    check(tmp_path / "f", pa.table({"before": range(3), "a": array}))
+
+
+def test_float16_nan(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array(list(np.array([np.nan, np.inf, 1], np.float16)))}), tmp_path / "f")
+    found = read_all(FORM, tmp_path / "f")["a"].to_numpy()
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, np.array([np.nan, np.inf, 1], np.float16))
+
+
+def test_row_groups_without_rows_and_files_without_columns(tmp_path: Path) -> None:
+    with pq.ParquetWriter(tmp_path / "f", pa.schema({"a": pa.int64()})) as writer:
+        for values in ([], [1], []):
+            writer.write_table(pa.table({"a": pa.array(values, pa.int64())}))
+    assert read_all(FORM, tmp_path / "f")["a"].to_pylist() == [1]
+    pq.write_table(pa.table({}), tmp_path / "f")
+    layout, schema = FORM.layout(DataFileInfo(str(tmp_path / "f"), 0), Storage(), {})
+    assert (layout.segments, schema.names) == ((), [])
+
+
+def test_remote_files_are_read_as_local_ones_with_few_requests(tmp_path: Path) -> None:
+    table = pa.table({f"c{i}": np.random.default_rng(i).random(3000) for i in range(6)} | {"s": [{"x": 1.5}] * 3000})
+    pq.write_table(table, tmp_path / "f", row_group_size=1000)
+    storage, path = open_storage(f"memory:/{tmp_path}/f")
+    with storage.connect().open_output_stream(path) as sink:
+        sink.write((tmp_path / "f").read_bytes())
+    info = DataFileInfo(path, (tmp_path / "f").stat().st_size)
+    layout, schema = FORM.layout(info, storage, {})
+    for names in (table.column_names, ["c4", "s"]):
+        reader = FORM.open(info, layout, storage, {}, pa.schema([schema.field(name) for name in names]))
+        for group in (2, 0):
+            expected = table.slice(1000 * group, 1000).select(names)
+            assert pa.table([reader.read([group], [name])[0] for name in names], names).equals(expected)
+        reader.close()
+
+
+# ------------------------------------------------------------------------------------------------------- old lists
+
+
+def test_lists_of_three_levels_with_another_name(tmp_path: Path) -> None:
+    check(tmp_path / "f", TABLE.select(["l"]), use_compliant_nested_type=False)
+
+
+def test_lists_of_two_levels(tmp_path: Path) -> None:
+    kind = pa.list_(pa.field("element", pa.int32(), nullable=False))
+    table = pa.table({"a": pa.array([[1, 2], [], None, [3]], kind)})
+    path = tmp_path / "f"
+    pq.write_table(table, path, store_schema=False, use_dictionary=False)
+    content = path.read_bytes()
+    footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+    # In the list of schema elements (4 -> 3), leave out the middle level, and make the element repeated.
+    middle, element = footer.index(b"\x35\x04\x18\x04list"), footer.index(b"\x15\x02\x25\x00\x18\x07element")
+    changed = footer[:middle] + footer[element : element + 3] + b"\x04" + footer[element + 4 :]
+    changed = changed.replace(b"\x19\x4c", b"\x19\x3c", 1)
+    path.write_bytes(content[: -8 - len(footer)] + changed + len(changed).to_bytes(4, "little") + b"PAR1")
+    assert "repeated int32 field_id=-1 element" in str(pq.ParquetFile(path).schema)
+    assert read_all(FORM, path)["a"].to_pylist() == table["a"].to_pylist()
+
+
+# ------------------------------------------------------------------------------------------------------------ INT96
+
+
+def int96(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    assert pq.ParquetFile(path).schema.column(0).physical_type == "INT96"
+
+
+def test_int96_timestamps_are_nanoseconds(tmp_path: Path) -> None:
+    when = [WHEN, None, datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)]
+    table = pa.table({"a": pa.array(when, pa.timestamp("us")), "l": [[when[0], None], [], None, [when[3]]]})
+    int96(tmp_path / "f", table)
+    found = read_all(FORM, tmp_path / "f")
+    assert found.schema.types == [pa.timestamp("ns"), pa.list_(pa.timestamp("ns"))]
+    assert found.to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("year", [1, 1600, 2300, 9999])
+@pytest.mark.parametrize("kind", ["flat", "list", "struct", "map"])
+def test_int96_timestamps_beyond_nanoseconds_are_an_error(tmp_path: Path, kind: str, year: int) -> None:
+    far, unit = datetime.datetime(year, 1, 1), pa.timestamp("us")
+    array = {
+        "flat": pa.array([WHEN, far, None], unit),
+        "list": pa.array([[WHEN, far], None, []], pa.list_(unit)),
+        "struct": pa.array([{"x": {"y": far}}, None, None], pa.struct({"x": pa.struct({"y": unit})})),
+        "map": pa.array([[("k", far)], None, []], pa.map_(pa.string(), unit)),
+    }[kind]
+    int96(tmp_path / "f", pa.table({"near": pa.array([WHEN] * 3, unit), "a": array, "i": range(3)}))
+    info = DataFileInfo(str(tmp_path / "f"), 0)
+    layout, schema = FORM.layout(info, Storage(), {})
+    reader = FORM.open(info, layout, Storage(), {}, schema)
+    assert reader.read([0], ["near", "i"])[0].to_pylist() == [WHEN] * 3
+    with pytest.raises(FileReadError, match=r"f, row groups 0, columns a: .*column a has INT96 timestamps outside"):
+        reader.read([0], ["a"])
+    reader.close()
+
+
+# ------------------------------------------------------------------------------------------------------- encryption
+
+
+def encrypted(path: Path, plain_footer: bool) -> None:
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):
+        def __init__(self, config: object) -> None:
+            super().__init__()
+
+        def wrap_key(self, key: bytes, name: str) -> bytes:
+            return base64.b64encode(key)
+
+    config = encryption.EncryptionConfiguration(
+        footer_key="of the footer", column_keys={"of a column": ["s"]}, plaintext_footer=plain_footer
+    )
+    factory = encryption.CryptoFactory(Keys)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    with pq.ParquetWriter(path, TABLE.select(["i", "s"]).schema, encryption_properties=properties) as writer:
+        writer.write_table(TABLE.select(["i", "s"]))
+
+
+@pytest.mark.parametrize(("plain_footer", "what"), [(False, "footer is"), (True, "columns are")])
+def test_encrypted_files_are_refused(tmp_path: Path, plain_footer: bool, what: str) -> None:
+    encrypted(tmp_path / "secret", plain_footer)
+    with pytest.raises(FileReadError, match=rf"secret, footer: .*its {what} encrypted, and keys cannot be given"):
+        FORM.layout(DataFileInfo(str(tmp_path / "secret"), 0), Storage(), {})
+
+
+# ----------------------------------------------------------------------------------------------------- broken files
+
+
+@pytest.mark.parametrize("kept", [0, 3, 4, 8, 11, 12, 100, 2000])
+def test_a_file_of_which_only_the_beginning_is_there(tmp_path: Path, kept: int) -> None:
+    pq.write_table(TABLE, tmp_path / "f")
+    (tmp_path / "f").write_bytes((tmp_path / "f").read_bytes()[:kept])
+    with pytest.raises(FileReadError, match=r"f, footer: .*it is cut"):
+        read_all(FORM, tmp_path / "f")
+
+
+def test_a_footer_of_an_impossible_length(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"PAR1" * 3)
+    with pytest.raises(FileReadError, match=r"f, footer: .*footer of 827474256 bytes does not fit into its 12"):
+        read_all(FORM, tmp_path / "f")
+
+
+def test_a_footer_larger_than_one_read(tmp_path: Path) -> None:
+    table = pa.table({f"{i} is the name of a column {'x' * 1000}": [i] for i in range(30)})
+    check(tmp_path / "f", table)
+    assert pq.read_metadata(tmp_path / "f").serialized_size > 1 << 16
+
+
+def test_a_name_that_occurs_twice_is_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "f")
+    info = DataFileInfo(str(tmp_path / "f"), 0)
+    layout, schema = FORM.layout(info, Storage(), {})
+    reader = FORM.open(info, layout, Storage(), {}, schema)
+    with pytest.raises(FileReadError, match=r"f, row groups 0, columns a"):
+        reader.read([0], ["a"])
+    reader.close()
+
+
+def test_a_column_chunk_that_is_cut_out(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    pq.write_table(TABLE, path, compression="none")
+    content = path.read_bytes()
+    length = int.from_bytes(content[-8:-4], "little") + 8
+    path.write_bytes(content[:400] + content[-length:])
+    layout, _ = FORM.layout(DataFileInfo(str(path), 0), Storage(), {})
+    assert layout.segments
+    with pytest.raises(FileReadError, match=r"f, row groups 0, columns"):
+        read_all(FORM, path)
+
+
+def test_a_column_chunk_of_another_type_than_the_schema_is_an_error(tmp_path: Path) -> None:
+    """pyarrow would end the process when asked for its statistics."""
+    path = tmp_path / "f"
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int32())}), path)
+    content = path.read_bytes()
+    assert content.count(b"\x1c\x15\x02\x19") == 1  # the metadata of a column chunk of INT32
+    path.write_bytes(content.replace(b"\x1c\x15\x02\x19", b"\x1c\x15\x04\x19"))
+    with pytest.raises(FileReadError, match=r"f, footer: .*INT64"):
+        FORM.layout(DataFileInfo(str(path), 0), Storage(), {})
+
+
+def test_pages_with_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    pq.write_table(pa.table({"a": pa.array([1] * 50, pa.int8())}), path, use_dictionary=False)
+    content = path.read_bytes()
+    footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+    changed = footer.replace(b"\x16\x64", b"\x16\x66")  # 50 -> 51, of the file, the row group and the chunk
+    path.write_bytes(content.replace(footer, changed))
+    assert FORM.layout(DataFileInfo(str(path), 0), Storage(), {})[0].segments[0].rows == 51
+    with pytest.raises(FileReadError, match=r"columns a: .*(50 rows, where the footer says 51|EOF|ends)"):
+        read_all(FORM, path)
+
+
+# -------------------------------------------------------------------------------------- files with a flipped bit
+
+
+def corpus(form: str, folder: Path) -> None:
+    """Small files of each encoding and compression, with the rows that they hold and the bytes that may be changed."""
+    {"parquet": parquet_corpus, "orc": orc_corpus, "ipc": ipc_corpus}[form](folder)
+
+
+def put(folder: Path, name: str, table: pa.Table, write: Callable[[pa.Table, Path], None]) -> Path:
+    write(table, folder / f"{name}.whole")
+    with pa.ipc.new_file(str(folder / f"{name}.expected"), table.schema) as writer:
+        writer.write_table(table)
+    return folder / f"{name}.whole"
+
+
+def parquet_corpus(folder: Path) -> None:
+    def writer(**options: object) -> Callable[[pa.Table, Path], None]:
+        return lambda table, path: pq.write_table(table, path, row_group_size=25, **options)
+
+    plain = {"use_dictionary": False, "compression": "none"}
+    for compression in COMPRESSIONS:
+        put(folder, compression, TABLE, writer(compression=compression))
+    put(folder, "plain", TABLE, writer(**plain))
+    put(folder, "pages-v2", TABLE, writer(compression="zstd", data_page_version="2.0"))
+    put(folder, "index", TABLE, writer(write_page_index=True))
+    encodings = ["DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT", "RLE"]
+    for column, encoding in zip(
+        "isssb", ["DELTA_BINARY_PACKED", *encodings[1:3], "DELTA_BYTE_ARRAY", "RLE"], strict=True
+    ):
+        put(folder, f"{encoding}-{column}", TABLE.select([column]), writer(column_encoding=encoding, **plain))
+    put(folder, "BYTE_STREAM_SPLIT-f", TABLE.select(["f", "d"]), writer(column_encoding="BYTE_STREAM_SPLIT", **plain))
+    put(folder, "int96", TABLE.select(["t"]).cast(pa.schema({"t": pa.timestamp("ns")})), writer(
+        use_deprecated_int96_timestamps=True
+    ))  # fmt: skip
+    for version in ("1.0", "2.0"):
+        path = put(folder, f"checksums-{version}", TABLE, writer(write_page_checksum=True, data_page_version=version))
+        content = path.read_bytes()
+        data = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+        path.with_suffix(".range").write_text(f"4 {data}")
+
+
+def orc_corpus(folder: Path) -> None:
+    table = TABLE.set_column(8, "t", TABLE["t"].cast(pa.timestamp("ns")))
+    for compression in ("uncompressed", "snappy", "zlib", "zstd", "lz4"):
+        path = put(folder, compression, table, lambda t, p, c=compression: orc.write_table(t, p, compression=c))
+        # Stripes are left alone: pyarrow's ORC library is not proof against what may stand there.
+        path.with_suffix(".range").write_text(f"{3 + orc.ORCFile(path).content_length} {path.stat().st_size}")
+
+
+def ipc_corpus(folder: Path) -> None:
+    views = {
+        "sv": pa.array(TABLE["s"].to_pylist(), pa.string_view()),
+        "ree": pa.compute.run_end_encode(pa.array([7] * ROWS)),
+    }
+    table = TABLE.append_column("dict", TABLE["s"].dictionary_encode())
+    for name, array in views.items():
+        table = table.append_column(name, array)
+    for compression in (None, "lz4", "zstd"):
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        for kind in (pa.ipc.new_file, pa.ipc.new_stream):
+
+            def write(table: pa.Table, path: Path, kind=kind, options=options) -> None:
+                with kind(str(path), table.schema, options=options) as writer:
+                    writer.write_table(table, max_chunksize=25)
+
+            put(folder, f"{kind.__name__}-{compression}", table, write)
+
+
+@pytest.mark.parametrize(("form", "flips"), [("parquet", 40), ("orc", 80), ("ipc", 60)])
+def test_a_flipped_bit_gives_rows_or_an_error_and_never_a_crash(tmp_path: Path, form: str, flips: int) -> None:
+    corpus(form, tmp_path)
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.formats.fuzz", form, str(tmp_path), str(flips), "7"]
+    done = subprocess.run(command, cwd=root, env=os.environ, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, f"{done.stderr[-2000:]} at {[p.read_text() for p in tmp_path.glob('*.flip')]}"
+    counts = json.loads(done.stdout)
+    assert len(counts) == len(list(tmp_path.glob("*.whole")))
+    for name, found in counts.items():
+        assert set(found) <= {"right", "error", "other"}, name
+        assert found["error"] > 0, name
+        if name.startswith("checksums"):
+            assert "other" not in found, name

@@ -1,0 +1,68 @@
+"""A store in memory that counts, and what the tests of the cache share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.storage import cache_file, cache_store
+from torch_dataloader_utils.storage.cache import CacheOptions, open_cached
+
+MIB = 1 << 20
+LEAST = 16 * MIB  # the smallest cache
+
+
+def content(size: int, seed: int = 0) -> bytes:
+    return np.random.default_rng(seed).bytes(size)
+
+
+class Remote:
+    """A store in memory that remembers what was asked of it."""
+
+    def __init__(self, **files: bytes) -> None:
+        self.files = files
+        self.requests: list[tuple[str, int, int]] = []
+        self.calls = 0
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self.calls += 1
+        self.requests += [(path, start, stop) for start, stop in ranges]
+        return [self.files[path][start:stop] for start, stop in ranges]
+
+    @property
+    def fetched(self) -> int:
+        """Bytes."""
+        return sum(stop - start for _, start, stop in self.requests)
+
+    def open(self, options: CacheOptions, path: str = "a", version: str = "etag:1") -> cache_file.CachedFile:
+        info = DataFileInfo(path, len(self.files[path]), version=version)
+        return open_cached("memory", info, self.read_ranges, options)
+
+    def read(self, options: CacheOptions, path: str = "a", version: str = "etag:1") -> bytes:
+        with self.open(options, path, version) as file:
+            data: bytes = file.read()
+        return data
+
+
+def forget() -> None:
+    """Be as a process that has just started: know nothing of the folder."""
+    for store in cache_store._STORES.values():
+        store.disconnect()
+    cache_store._STORES.clear()
+
+
+def block_files(options: CacheOptions) -> list[Path]:
+    return sorted(Path(options.folder).glob("??/*.block"))
+
+
+def stored_bytes(options: CacheOptions) -> int:
+    return sum(path.stat().st_size for path in block_files(options))
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,0 +1,175 @@
+"""A file that goes, shrinks or changes after it was planned is an error that names it; never other rows, or fewer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.storage.servers import Store
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.errors import FileChangedError, FileReadError
+from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.sources.files import find_files
+from torch_dataloader_utils.storage import Storage, open_storage
+from torch_dataloader_utils.storage.versions import Facts, check_unchanged, facts_of
+
+FIRST, OTHER = b"first content", b"other content"  # of one length
+
+
+class Place:
+    """A store to write to, and a file in it."""
+
+    def __init__(self, url: str, filesystem: Any, options: dict[str, Any]) -> None:
+        self.filesystem, self.options, self.url = filesystem, options, url
+
+    def write(self, data: bytes) -> None:
+        self.filesystem.pipe(self.url, data)
+
+    def remove(self) -> None:
+        self.filesystem.rm(self.url)
+
+    def opened(self) -> tuple[Storage, DataFileInfo]:
+        """The storage, and the file as a listing of its folder tells of it."""
+        storage, folder = open_storage(self.url.rpartition("/")[0], self.options)
+        [found] = storage.find(folder)
+        return storage, DataFileInfo(found.path, found.size, version=found.version)
+
+
+@pytest.fixture(params=["local", "memory", "moto_s3", "fake_gcs", "azurite", "http_server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    import fsspec
+
+    if request.param == "local":
+        return Place(str(tmp_path / "x"), fsspec.filesystem("file", auto_mkdir=True), {})
+    if request.param == "memory":
+        return Place(f"memory:/{tmp_path}/x", fsspec.filesystem("memory"), {})
+    store: Store = request.getfixturevalue(request.param)
+    name = f"changed{tmp_path}/x"
+    if store.folder is None:
+        return Place(store.url(name), store.filesystem, dict(store.storage_options))
+    (store.folder / name).parent.mkdir(parents=True)
+    served = Place(store.url(name), fsspec.filesystem("file"), {})
+    served.write = lambda data: (store.folder / name).write_bytes(data)  # type: ignore[method-assign]
+    served.remove = lambda: (store.folder / name).unlink()  # type: ignore[method-assign]
+
+    def opened() -> tuple[Storage, DataFileInfo]:
+        storage, path = open_storage(served.url)
+        there = storage.look(path)  # its listings tell no sizes
+        assert there is not None
+        return storage, DataFileInfo(path, there.size, version=there.version)
+
+    served.opened = opened  # type: ignore[method-assign]
+    return served
+
+
+def test_a_file_that_has_not_changed_is_read(place: Place) -> None:
+    place.write(FIRST)
+    storage, file = place.opened()
+    assert file.version
+    for open_file in (storage.open_data, storage.open_footer):
+        with open_file(file) as source:
+            assert source.read() == FIRST
+
+
+@pytest.mark.parametrize("data", [OTHER, FIRST[:-1], FIRST + b"more"])
+def test_a_file_that_was_overwritten_is_not_read(place: Place, data: bytes) -> None:
+    place.write(FIRST)
+    storage, file = place.opened()
+    place.write(data)
+    if storage.local:
+        os.utime(file.path, ns=(0, 10**18))
+    with pytest.raises(FileChangedError, match=r"/x has changed since it was planned: it was .*, and is .*") as caught:
+        storage.open_data(file)
+    assert file.path in str(caught.value)
+    assert isinstance(caught.value, FileReadError)
+
+
+def test_a_file_that_has_gone_is_named(place: Place) -> None:
+    place.write(FIRST)
+    storage, file = place.opened()
+    place.remove()
+    with pytest.raises(FileReadError, match=r"/x has gone since it was planned") as caught:
+        storage.open_data(file)
+    assert file.path in str(caught.value)
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_named(place: Place) -> None:
+    place.write(FIRST * 1000)
+    storage, file = place.opened()
+    with storage.open_data(file) as source:
+        place.write(FIRST)
+        if storage.local:
+            assert source.read_at(100, 5000) == b""  # the decoder notices, and `naming` names
+        else:
+            with pytest.raises(FileReadError, match=r"/x: cannot be read"):
+                source.read_at(100, 5000)
+
+
+def test_a_format_names_a_local_file_that_is_cut_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": range(100_000)}), path, row_group_size=10_000)
+    storage, [found] = find_files(path, ReadOptions())
+    file = DataFileInfo(found.path, found.size, version=found.version)
+    form = format_named("parquet")
+    layout, schema = form.layout(file, storage, {})
+    reader = form.open(file, layout, storage, {}, schema)
+    os.truncate(path, found.size // 2)
+    with pytest.raises(FileReadError, match=f"{path}, row groups 9"):
+        reader.read([9], ["x"])
+
+
+@pytest.mark.parametrize("change", [lambda path: os.truncate(path, 100), lambda path: path.unlink()])
+def test_a_pass_ends_by_the_name_of_the_file(change: Callable[[Path], None], tmp_path: Path) -> None:
+    for number in range(3):
+        pq.write_table(pa.table({"x": [number] * 100}), tmp_path / f"{number}.parquet")
+    loader, _ = StructuredDataset.create_dataloader(tmp_path, batch_size=10)
+    change(tmp_path / "1.parquet")
+    with pytest.raises(FileChangedError, match=r"1\.parquet has (changed|gone) since it was planned"):
+        list(loader)
+
+
+# --------------------------------------------------------------------------------------------------- what clients say
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        ({"ETag": '"abc"', "size": 5}, Facts(5, "abc")),
+        ({b"etag": b'W/"abc"', b"Content-Length": b"5"}, Facts(5, "abc")),
+        ({"etag": "1", "mtime": datetime(2026, 1, 1, tzinfo=UTC)}, Facts(None, "1", 1767225600 * 10**9)),
+        ({"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}, Facts(mtime=1767225600 * 10**9)),
+        ({"updated": "2026-01-01T00:00:00.25Z"}, Facts(mtime=1767225600 * 10**9 + 25 * 10**7)),
+        ({"mtime": datetime(2026, 1, 1)}, Facts(mtime=1767225600 * 10**9)),
+        ({"mtime": 1767225600.000001}, Facts(mtime=1767225600 * 10**9 + 1000)),
+        ({"mtime": "never", "etag": ""}, Facts()),
+    ],
+)
+def test_what_clients_say_is_understood(said: dict[Any, Any], facts: Facts) -> None:
+    assert facts_of(said) == facts
+
+
+def test_only_what_both_sides_know_is_compared() -> None:
+    def differs(version: str, now: Facts, size: int = 0) -> bool:
+        try:
+            check_unchanged(DataFileInfo("x", size, version=version), now)
+        except FileChangedError:
+            return True
+        return False
+
+    assert not differs("etag:1", Facts(5, None, 10**18), 5)
+    assert not differs("", Facts(5, "1", 1), 5)
+    assert not differs("etag:1", Facts(None, "1"), 5)
+    assert differs("etag:1", Facts(5, "2"), 5)
+    assert differs("etag:1", Facts(6, "1"), 5)
+    assert differs("mtime:1000000001", Facts(5, "1", 1000000002))
+    assert not differs("mtime:1000000001", Facts(5, "1", 1000000000))  # a header tells whole seconds
+    assert differs("mtime:1000000001", Facts(5, "1", 2000000000))

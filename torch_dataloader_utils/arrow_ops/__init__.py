@@ -1,0 +1,33 @@
+"""What is done with Arrow's schemas, columns and filters, whatever the format."""
+
+from torch_dataloader_utils.arrow_ops.columns import column_path, conform, constant, project, select_columns, top_level
+from torch_dataloader_utils.arrow_ops.filters import as_expression, filter_columns
+from torch_dataloader_utils.arrow_ops.schemas import (
+    check_schema,
+    guessed_schema,
+    holds,
+    merge_text_types,
+    merge_types,
+    plain_type,
+    resolve_schema,
+    without_views,
+)
+
+__all__ = [
+    "as_expression",
+    "check_schema",
+    "column_path",
+    "conform",
+    "constant",
+    "filter_columns",
+    "guessed_schema",
+    "holds",
+    "merge_text_types",
+    "merge_types",
+    "plain_type",
+    "project",
+    "resolve_schema",
+    "select_columns",
+    "top_level",
+    "without_views",
+]

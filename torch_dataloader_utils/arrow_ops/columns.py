@@ -1,0 +1,105 @@
+"""Columns of a table: as the resolved type, by path, selected."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
+
+
+def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType) -> pa.ChunkedArray:
+    """A file's column as the resolved type; nulls of it where the file has no such column (`rows` of them).
+
+    Raises:
+        SchemaMismatchError: a value does not fit the type (possible only where `schema=` declares a narrower one).
+    """
+    if column is None:
+        return pa.chunked_array([pa.nulls(rows, kind)])
+    if column.type.equals(kind):
+        return column
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise SchemaMismatchError(f"a value of type {column.type} does not fit {kind}: {error}") from error
+
+
+def constant(value: Any, rows: int, kind: pa.DataType) -> pa.ChunkedArray:
+    """`rows` times the same value (None for null), in memory of their own."""
+    return pa.chunked_array([pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)])
+
+
+def column_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
+    """The path to a column: `("a.b",)` for a top-level column of that name, else `("a", "b")` into a struct.
+
+    Raises:
+        ColumnNotFoundError: with the nearest name and a list of all.
+    """
+    if schema.names.count(name) == 1:
+        return (name,)
+    path = _path_in(schema, name)
+    if path is None:
+        raise ColumnNotFoundError(f"no column {name!r}: {columns_there(schema, name)}")
+    return path
+
+
+def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:
+    """The path below `fields` that `name` spells, or None; the first in the order of the fields."""
+    for field in fields:
+        if field.name == name:
+            return (name,)
+        if pt.is_struct(field.type) and name.startswith(f"{field.name}."):
+            rest = _path_in(list(field.type), name[len(field.name) + 1 :])
+            if rest is not None:
+                return (field.name, *rest)
+    return None
+
+
+def columns_there(schema: pa.Schema, name: str) -> str:
+    """What an error says of the columns there are, the nearest name first."""
+    names = [*schema.names, *(path for field in schema for path in _dotted(field) if path != field.name)]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    more = f" and {len(names) - 40} more" if len(names) > 40 else ""
+    return f"{hint}There are {', '.join(names[:40])}{more}."
+
+
+def _dotted(field: pa.Field) -> list[str]:
+    below = list(field.type) if pt.is_struct(field.type) else []
+    return [field.name, *(f"{field.name}.{path}" for child in below for path in _dotted(child))]
+
+
+def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """The selected columns, named as asked and in that order; nested ones as `parent.child`, structs whole.
+
+    Raises:
+        ColumnNotFoundError: with the nearest name and a list of all.
+    """
+    if columns is None:
+        return schema
+    return pa.schema([pa.field(name, type_at(schema, column_path(schema, name))) for name in columns])
+
+
+def type_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
+    """The type of the column at `path`."""
+    kind = schema.field(path[0]).type
+    for name in path[1:]:
+        kind = kind.field(name).type
+    return kind
+
+
+def top_level(schema: pa.Schema, name: str) -> str:
+    """The top-level column that the selected column `name` lies in."""
+    return column_path(schema, name)[0]
+
+
+def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The selected columns of `table`, as `select_columns` names them; a null struct makes nulls of its fields."""
+    paths = [column_path(table.schema, name) for name in columns]
+    arrays = [pc.struct_field(table[path[0]], list(path[1:])) if len(path) > 1 else table[path[0]] for path in paths]
+    return pa.table(arrays, schema=select_columns(table.schema, columns))

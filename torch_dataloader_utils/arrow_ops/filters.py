@@ -1,0 +1,147 @@
+"""Filters as Arrow expressions that fit a schema."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from datetime import date
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from torch_dataloader_utils.arrow_ops.columns import column_path, columns_there, type_at
+from torch_dataloader_utils.arrow_ops.schemas import plain_type
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "==": operator.eq, "!=": operator.ne,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_OPERATORS = (*_COMPARISONS, "in", "not in", "is null", "is not null")
+_EXAMPLE = "a list of tuples such as [('age', '>', 30), ('city', 'in', ['Rome', 'Oslo'])]"
+
+
+def as_expression(filters: Any, schema: pa.Schema) -> pc.Expression | None:
+    """`filters` as an expression that fits `schema`, or None where there is no filter.
+
+    A flat list of `(column, operator, value)` means "and"; a list of such lists means "or" of "and"s. Tuples follow
+    SQL: a null matches nothing but `is null`. ISO strings compare with dates, times and timestamps. A pyarrow
+    expression is taken as it is.
+
+    Raises:
+        ColumnNotFoundError: a column that `schema` has not.
+        OptionError: no filter at all, or a value that cannot be compared with its column.
+    """
+    if filters is None:
+        return None
+    if isinstance(filters, pc.Expression):
+        return _fitting(filters, schema, f"filters={filters}")
+    if not isinstance(filters, (list, tuple)):
+        raise OptionError(
+            f"filters={filters!r}: expected {_EXAMPLE}, or a pyarrow expression. "
+            "Strings and pyiceberg expressions need the iceberg extra."
+        )
+    groups = _groups(filters)
+    return reduce(operator.or_, (reduce(operator.and_, (_predicate(p, schema) for p in g)) for g in groups))
+
+
+def _is_predicate(item: Any) -> bool:
+    return isinstance(item, (list, tuple)) and len(item) in (2, 3) and isinstance(item[0], str)
+
+
+def _groups(filters: Sequence[Any]) -> list[list[Any]]:
+    """The "and" groups, to be joined by "or", of a flat or nested list."""
+    groups = [filters] if all(_is_predicate(item) for item in filters) else list(filters)
+    for group in groups:
+        if not isinstance(group, (list, tuple)) or not group or not all(_is_predicate(item) for item in group):
+            raise OptionError(
+                f"filters={filters!r}: expected {_EXAMPLE}, or a list of such lists to be joined by 'or'."
+            )
+    return [list(group) for group in groups]
+
+
+def _predicate(item: Sequence[Any], schema: pa.Schema) -> pc.Expression:
+    """The expression of one (column, operator, value)."""
+    name, word, value = (*item, None)[:3]
+    given = f"filters: {tuple(item)!r}"
+    path = column_path(schema, name)
+    kind = type_at(schema, path)
+    field = pc.field(*path)
+    if word in ("is null", "is not null"):
+        return field.is_null() if word == "is null" else field.is_valid()
+    if word in ("in", "not in"):
+        return _fitting(_membership(field, plain_type(kind), word, value, given), schema, given)
+    if word not in _COMPARISONS:
+        raise OptionError(f"{given}: expected one of the operators {', '.join(_OPERATORS)}.")
+    if value is None:
+        raise OptionError(f"{given}: nothing compares with null; use 'is null' or 'is not null'.")
+    return _fitting(_COMPARISONS[word](field, _literal(value, plain_type(kind), given)), schema, given)
+
+
+def _membership(field: pc.Expression, kind: pa.DataType, word: str, values: Any, given: str) -> pc.Expression:
+    """`in` and `not in` as SQL has them: nulls are in no list, and a list with a null excludes everything."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise OptionError(f"{given}: expected a list of values after {word!r}.")
+    literals = [_literal(value, kind, given) for value in values if value is not None]
+    same = [literal.as_py() for literal in literals if literal.type == kind]
+    found = field.isin(pa.array(same, kind))
+    found = reduce(operator.or_, (field == literal for literal in literals if literal.type != kind), found)
+    found = field.is_valid() & found
+    if word == "in":
+        return found
+    return pc.scalar(False) if len(literals) < len(list(values)) else field.is_valid() & ~found
+
+
+def _literal(value: Any, kind: pa.DataType, given: str) -> pa.Scalar:
+    """`value` as a scalar of the column's type where it is the same value there, else as a scalar of its own type."""
+    if isinstance(value, (np.number, np.bool_)):
+        value = value.item()
+    try:
+        if isinstance(value, str) and pt.is_temporal(kind):
+            return pa.scalar(value).cast(kind)
+        exact = _exact_scalar(value, kind)
+        return pa.scalar(value) if exact is None else exact
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise OptionError(f"{given}: {value!r} cannot be compared with a column of type {kind}: {error}") from error
+
+
+def _exact_scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """`value` as a scalar of this type, or None if it would change: `pa.scalar(2.5, pa.int64())` is 2."""
+    try:
+        typed = pa.scalar(value, kind)
+        same = not isinstance(value, (int, float, Decimal, date)) or typed.as_py() == value
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return None
+    return typed if same else None
+
+
+def _fitting(expression: pc.Expression, schema: pa.Schema, given: str) -> pc.Expression:
+    """`expression`, once it is known to be a filter over `schema`."""
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
+    except pa.ArrowInvalid as error:  # what binding raises for a field that is not there
+        raise ColumnNotFoundError(f"{given}: {error}. {columns_there(schema, '')}") from error
+    return expression
+
+
+def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:
+    """The top-level columns that `expression` needs, in the order of `schema`.
+
+    There is no interface that tells: a column is needed if the filter fails on a table without it.
+    """
+    return tuple(name for i, name in enumerate(schema.names) if not _works(expression, schema.remove(i)))
+
+
+def _works(expression: pc.Expression, schema: pa.Schema) -> bool:
+    try:
+        schema.empty_table().filter(expression)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,209 @@
+"""One type per column over all files: widening, declared schemas, and what holds what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
+
+Merge = Callable[[pa.DataType, pa.DataType], "pa.DataType | None"]
+
+
+def resolve_schema(files: Iterable[tuple[str, pa.Schema]], merge: Merge) -> pa.Schema:
+    """The columns of all files, in the order of first appearance, each with a type that holds every file's values.
+
+    Ints widen to ints and floats to floats; an int widens to a float only where every value of it is exact there;
+    temporal units become finer; dictionaries become plain where files differ, and views always; a null column takes
+    the other's type; structs gain fields. A column that a file lacks is null there. All columns are nullable.
+
+    Args:
+        files: path and schema of each.
+        merge: from two types to one that holds both, or None where there is none.
+
+    Raises:
+        SchemaMismatchError: naming file, column and both types.
+    """
+    types: dict[str, tuple[pa.DataType, str]] = {}
+    seen: set[pa.Schema] = set()
+    for path, schema in files:
+        schema = schema.remove_metadata()
+        if schema in seen:
+            continue
+        seen.add(schema)
+        _reject_twins(path, schema)
+        for field in schema:
+            kind = without_views(field.type)
+            known, origin = types.get(field.name, (kind, path))
+            merged = merge(known, kind)
+            if merged is None:
+                raise SchemaMismatchError(
+                    f"{path}: column {field.name!r} is {field.type}, but {known} in {origin}, and no type holds both "
+                    "exactly. Give schema= with the type to use, or read these files apart."
+                )
+            types[field.name] = (merged, origin)
+    return pa.schema([pa.field(name, kind) for name, (kind, _) in types.items()])
+
+
+def guessed_schema(files: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """The columns of all files of text, from what samples of them look like; where no value was seen, strings.
+
+    Args:
+        files: path and guessed schema of each.
+    """
+    schema = resolve_schema(files, merge_text_types)
+    return pa.schema([field.with_type(_without_nulls(field.type)) for field in schema])
+
+
+def _without_nulls(kind: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
+    if pt.is_list(kind):
+        return pa.list_(_without_nulls(kind.value_type))
+    return pa.string() if pt.is_null(kind) else kind
+
+
+def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """`declared` without metadata, once every file's columns are known to be castable to it.
+
+    Columns that it leaves out are not read. A value that does not fit is an error when it is met.
+
+    Raises:
+        OptionError: it is no schema.
+        SchemaMismatchError: a file's column cannot be cast: names file, column and both types.
+    """
+    if not isinstance(declared, pa.Schema):
+        raise OptionError(f"schema={declared!r}: expected a pyarrow.Schema.")
+    _reject_twins("schema=", declared)
+    seen: set[pa.Schema] = set()
+    for path, schema in files:
+        if schema in seen:
+            continue
+        seen.add(schema)
+        _reject_twins(path, schema)
+        for field in declared:
+            place = schema.get_field_index(field.name)
+            if place >= 0 and not _castable(schema.field(place).type, field.type):
+                raise SchemaMismatchError(
+                    f"{path}: column {field.name!r} is {schema.field(place).type}, which cannot be cast to "
+                    f"{field.type} as schema= asks."
+                )
+    return pa.schema([pa.field(field.name, without_views(field.type)) for field in declared])
+
+
+def _reject_twins(path: str, schema: pa.Schema) -> None:
+    name, times = next(iter(Counter(schema.names).most_common(1)), ("", 0))
+    if times > 1:
+        raise SchemaMismatchError(f"{path}: more than one column is called {name!r}: names must be unique.")
+
+
+def _castable(old: pa.DataType, new: pa.DataType) -> bool:
+    try:
+        pa.nulls(1, old).cast(new)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
+        return False
+    return True
+
+
+def merge_types(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The narrowest type that holds every value of `a` and of `b` exactly, or None where there is none."""
+    if a.equals(b) or pt.is_null(b):
+        return a
+    if pt.is_null(a):
+        return b
+    a, b = plain_type(a), plain_type(b)
+    try:
+        fields = [pa.schema([pa.field("", a)]), pa.schema([pa.field("", b)])]
+        merged = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return None
+    # pyarrow also merges what loses values, such as int64 with double or uint64 with int64.
+    return merged if holds(merged, a) and holds(merged, b) and _castable(a, merged) and _castable(b, merged) else None
+
+
+def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """A type that the text of all values of `a` and of `b` can be read as: numbers as float64, at worst a string.
+
+    The types are guesses from a sample of a file. Nothing is lost: values are read from the text, never converted.
+    """
+    merged = merge_types(a, b)
+    if merged is not None:
+        return merged
+    if pt.is_struct(a) and pt.is_struct(b):
+        fields = {field.name: field.type for field in a}
+        for field in b:
+            fields[field.name] = merge_text_types(fields.get(field.name, field.type), field.type)
+        return pa.struct(list(fields.items()))
+    if pt.is_list(a) and pt.is_list(b):
+        return pa.list_(merge_text_types(a.value_type, b.value_type))
+    if all(pt.is_integer(kind) or pt.is_floating(kind) for kind in (a, b)):
+        return pa.float64()
+    if all(pt.is_date(kind) or (pt.is_timestamp(kind) and kind.tz is None) for kind in (a, b)):
+        return b if pt.is_timestamp(b) else a
+    return pa.string()
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the same values without a dictionary."""
+    return plain_type(kind.value_type) if pt.is_dictionary(kind) else kind
+
+
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with large strings and binaries for views, which Arrow can neither filter, take nor compare."""
+    if pt.is_string_view(kind):
+        return pa.large_string()
+    if pt.is_binary_view(kind):
+        return pa.large_binary()
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(without_views(field.type)) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(without_views(kind.key_type), without_views(kind.item_type), keys_sorted=kind.keys_sorted)
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(without_views(kind.value_type)))
+    return kind
+
+
+_FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
+    pt.is_floating,
+    pt.is_date,
+    pt.is_time,
+    pt.is_duration,
+    pt.is_decimal,
+    lambda kind: bool(pt.is_string(kind) or pt.is_large_string(kind)),
+    lambda kind: bool(pt.is_binary(kind) or pt.is_large_binary(kind)),
+)
+_FLOAT_DIGITS = {16: 11, 32: 24, 64: 53}
+
+
+def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Whether `wide`, a type that pyarrow would merge `narrow` into, has every value of `narrow` exactly."""
+    if wide.equals(narrow) or pt.is_null(narrow):
+        return True
+    if pt.is_integer(narrow):
+        digits = narrow.bit_width - pt.is_signed_integer(narrow)
+        if pt.is_floating(wide):
+            return bool(digits <= _FLOAT_DIGITS[wide.bit_width])
+        signs = pt.is_signed_integer(wide) or pt.is_unsigned_integer(narrow)
+        return bool(pt.is_integer(wide) and signs and digits <= wide.bit_width - pt.is_signed_integer(wide))
+    if pt.is_timestamp(narrow) and pt.is_timestamp(wide):
+        return bool(wide.tz == narrow.tz)
+    if pt.is_nested(narrow) and pt.is_nested(wide):
+        return _nested_holds(wide, narrow)
+    return any(family(wide) and family(narrow) for family in _FAMILIES)
+
+
+def _nested_holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    if pt.is_struct(narrow) and pt.is_struct(wide):
+        names = {field.name for field in wide}
+        return all(field.name in names and holds(wide.field(field.name).type, field.type) for field in narrow)
+    if pt.is_map(narrow) or pt.is_map(wide):
+        both = pt.is_map(narrow) and pt.is_map(wide)
+        return both and holds(wide.key_type, narrow.key_type) and holds(wide.item_type, narrow.item_type)
+    if pt.is_fixed_size_list(narrow):
+        return False  # of another size, or a list: rows would lose their shape
+    if hasattr(narrow, "value_type") and hasattr(wide, "value_type"):
+        return holds(wide.value_type, narrow.value_type)
+    return False

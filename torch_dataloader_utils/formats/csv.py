@@ -1,0 +1,99 @@
+"""CSV: a segment is a range of bytes; without quoted newlines, every line of it is a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from torch_dataloader_utils.errors import FileReadError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.formats import text
+from torch_dataloader_utils.formats.csv_parser import CsvOptions, CsvParser, Dialect
+from torch_dataloader_utils.formats.text import Head, TextFormat, TextPlan
+from torch_dataloader_utils.formats.text_errors import BadLines, Row, parsed
+from torch_dataloader_utils.storage import printable
+
+
+def plan(path: str, head: Head, given: Mapping[str, Any], range_bytes: int) -> tuple[TextPlan, pa.Schema]:
+    """How the file is read: the names in its first line, and types that the first lines fit."""
+    options = CsvOptions(**given)
+    dialect = Dialect(path, options)
+    first = dialect.first_row(head)
+    if first is None:
+        names = tuple(options.column_names or ())
+        return TextPlan(0, names=names), pa.schema([(name, pa.null()) for name in names])
+    row, stop = first
+    names = _names(path, row, dialect)
+    start = stop if options.header else head.start
+    lines = dialect.first_rows(head, start)
+    schema = _inferred(path, lines, names, dialect, head.text[:start].count(b"\n"))
+    made = TextPlan(
+        size=0 if head.whole and not lines.strip(b"\r\n") else head.size,
+        start=start,
+        step=0 if options.newlines_in_values else range_bytes,
+        tail=text.longest_line(lines),
+        names=names,
+        kind="rows" if options.newlines_in_values else "lines",
+        codec=head.codec,
+        encoding=options.encoding,
+    )
+    return made, schema
+
+
+def parser(path: str, made: TextPlan, given: Mapping[str, Any], schema: pa.Schema) -> tuple[CsvParser, pa.Schema]:
+    """A parser of the file's lines, and those of the columns wanted that it has; its first, if there are none."""
+    names = frozenset(made.names)
+    found = pa.schema([field for field in schema if field.name in names])
+    if not len(found) and names:  # its rows can be counted
+        found = pa.schema([(made.names[0], pa.binary())])
+    return CsvParser(Dialect(path, CsvOptions(**given)), made.names, found), found
+
+
+FORMAT = TextFormat("csv", {option.name: option.default for option in fields(CsvOptions)}, plan, parser)
+
+
+def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
+    """The names of the columns, in order.
+
+    Raises:
+        FileReadError: the first row is not UTF-8.
+        SchemaMismatchError: two columns have one name.
+    """
+    where, options = f"{printable(path)}, line {row.line + 1}", dialect.options
+    try:
+        found = dialect.names(row.text)
+    except UnicodeDecodeError as error:
+        raise FileReadError(
+            f"{where}, byte {error.start}: is not text in UTF-8. Give format_options={{'encoding': ...}}, "
+            "if it is text at all."
+        ) from error
+    names = tuple(found if options.column_names is None else options.column_names)
+    if len(names) != len(found):
+        raise OptionError(f"{where}: has {len(found)} fields, where column_names has {len(names)} names.")
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise SchemaMismatchError(
+            f"{where}: more than one column is called {name!r}: names must be unique. Give "
+            "format_options={'column_names': [...]}, which the first line's names are then replaced by."
+        )
+    return names
+
+
+def _inferred(path: str, lines: bytes, names: tuple[str, ...], dialect: Dialect, before: int) -> pa.Schema:
+    """The columns with the types that pyarrow finds for these lines, once their rows are known to be sound.
+
+    Raises:
+        FileReadError: a row has too many or too few fields, or a quoted newline: names file and line.
+    """
+    content = pa.py_buffer(lines)
+    if not lines.strip(b"\r\n"):
+        return pa.schema([(name, pa.null()) for name in names])
+    plain = CsvParser(dialect, names, pa.schema([(name, pa.binary()) for name in names]))
+    parsed(plain, content, names, BadLines(path, dialect.skip, lambda: before), note=False)
+    found = dialect.inferred(content, names)
+    # What is not UTF-8 is taken for bytes by pyarrow: here it is an error when it is read, unless schema= asks for it.
+    return pa.schema([field.with_type(pa.string()) if pt.is_binary(field.type) else field for field in found])

@@ -1,0 +1,70 @@
+"""JSON: an array of objects, or documents one after another, read as one segment; lines of objects as JSON Lines."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.formats import jsonl
+from torch_dataloader_utils.formats.json_parser import JsonParser, inferred, object_rows
+from torch_dataloader_utils.formats.text import Head, TextFormat, TextPlan
+from torch_dataloader_utils.formats.text_errors import Row, shown
+from torch_dataloader_utils.storage import printable
+
+
+def plan(path: str, head: Head, options: Mapping[str, Any], range_bytes: int) -> tuple[TextPlan, pa.Schema]:
+    """How the file is read: lines, documents or an array, as its head shows, and the fields of its first objects."""
+    start = head.text[head.start :].lstrip()[:1]
+    if not start and head.whole:
+        return TextPlan(0), pa.schema([])
+    if start not in (b"[", b"{"):
+        raise FileReadError(
+            f"{printable(path)}, line 1: is no JSON of objects: the file begins with {shown(head.text[:20])}."
+        )
+    if start == b"{" and _is_lines(head):
+        return jsonl.plan(path, head, options, range_bytes)
+    kind = "array" if start == b"[" else "documents"
+    rows = _first_objects(path, head)
+    schema = inferred(path, JsonParser(kind, pa.schema([])), rows, options)
+    size = 0 if head.whole and not rows else head.size
+    return TextPlan(size, head.start, kind=kind, codec=head.codec), schema
+
+
+FORMAT = TextFormat("json", jsonl.OPTIONS, plan, jsonl.parser)
+
+
+def _is_lines(head: Head) -> bool:
+    """Whether the first line is an object, and all lines of the head look like one."""
+    lines = [stripped for line in head.lines(head.start).split(b"\n") if (stripped := line.strip())]
+    try:
+        first = json.loads(lines[0]) if lines else None
+    except ValueError:
+        return False
+    return isinstance(first, dict) and all(line[:1] == b"{" and line[-1:] == b"}" for line in lines)
+
+
+def _first_objects(path: str, head: Head) -> list[Row]:
+    """The objects that are whole in the head; reads on until there is one."""
+    while True:
+        rows: list[Row] = []
+        try:
+            content = codecs.getincrementaldecoder("utf-8")().decode(head.text[head.start :], head.whole)
+            rows.extend(object_rows(content))  # those before an error too
+        except UnicodeDecodeError as error:
+            line = head.text.count(b"\n", 0, head.start + error.start) + 1
+            raise FileReadError(
+                f"{printable(path)}, line {line}: byte {head.start + error.start} of the text is not text in UTF-8."
+            ) from error
+        except json.JSONDecodeError as error:
+            if head.whole:
+                raise FileReadError(
+                    f"{printable(path)}, line {error.lineno}: is no JSON: {error.msg} at character {error.colno}."
+                ) from error
+        if rows or head.whole:
+            return rows
+        head.grow()

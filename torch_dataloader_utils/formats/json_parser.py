@@ -1,0 +1,306 @@
+"""JSON objects to columns, by pyarrow's reader: a line each, several documents, or the elements of one array."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pajson
+import pyarrow.types as pt
+
+from torch_dataloader_utils.arrow_ops import merge_text_types
+from torch_dataloader_utils.formats.text_errors import BadLines, BadText, Fault, Row, misfit, shown
+
+_MOST_BYTES = 2**31 - 2**10  # of text that pyarrow parses as one block
+_SPACE = re.compile(r"[ \t\r\n]*")
+_OBJECT = re.compile(rb"[ \t\r\n]*\{")
+_LOOK = 2**10  # bytes
+_DECODER = json.JSONDecoder()
+
+
+class JsonParser:
+    """Parses objects; a `Parser`. Fields that are not asked for are ignored, those that are missing are null.
+
+    Args:
+        kind: how the objects follow one another: "lines", "documents" or "array".
+        schema: the columns that may be asked for, with the types wanted.
+    """
+
+    def __init__(self, kind: str, schema: pa.Schema) -> None:
+        self._kind = kind
+        self._wanted = {field.name: field.type for field in schema}
+
+    def parse(self, text: pa.Buffer, columns: Sequence[str]) -> tuple[pa.Table, list[int]]:
+        """The objects of the text as rows."""
+        if text.size > _MOST_BYTES:
+            raise NotImplementedError(f"{text.size} bytes of JSON in one piece: at most 2 GiB. Write JSON Lines.")
+        if self._kind == "array":
+            return self._array(text, columns), []
+        table = self._objects(text, columns)
+        if self._kind == "lines" and table.num_rows < _line_count(text, table.num_rows):
+            raise ValueError("an object goes over several lines")
+        return table, []
+
+    def parse_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
+        """The rows; any bad one is an error."""
+        table = self._objects(pa.py_buffer(b"\n".join(row.text for row in rows)), columns)
+        if table.num_rows != len(rows):
+            raise ValueError(f"{table.num_rows} objects in {len(rows)} rows")
+        return table
+
+    def rows(self, text: bytes) -> list[Row]:
+        """The text of each object."""
+        if self._kind == "lines":
+            return _lines(text)
+        try:
+            return list(object_rows(text.decode()))
+        except UnicodeDecodeError as error:
+            raise BadText(text.count(b"\n", 0, error.start), f"byte {error.start} is not text in UTF-8.") from error
+        except json.JSONDecodeError as error:
+            raise BadText(
+                error.lineno - 1, f"is no JSON: {error.msg} at character {error.colno} of the line."
+            ) from error
+
+    def fault(self, row: bytes, columns: Sequence[str]) -> Fault | None:
+        """Why a row cannot be read: no JSON, no object, or a value that does not fit."""
+        try:
+            value = json.loads(row.decode())
+        except UnicodeDecodeError as error:
+            return Fault(f"byte {error.start + 1} of it is not text in UTF-8: {shown(row)}.")
+        except json.JSONDecodeError as error:
+            advice = " If objects go over several lines, give format='json'." if self._kind == "lines" else ""
+            return Fault(f"is no JSON: {error.msg} at character {error.pos + 1}: {shown(row)}.{advice}")
+        if not isinstance(value, dict | None):
+            return Fault(f"expected an object, found {shown(row)}.")
+        faults = (self._misfit(row, name, (value or {}).get(name)) for name in columns)
+        return next((fault for fault in faults if fault is not None), None)
+
+    def _misfit(self, row: bytes, name: str, value: Any) -> Fault | None:
+        try:
+            self.parse_rows([Row(0, row)], [name])
+        except ValueError:
+            return misfit(name, json.dumps(value, ensure_ascii=False), self._wanted[name])
+        return None
+
+    def _array(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
+        """The elements of one array, which pyarrow takes only as a value within an object."""
+        try:
+            return self._whole_array(text, columns)
+        except pa.ArrowInvalid:
+            if not self._strings(columns):
+                raise
+            return self.parse_rows(self.rows(text.to_pybytes()), columns)
+
+    def _whole_array(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
+        fields = pa.struct([(name, _read_as(self._wanted[name])) for name in columns])
+        whole = pa.py_buffer(b"".join([b'{"":', text, b"}"]))
+        found = _read(whole, pa.schema([("", pa.list_(fields))]))
+        if found.num_rows != 1 or found.column(0).null_count:
+            raise ValueError("expected one array")
+        rows = found.column(0).combine_chunks().flatten()
+        arrays = rows.flatten()  # an element that is null makes a row of nulls
+        return self._conformed(pa.table(arrays, names=list(columns)), columns)
+
+    def _objects(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
+        """Lines or documents."""
+        try:
+            return self._plain(text, columns)
+        except pa.ArrowInvalid:
+            strings = self._strings(columns)
+            if not strings:
+                raise
+        # pyarrow takes nothing but strings as strings: these columns are read by Python, the others must be sound.
+        table = self._plain(text, others) if (others := [name for name in columns if name not in strings]) else None
+        content = text.to_pybytes()
+        rows = [
+            _loads(row.text) for row in (_lines(content) if self._kind == "lines" else object_rows(content.decode()))
+        ]
+        if table is not None and table.num_rows != len(rows):
+            raise ValueError("objects are not separate")
+        arrays = {name: pa.array([_as_text(row.get(name)) for row in rows], self._wanted[name]) for name in strings}
+        return pa.table({name: arrays[name] if name in arrays else table[name] for name in columns})  # type: ignore[index]
+
+    def _strings(self, columns: Sequence[str]) -> list[str]:
+        kinds = (pa.string(), pa.large_string())
+        return [name for name in columns if self._wanted[name] in kinds]
+
+    def _plain(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
+        schema = pa.schema([(name, _read_as(self._wanted[name])) for name in columns])
+        return self._conformed(_read(text, schema), columns)
+
+    def _conformed(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """The columns as the types wanted; pyarrow does not check that strings are UTF-8."""
+        for column in table.columns:
+            if not pt.is_primitive(column.type):
+                column.validate(full=True)
+        wanted = pa.schema([(name, self._wanted[name]) for name in columns])
+        if table.schema.equals(wanted):
+            return table
+        return pa.table([_cast(table[field.name], field.type) for field in wanted], schema=wanted)
+
+
+def inferred(path: str, parser: JsonParser, rows: Sequence[Row], options: Mapping[str, Any]) -> pa.Schema:
+    """The fields of the first rows, with types that their values fit.
+
+    Raises:
+        FileReadError: a row cannot be read (unless bad lines are left out): names file and line.
+    """
+    bad: list[int] = []
+    schema = _inferred(rows, bad) if rows else pa.schema([])
+    if bad and options["on_bad_lines"] == "error":
+        row = rows[bad[0]]
+        fault = parser.fault(row.text, []) or Fault(f"cannot be read: {shown(row.text)}.")
+        BadLines(path, False, lambda: 0).fail(row.line, fault, None)
+    return schema
+
+
+def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
+    """The fields of these rows, with the types that pyarrow finds; where it finds none, with one for all values.
+
+    The numbers of rows that cannot be read go into `bad`, counted from `first`.
+    """
+    text = pa.py_buffer(b"\n".join(row.text for row in rows))
+    try:
+        table = _read(text, None)
+        if table.num_rows == len(rows):
+            return table.schema
+    except pa.ArrowInvalid:
+        pass
+    if len(rows) > 1:
+        half = len(rows) // 2
+        return _merged(_inferred(rows[:half], bad, first), _inferred(rows[half:], bad, first + half))
+    try:
+        found = _loads(rows[0].text)
+    except ValueError:
+        bad.append(first)
+        return pa.schema([])
+    if len(found) > 1:
+        fields = [Row(0, json.dumps({name: value}).encode()) for name, value in found.items()]
+        return _merged(*(_inferred([field], bad, first) for field in fields))
+    return pa.schema([(name, pa.string()) for name in found])  # such as a list of values of different kinds
+
+
+def _merged(*parts: pa.Schema) -> pa.Schema:
+    """The fields of all parts, with types that hold those of each."""
+    types: dict[str, pa.DataType] = {}
+    for field in (field for part in parts for field in part):
+        types[field.name] = merge_text_types(types.get(field.name, field.type), field.type)
+    return pa.schema(list(types.items()))
+
+
+def _lines(text: bytes) -> list[Row]:
+    return [Row(number, line) for number, line in enumerate(text.split(b"\n")) if line.strip()]
+
+
+def object_rows(text: str) -> Iterator[Row]:
+    """The elements of an array, or else documents, as rows.
+
+    Raises:
+        json.JSONDecodeError: the text is no JSON, or ends too soon.
+    """
+    line = last = 0
+    for begin, end in _elements(text):
+        line, last = line + text.count("\n", last, begin), begin
+        yield Row(line, text[begin:end].encode())
+
+
+def _elements(text: str) -> Iterator[tuple[int, int]]:
+    """Where each element of an array, or else each document, begins and ends, in characters."""
+    at = _space(text, 0)
+    array = text[at : at + 1] == "["
+    at = _space(text, at + array)
+    if array and text[at : at + 1] == "]":
+        return _expect_end(text, at + 1)
+    while array or at < len(text):
+        _, end = _DECODER.raw_decode(text, at)
+        yield at, end
+        at = _space(text, end)
+        if array and text[at : at + 1] == "]":
+            return _expect_end(text, at + 1)
+        if array and text[at : at + 1] != ",":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+        at = _space(text, at + array)
+    return None
+
+
+class _Literal(float):
+    """A number as it was written."""
+
+    def __new__(cls, text: str) -> _Literal:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+
+def _loads(row: bytes) -> dict[str, Any]:
+    found = json.loads(row.decode(), parse_float=_Literal)
+    if not isinstance(found, dict | None):
+        raise ValueError("expected an object")
+    return found or {}
+
+
+def _as_text(value: Any) -> str | None:
+    """A value as a string: numbers as they are written, objects and lists as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    return value.text if isinstance(value, _Literal) else json.dumps(value, ensure_ascii=False)
+
+
+def _space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _expect_end(text: str, at: int) -> None:
+    if (end := _space(text, at)) < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+
+
+def _line_count(text: pa.Buffer, rows: int) -> int:
+    """Lines that are not blank; blank ones are looked for only where there are more lines than `rows`."""
+    found = np.frombuffer(text, np.uint8)
+    count = int(np.count_nonzero(found == 10)) + int(found[-1] != 10)
+    return count if count <= rows else sum(1 for line in text.to_pybytes().split(b"\n") if line.strip())
+
+
+def _read(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
+    """The objects of the text, as one block in the calling thread; with the types of `schema`, or those found."""
+    if not _OBJECT.match(text.slice(0, min(text.size, _LOOK)).to_pybytes()):
+        # A null that comes before any object crashes pyarrow.
+        return _read(pa.py_buffer(b"".join([b"{}\n", text])), schema).slice(1)
+    return pajson.read_json(
+        pa.BufferReader(text),
+        read_options=pajson.ReadOptions(use_threads=False, block_size=text.size + 1),
+        parse_options=pajson.ParseOptions(
+            explicit_schema=schema,
+            newlines_in_values=True,
+            unexpected_field_behavior="infer" if schema is None else "ignore",
+        ),
+    )
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """The type that pyarrow's reader of JSON knows, from which values are cast to `kind`."""
+    if pt.is_dictionary(kind):
+        return _read_as(kind.value_type)
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_read_as(field.type)) for field in kind])
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_read_as(kind.value_type)))
+    if pt.is_float16(kind):
+        return pa.float32()
+    if pt.is_date(kind):
+        return pa.string()
+    return pa.int64() if pt.is_duration(kind) else kind
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pt.is_dictionary(kind):
+        column = _cast(column, kind.value_type).dictionary_encode()
+    return column if column.type.equals(kind) else column.cast(kind)

@@ -1,0 +1,101 @@
+"""Reads the footer of a Parquet file, and refuses those that would take the process down.
+
+pyarrow ends the process when it is asked for a column chunk whose metadata are broken or encrypted (the library throws
+where pyarrow does not catch). Opening the column to read it makes the same checks where errors are caught.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+
+# One read that holds the footer of most files.
+_GUESS = 1 << 16
+
+# A footer that is not encrypted itself, of a file that has encrypted columns, is followed by a signature.
+_SIGNATURE = 28
+_NO_KEYS = "its {} encrypted, and keys cannot be given here: write a decrypted copy with a tool that has them."
+
+
+def footer_file(metadata: pq.FileMetaData) -> pa.Buffer:
+    """A Parquet file that has a footer and nothing else: it is read as the real file's would be."""
+    sink = pa.BufferOutputStream()
+    metadata.write_metadata_file(sink)
+    return sink.getvalue()
+
+
+def opened_footer(source: pa.NativeFile) -> pq.ParquetFile:
+    """The Parquet file, of its footer alone, that ends this open file; two reads at most.
+
+    Raises:
+        ValueError: it is encrypted, or no Parquet file.
+        OSError: a footer that contradicts itself.
+    """
+    tail, length = _tail(source)
+    opened = pq.ParquetFile(pa.BufferReader(_MAGIC + tail), pre_buffer=False)
+    if opened.metadata.serialized_size + _SIGNATURE == length:
+        raise ValueError(_NO_KEYS.format("columns are"))
+    _probe(opened.metadata)
+    return opened
+
+
+def _tail(source: pa.NativeFile) -> tuple[bytes, int]:
+    """The footer, its length and the magic bytes after it; and its length in bytes."""
+    size = source.size()
+    start = max(size - _GUESS, 0)
+    tail = source.read_at(size - start, start)
+    if tail[-4:] == _ENCRYPTED:
+        raise ValueError(_NO_KEYS.format("footer is"))
+    if len(tail) < 12 or tail[-4:] != _MAGIC:
+        raise ValueError(f"its {size} bytes do not end like a Parquet file: it is cut, or of another format.")
+    length = int.from_bytes(tail[-8:-4], "little")
+    if length + 12 > size:
+        raise ValueError(f"its footer of {length} bytes does not fit into its {size} bytes.")
+    if length + 8 > len(tail):
+        tail = source.read_at(length + 8, size - length - 8)
+    return tail[-length - 8 :], length
+
+
+def _probe(metadata: pq.FileMetaData) -> None:
+    """Let pyarrow open each column chunk, up to the first byte of its data."""
+    file = pq.ParquetFile(pa.PythonFile(_NoData(), "r"), metadata=metadata, buffer_size=1, pre_buffer=False)
+    kinds = [metadata.schema.column(leaf).physical_type for leaf in range(metadata.num_columns)]
+    for number in range(metadata.num_row_groups):
+        with suppress(_ReachedData):  # all column chunks are opened before the first is read
+            file.read_row_group(number, use_threads=False)
+        group = metadata.row_group(number)
+        for leaf, kind in enumerate(kinds):
+            found = group.column(leaf).physical_type
+            if found != kind:
+                raise ValueError(f"row group {number} has {found} in leaf column {leaf}, where the schema has {kind}.")
+
+
+class _ReachedData(Exception):
+    """Data would be read next."""
+
+
+class _NoData:
+    """A file as Python's are, so large that all offsets lie in it, of which nothing can be read."""
+
+    closed = False
+    _size = 1 << 62
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """The new position."""
+        self._at = offset + (self._size if whence == 2 else 0)
+        return self._at
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def read(self, size: int) -> bytes:
+        """Nothing."""
+        raise _ReachedData

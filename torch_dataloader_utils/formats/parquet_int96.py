@@ -1,0 +1,51 @@
+"""INT96 timestamps: pyarrow wraps those that do not fit into 64 bits of nanoseconds around to other times, silently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+# Such columns are read once more in this unit, in which every INT96 fits that a calendar has.
+COARSE = "ms"
+_MOST = (2**63 - 1) // 10**6
+
+
+def int96_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str]:
+    """The top-level columns of the file that have INT96 values in them."""
+    leaves = (metadata.schema.column(leaf) for leaf in range(metadata.num_columns))
+    paths = [f"{leaf.path}." for leaf in leaves if leaf.physical_type == "INT96"]
+    return frozenset(name for name in schema.names if any(path.startswith(f"{name}.") for path in paths))
+
+
+def check_coarse(name: str, column: pa.ChunkedArray) -> None:
+    """Refuse a column of times in milliseconds of which one does not fit into nanoseconds.
+
+    Raises:
+        ValueError: names the column, and says what to do.
+    """
+    for leaf in (leaf for chunk in column.chunks for leaf in _timestamps(chunk)):
+        bounds = pc.min_max(leaf.cast(pa.int64())).as_py()
+        if bounds["min"] is not None and (bounds["min"] <= -_MOST or bounds["max"] >= _MOST):
+            raise ValueError(
+                f"column {name} has INT96 timestamps outside the years 1677 to 2262, which pyarrow, at nanoseconds, "
+                "cannot hold. Leave it out with columns=, or rewrite the file with microseconds."
+            )
+
+
+def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
+    """The timestamps in a column or its children."""
+    kind = array.type
+    if pt.is_timestamp(kind):
+        yield array
+    elif pt.is_struct(kind):
+        for field in array.flatten():
+            yield from _timestamps(field)
+    elif pt.is_map(kind):
+        yield from _timestamps(array.keys)
+        yield from _timestamps(array.items)
+    elif pt.is_nested(kind):
+        yield from _timestamps(array.flatten())

@@ -1,0 +1,50 @@
+"""How many bytes decoded values take: what splits are sized by, before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+# The least decoded bytes of a value whose type has no fixed width: an offset and some content.
+LEAST_WIDTH = 16
+
+
+def fixed_width(kind: pa.DataType) -> int | None:
+    """Decoded bytes of a value (a bool takes one), or None where they differ from value to value."""
+    kind = storage_type(kind)
+    if pt.is_fixed_size_list(kind):
+        inner = fixed_width(kind.value_type)
+        return None if inner is None else inner * kind.list_size
+    if pt.is_null(kind):
+        return 0
+    return (
+        (kind.bit_width + 7) // 8
+        if pt.is_primitive(kind) or pt.is_fixed_size_binary(kind) or pt.is_decimal(kind)
+        else None
+    )
+
+
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values of an extension type are stored as; any other type as it is."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
+    """A function (rows, bytes stored) -> estimated decoded bytes of all columns, where the stored ones are of all too.
+
+    Fixed-width columns take rows x width; of each other column, its equal share of the stored bytes, or 16 a row.
+    """
+    widths = [width for field in schema for width in _widths(field.type)]
+    loose, every = widths.count(None), max(len(widths), 1)
+    fixed = sum(width for width in widths if width is not None)
+    return lambda rows, stored: rows * fixed + max(stored * loose // every, rows * LEAST_WIDTH * loose)
+
+
+def _widths(kind: pa.DataType) -> list[int | None]:
+    """The fixed widths of a column, or of the fields of a struct."""
+    kind = storage_type(kind)
+    if pt.is_struct(kind):
+        return [width for field in kind for width in _widths(field.type)]
+    return [fixed_width(kind)]

@@ -1,0 +1,231 @@
+"""Lines that cannot be read: found by parsing halves of the text again, then named or left out.
+
+The decoders' own messages know neither the file nor the line, and are never looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, SchemaMismatchError
+from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
+from torch_dataloader_utils.storage import printable
+
+_LOG = logging.getLogger(__name__)
+_SHOWN = 80  # characters of a value in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the text, unparsed.
+
+    Attributes:
+        line: how many lines come before it in the piece of text that it was found in.
+        text: the row, without the newline that ends it.
+    """
+
+    line: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a row cannot be read.
+
+    Attributes:
+        message: the fault, and what to do.
+        column: where it is, if in a value.
+        kind: the error to raise.
+        fatal: whether it cannot be left out, as nothing tells where the next row begins.
+    """
+
+    message: str
+    column: str | None = None
+    kind: type[DataLoaderUtilsError] = FileReadError
+    fatal: bool = False
+
+
+class Parser(Protocol):
+    """How a text format turns text into rows. Used by one thread at a time."""
+
+    def parse(self, text: pa.Buffer, columns: Sequence[str]) -> tuple[pa.Table, list[int]]:
+        """The rows, with exactly the types wanted, and the numbers of rows that were left out (none but bad ones).
+
+        Raises:
+            ValueError: a row cannot be read (pyarrow's errors are of this class).
+        """
+        ...
+
+    def parse_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
+        """The same of rows that were found by `rows`; bad ones are errors.
+
+        Raises:
+            ValueError: a row cannot be read.
+        """
+        ...
+
+    def rows(self, text: bytes) -> list[Row]:
+        """The rows of the text, those left out by `parse` included; blank lines are none.
+
+        Raises:
+            BadText: it is not known where rows begin.
+        """
+        ...
+
+    def fault(self, row: bytes, columns: Sequence[str]) -> Fault | None:
+        """Why a row cannot be read, or None if it can."""
+        ...
+
+
+class BadText(ValueError):
+    """Text in which rows cannot be told from each other; `line` lines come before the fault."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+# Files of which a warning has told that lines are left out, in this process.
+_WARNED: set[str] = set()
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class BadLines:
+    """What is done about bad lines.
+
+    Attributes:
+        path: of the file.
+        skip: whether they are left out, or else an error.
+        lines_before: counts the lines of the file that come before the piece of text in question; None where that
+            would mean to read very much.
+        offset: the first byte of that piece.
+    """
+
+    path: str
+    skip: bool
+    lines_before: Callable[[], int | None]
+    offset: int = 0
+
+    def note(self, bad: Sequence[int], rows: Callable[[], Sequence[Row]]) -> None:
+        """Count the rows with these numbers as left out; the first time in a file, a warning tells of them."""
+        COUNTS.add(SKIPPED_LINES, len(bad))
+        with _LOCK:
+            told = self.path in _WARNED
+            _WARNED.add(self.path)
+        if not told:
+            _LOG.warning(
+                "%s: on_bad_lines='skip' left out %d bad lines, the first met is %s; further ones are only counted.",
+                printable(self.path),
+                len(bad),
+                self._place(rows()[min(bad)].line),
+            )
+
+    def _place(self, line: int) -> str:
+        """A line of the piece of text, counted from 0, as a line of the file, counted from 1."""
+        before = self.lines_before()
+        return f"line {line + 1} after byte {self.offset}" if before is None else f"line {before + line + 1}"
+
+    def fail(self, line: int, fault: Fault, cause: BaseException | None) -> NoReturn:
+        """Raise an error that names file and line.
+
+        Raises:
+            SchemaMismatchError: a value does not fit the type of its column.
+            FileReadError: else.
+        """
+        column = "" if fault.column is None else f", column {fault.column!r}"
+        raise fault.kind(f"{printable(self.path)}, {self._place(line)}{column}: {fault.message}") from cause
+
+
+def parsed(
+    parser: Parser, text: pa.Buffer, columns: Sequence[str], bad_lines: BadLines, note: bool = True
+) -> list[pa.Table]:
+    """The rows of a piece of text, in order, but for bad ones that may be left out (and are noted, if `note`).
+
+    Raises:
+        SchemaMismatchError: a value does not fit the type of its column.
+        FileReadError: a row is bad in another way. Both name file and line.
+    """
+    try:
+        table, bad = parser.parse(text, columns)
+        tables = [table]
+    except ValueError as error:  # pa.ArrowInvalid is one
+        tables, bad = _salvaged(parser, text, columns, bad_lines, error)
+    if bad and note:
+        bad_lines.note(bad, lambda: parser.rows(text.to_pybytes()))
+    return tables
+
+
+def _salvaged(
+    parser: Parser, text: pa.Buffer, columns: Sequence[str], bad_lines: BadLines, error: ValueError
+) -> tuple[list[pa.Table], list[int]]:
+    """The good rows of a text that could not be parsed, and the numbers of the bad ones."""
+    try:
+        rows = parser.rows(text.to_pybytes())
+    except BadText as found:
+        bad_lines.fail(found.line, Fault(str(found)), error)
+    bad: list[int] = []
+    tables = _good(parser, rows, columns, 0, bad) if bad_lines.skip else []
+    for number in bad if bad_lines.skip or not rows else [_first_bad(parser, rows, columns)]:
+        fault = parser.fault(rows[number].text, columns)
+        if fault is not None and (fault.fatal or not bad_lines.skip):
+            bad_lines.fail(rows[number].line, fault, error)
+    if not bad:
+        raise error  # of no row: the caller names the file
+    return tables, bad
+
+
+def _first_bad(parser: Parser, rows: Sequence[Row], columns: Sequence[str]) -> int:
+    """The number of the first row that cannot be parsed, given that there is one."""
+    first, last = 0, len(rows)
+    while last - first > 1:
+        middle = (first + last) // 2
+        try:
+            parser.parse_rows(rows[first:middle], columns)
+            first = middle
+        except ValueError:
+            last = middle
+    return first
+
+
+def _good(parser: Parser, rows: Sequence[Row], columns: Sequence[str], first: int, bad: list[int]) -> list[pa.Table]:
+    """The rows that can be parsed; the numbers of the others go into `bad`, counted from `first`."""
+    try:
+        return [parser.parse_rows(rows, columns)]
+    except ValueError:
+        if len(rows) <= 1:
+            bad.append(first)
+            return []
+    half = len(rows) // 2
+    return [
+        *_good(parser, rows[:half], columns, first, bad),
+        *_good(parser, rows[half:], columns, first + half, bad),
+    ]
+
+
+def shown(value: bytes | str) -> str:
+    """A value as messages show it."""
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+
+
+def misfit(column: str, value: bytes | str, kind: pa.DataType) -> Fault:
+    """The fault of a value that does not fit its column's type."""
+    if isinstance(value, bytes) and not _is_utf8(value):
+        return Fault(f"{shown(value)} is not text in UTF-8. Give format_options={{'encoding': ...}}.", column)
+    remedy = "Give schema= with a type that all values fit, or format_options={'on_bad_lines': 'skip'}"
+    return Fault(f"{shown(value)} cannot be read as {kind}. {remedy}.", column, SchemaMismatchError)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

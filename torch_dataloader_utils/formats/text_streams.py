@@ -1,0 +1,138 @@
+"""Compressed text in segments: one stream that the threads of a process share, cut where the compressed file is.
+
+How much text a compressed file holds is not known before it is read, but how many bytes it has is. Segment k of it is
+the text that has come out of the decompressor while it was fed the compressed bytes `[k * step, (k + 1) * step)`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+# Text is taken from the decompressor in pieces of this many bytes, which belong to one segment each.
+_PIECE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Whole lines.
+
+    Attributes:
+        text: UTF-8.
+        offset: of its first byte in the file's text.
+    """
+
+    text: bytes
+    offset: int
+
+
+class SharedStream:
+    """The lines of one file by segments; decompressed once while its readers ask for them about in order.
+
+    Args:
+        open_source: opens the file.
+        decoded: from the open file to the stream of its text.
+        start: bytes of the text before the first row.
+        step: compressed bytes of a segment.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], pa.NativeFile],
+        decoded: Callable[[pa.NativeFile], pa.NativeFile],
+        start: int,
+        step: int,
+    ) -> None:
+        self._open_source, self._decoded, self._start, self._step = open_source, decoded, start, step
+        self._lock = threading.Lock()
+        self._source: pa.NativeFile | None = None
+        self._readers = 0
+        self._waiting: OrderedDict[int, Segment] = OrderedDict()
+
+    def segment(self, number: int) -> Segment:
+        """The lines that start in the segment `number`."""
+        with self._lock:
+            if number in self._waiting:
+                return self._waiting.pop(number)
+            if self._source is None or number < self._next:
+                self._restart()
+            while True:
+                found, at = self._take(), self._next - 1
+                if at == number:
+                    return found
+                # Another reader will ask for it, if it is among the last few.
+                self._waiting[at] = found
+                while len(self._waiting) >= max(self._readers, 1):
+                    self._waiting.popitem(last=False)
+
+    def join(self) -> None:
+        """One more reader."""
+        with self._lock:
+            self._readers += 1
+
+    def leave(self) -> None:
+        """One reader less; the last one closes the file."""
+        with self._lock:
+            self._readers -= 1
+            if self._readers == 0:
+                self._close()
+
+    def _close(self) -> None:
+        self._waiting.clear()
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def _restart(self) -> None:
+        self._close()
+        self._source = self._open_source()
+        self._stream = self._decoded(self._source)
+        self._stream.read(self._start)
+        self._next, self._offset = 0, self._start
+        self._piece, self._place = b"", 0
+        self._pull()
+
+    def _pull(self) -> None:
+        """The next piece, and the segment that it belongs to."""
+        assert self._source is not None
+        # A stream closes the file that it has read to its end.
+        self._piece = self._stream.read(_PIECE_BYTES)
+        if self._piece:
+            fed = self._step * (self._place + 1) if self._source.closed else self._source.tell()
+            self._place = max(self._place, (fed - 1) // self._step)
+
+    def _take(self) -> Segment:
+        """The lines that start in the next segment; the end of the last of them may lie in later ones."""
+        parts: list[bytes] = []
+        while self._piece and self._place == self._next:
+            parts.append(self._piece)
+            self._pull()
+        while parts and self._piece and not parts[-1].endswith(b"\n"):
+            end = self._piece.find(b"\n") + 1
+            parts.append(self._piece[: end or None])
+            self._piece = self._piece[end:] if end else b""
+            if not self._piece:
+                self._pull()
+        found = Segment(b"".join(parts), self._offset)
+        self._offset += len(found.text)
+        self._next += 1
+        return found
+
+
+_OPEN: weakref.WeakValueDictionary[object, SharedStream] = weakref.WeakValueDictionary()
+_OPEN_LOCK = threading.Lock()
+
+
+def shared(key: object, make: Callable[[], SharedStream]) -> SharedStream:
+    """This process's stream of that key, joined; made where nobody holds one."""
+    with _OPEN_LOCK:
+        stream = _OPEN.get(key)
+        if stream is None:
+            stream = _OPEN[key] = make()
+    stream.join()
+    return stream

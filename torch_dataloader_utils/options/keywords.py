@@ -1,0 +1,229 @@
+"""The keywords of `create_dataloader` together: their names and types, and from keywords to checked groups."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime
+from typing import Any, TypedDict
+
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.options.groups import (
+    BatchOptions,
+    ConvertOptions,
+    NullPolicy,
+    ReadOptions,
+    ShardOptions,
+    ShuffleOptions,
+    SplitOptions,
+    TableOptions,
+    WorkerOptions,
+)
+
+
+class LoaderOptions(TypedDict, total=False):
+    """The keywords of `create_dataloader`, for editors and type checkers; a test holds them and the groups together."""
+
+    format: str | None
+    columns: Sequence[str] | None
+    filters: Any
+    partitioning: str | None
+    schema: Any
+    storage_options: Mapping[str, Any] | None
+    filesystem: Any
+    manifest: str | os.PathLike[str] | None
+    cache_dir: str | os.PathLike[str] | None
+    cache_bytes: int | str
+    format_options: Mapping[str, Any] | None
+    transform: Callable[..., Any] | None
+    transform_rows: str
+    transform_schema: Any
+    split_bytes: int | str
+    split_rows: int | None
+    split_strategy: Any
+    num_ranks: int | None
+    rank: int | None
+    process_group: Any
+    sharding: str | Callable[..., Any]
+    stick_to_shard: bool
+    full_rotation: bool
+    shard_batches: bool
+    split_batches: bool
+    total_shards: int | None
+    even: str
+    count_rows: bool
+    steps_per_epoch: int | None
+    sync_every: int
+    shuffle: bool
+    shuffle_seed: int
+    batch_size: int
+    last_batch: str
+    valid_key: str
+    output_format: str
+    collate_fn: Callable[[Any], Any] | None
+    stack: Mapping[str, Sequence[str]] | None
+    dtypes: Mapping[str, Any] | None
+    fill_values: Mapping[str, Any] | None
+    nulls: NullPolicy
+    strings: NullPolicy
+    vocabulary: Mapping[str, Sequence[Any]] | None
+    lists: str
+    decimals: str
+    strict_types: bool
+    num_workers: int | None
+    worker_mode: str
+    prefetch_bytes: int | str
+    pin_memory: bool
+    persistent_workers: bool
+    multiprocessing_context: Any
+    timeout: float
+    show_progress: bool
+    progress_interval_sec: float
+
+
+class TableLoaderOptions(LoaderOptions, total=False):
+    """The keywords of `IcebergDataset.create_dataloader`, likewise."""
+
+    catalog_config: Mapping[str, Any] | None
+    snapshot_id: int | None
+    ref: str | None
+    as_of: datetime | str | int | None
+    start_snapshot_id: int | None
+    end_snapshot_id: int | None
+    scan_filter: Any
+    metadata_columns: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options of one loader, grouped."""
+
+    read: ReadOptions
+    split: SplitOptions
+    shard: ShardOptions
+    shuffle: ShuffleOptions
+    batch: BatchOptions
+    convert: ConvertOptions
+    worker: WorkerOptions
+
+
+_GROUPS: dict[str, type] = {
+    "read": ReadOptions,
+    "split": SplitOptions,
+    "shard": ShardOptions,
+    "shuffle": ShuffleOptions,
+    "batch": BatchOptions,
+    "convert": ConvertOptions,
+    "worker": WorkerOptions,
+}
+
+# Keywords of torch's DataLoader that mean nothing here, and what to use for them.
+_TORCH_KEYWORDS = {
+    "drop_last": "last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks)",
+    "prefetch_factor": "prefetch_bytes (a bound in decoded bytes)",
+    "sampler": "shuffle=True, or a split_strategy",
+    "batch_sampler": "batch_size and shuffle=True",
+    "generator": "shuffle_seed",
+    "worker_init_fn": "transform (it runs in the workers)",
+}
+
+
+def check_together(options: Options) -> None:
+    """Check what options of different groups mean for each other.
+
+    Raises:
+        OptionError: two options that exclude each other.
+    """
+    shard, batch = options.shard, options.batch
+    if shard.count_rows and options.read.transform_rows == "any":
+        raise OptionError(
+            "count_rows=True with transform_rows='any': counting does not run transform, which decides there how many "
+            "rows there are. Leave rows out by filters=, or use steps_per_epoch=n or even='sync'."
+        )
+    if batch.last_batch != "partial" and (shard.even not in ("none", batch.last_batch)):
+        raise OptionError(
+            f"last_batch={batch.last_batch!r} with even={shard.even!r}: even decides about the last batch; "
+            "leave last_batch at 'partial'."
+        )
+    if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
+        raise OptionError(
+            f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
+            "leave last_batch at 'partial'."
+        )
+
+
+def repeats_rows(options: Options) -> bool:
+    """Whether a pass may deliver rows again, as padding: batches then carry the mask `valid_key`."""
+    shard = options.shard
+    return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
+
+
+# Options of files that mean nothing for a table, whose metadata tells them.
+_NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
+
+
+def option_defaults(table: bool = False) -> dict[str, Any]:
+    """Every keyword with its default, in the order of the groups; those of Iceberg tables first, if asked for."""
+    found: dict[str, Any] = {}
+    for group in [*([TableOptions] if table else []), *_GROUPS.values()]:
+        for item in fields(group):
+            if not (table and item.name in _NOT_OF_TABLES):
+                found[item.name] = item.default_factory() if item.default_factory is not MISSING else item.default
+    return found
+
+
+def plain_value(value: Any) -> Any:
+    """The value with containers of a config file (OmegaConf's, which Hydra passes on) made lists and dicts."""
+    if type(value).__module__.startswith("omegaconf."):
+        return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
+    return value
+
+
+def parse_options(keywords: Mapping[str, Any]) -> Options:
+    """The grouped, checked options of these keywords.
+
+    Raises:
+        UnknownOptionError: a keyword that does not exist, with the one that was probably meant.
+        OptionError: a value that cannot work.
+    """
+    return _options(_known(keywords, option_defaults(), "StructuredDataset"))
+
+
+def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:
+    """As `parse_options`, for an Iceberg table: with the options that only a table has."""
+    known = _known(keywords, option_defaults(table=True), "IcebergDataset")
+    own = {item.name for item in fields(TableOptions)}
+    return (
+        _options({name: value for name, value in known.items() if name not in own}),
+        TableOptions(**{name: value for name, value in known.items() if name in own}),
+    )
+
+
+def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """The keywords with plain values, once all are known."""
+    for name in keywords:
+        if name in _TORCH_KEYWORDS:
+            raise UnknownOptionError(f"{name!r} is an option of torch's DataLoader: use {_TORCH_KEYWORDS[name]}.")
+        if name in known:
+            continue
+        if name in _NOT_OF_TABLES:
+            raise UnknownOptionError(f"{name!r} is an option of files: an Iceberg table's own metadata tells it.")
+        if any(item.name == name for item in fields(TableOptions)):
+            raise UnknownOptionError(f"{name!r} is an option of Iceberg tables: use IcebergDataset.create_dataloader.")
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"see help({owner}.create_dataloader)."
+        raise UnknownOptionError(f"unknown option {name!r}: {hint}")
+    return {name: plain_value(value) for name, value in keywords.items()}
+
+
+def _options(keywords: Mapping[str, Any]) -> Options:
+    groups = {
+        group: cls(**{item.name: keywords[item.name] for item in fields(cls) if item.name in keywords})
+        for group, cls in _GROUPS.items()
+    }
+    options = Options(**groups)
+    check_together(options)
+    return options

@@ -1,0 +1,87 @@
+"""Pieces of a scan: which columns a call of the decoder reads, the piece's rows, and the value of a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.model import Piece
+
+_CALL_BYTES = 3 << 19  # decoded bytes of one call of the decoder: what a core's cache holds besides its input
+
+
+def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator[list[pa.Field]]:
+    """The columns by calls of the decoder.
+
+    Args:
+        items: the columns.
+        rows: how many there are of each.
+        alone: whether columns can be read alone at no cost. A call then decodes so few values that they stay in the
+            processor's cache, and its columns are all of fixed width, or one that is not. Else all are asked for at
+            once: of a remote store, so that ranges can be coalesced; of text, because each line holds them all.
+    """
+    if not alone:
+        yield from [list(items)] if items else []
+        return
+    run: list[pa.Field] = []
+    size = 0
+    for item in items:
+        width = item.type.bit_width // 8 * rows if pt.is_primitive(item.type) else _CALL_BYTES
+        if run and (size + width > _CALL_BYTES or pt.is_primitive(item.type) != pt.is_primitive(run[0].type)):
+            yield run
+            run, size = [], 0
+        run.append(item)
+        size += width
+    if run:
+        yield run
+
+
+def read_columns(
+    reader: Reader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool
+) -> list[pa.ChunkedArray]:
+    """The columns of one call over some segments.
+
+    Nested and string columns that can be read alone are read a segment at a time: merging them costs more.
+    """
+    names = [item.name for item in items]
+    if len(numbers) == 1 or not alone or pt.is_primitive(items[0].type):
+        return reader.read(numbers, names)
+    by_segment = [reader.read([number], names) for number in numbers]
+    return [
+        pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
+        for parts in zip(*by_segment, strict=True)
+    ]
+
+
+def narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
+    """The piece's rows of a table whose first row has plan number `start`."""
+    if piece.rows is None:
+        return table
+    if piece.rows.contiguous:
+        if len(piece.rows) == table.num_rows:
+            return table
+        return table.slice(piece.rows.start - start, len(piece.rows))
+    return table.take(pa.array(piece.rows.numbers() - start))
+
+
+def evaluate(table: pa.Table, predicate: pc.Expression) -> pa.ChunkedArray:
+    """The predicate's value for each row, in order, on this thread."""
+    plan = acero.Declaration.from_sequence(
+        [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+            acero.Declaration("project", acero.ProjectNodeOptions([predicate], ["keep"])),
+        ]
+    )
+    return plan.to_table(use_threads=False)["keep"].combine_chunks()
+
+
+def addresses(table: pa.Table) -> Iterator[int]:
+    """Where the table's buffers begin in memory."""
+    for column in table.columns:
+        for chunk in column.chunks:
+            yield from (buffer.address for buffer in chunk.buffers() if buffer is not None)

@@ -1,0 +1,125 @@
+"""pyarrow's filesystem for what an fsspec client reaches, where the two are proven to reach it the same way.
+
+The fsspec client is what the user has configured, so it is asked what it has resolved: credentials, endpoint, region.
+Credentials that expire stay with the client that renews them: then there is no pyarrow filesystem. There is one
+for S3 alone: pyarrow's for Google takes only credentials that expire, and begins to download a file when it is opened;
+pyarrow's for Azure ends the process where a server or proxy answers a refusal without a body.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import fsspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+from fsspec.asyn import sync
+
+from torch_dataloader_utils.storage.locks import ForkLock
+
+_CONNECTIONS = 64  # of a client to its store: as many requests can be in flight
+_LOCK = ForkLock()
+
+# Settings of botocore that pyarrow shares, or that only tune the client.
+_CLIENT_KWARGS = {"region_name", "endpoint_url", "use_ssl"}
+_CONFIG_KWARGS = {"s3", "signature_version", "connect_timeout", "read_timeout", "retries", "max_pool_connections"}
+
+
+def native_filesystem(fs: fsspec.AbstractFileSystem, bucket: str) -> pafs.FileSystem | None:
+    """The pyarrow filesystem for the bucket that `fs` reaches, or None where it might not be the same."""
+    kind = type(fs)
+    if f"{kind.__module__}.{kind.__qualname__}" != "s3fs.core.S3FileSystem":
+        return None
+    try:
+        return _s3(fs, bucket)
+    except ImportError:
+        return None  # this pyarrow was built without that filesystem
+
+
+def _proxied(url: str) -> bool:
+    """Whether a proxy of the environment applies, which pyarrow does not know."""
+    parts = urlsplit(url)
+    return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
+
+
+def _s3(fs: Any, bucket: str) -> pafs.FileSystem | None:
+    client = fs.s3  # connects, which makes the session
+    url, config = client.meta.endpoint_url, client.meta.config
+    access = _s3_access(fs, config)
+    addressing = dict(config.s3 or {})
+    style = addressing.pop("addressing_style", None) or "auto"
+    if access is None or addressing or urlsplit(url).path.strip("/") or _proxied(url) or not _s3_plain(fs, url, config):
+        return None
+    place = _s3_place(fs, bucket)
+    if place is None or (style == "path" and "endpoint_override" not in place):
+        return None
+    with _connections():
+        return pafs.S3FileSystem(
+            **access,
+            **place,
+            force_virtual_addressing=style == "virtual",
+            connect_timeout=config.connect_timeout,
+            # Tries are counted and bounded in one place: ours.
+            retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
+        )
+
+
+@contextmanager
+def _connections() -> Iterator[None]:
+    """A context in which clients are made with enough connections: as many as pyarrow has I/O threads, at least 25."""
+    with _LOCK:
+        before = pa.io_thread_count()
+        pa.set_io_thread_count(max(before, _CONNECTIONS))
+        try:
+            yield
+        finally:
+            pa.set_io_thread_count(before)
+
+
+def _s3_plain(fs: Any, url: str, config: Any) -> bool:
+    """Whether no setting is in use that pyarrow does not have."""
+    special = (fs.requester_pays, fs.s3_additional_kwargs, fs.version_aware, config.proxies)
+    clear = config.use_dualstack_endpoint is not True and config.use_fips_endpoint is not True
+    return (
+        not any(special)
+        and clear
+        and fs.client_kwargs.keys() <= _CLIENT_KWARGS
+        and fs.config_kwargs.keys() <= _CONFIG_KWARGS
+        and (url.startswith("http:") or fs.session.get_config_variable("ca_bundle") is None)
+    )
+
+
+def _s3_access(fs: Any, config: Any) -> Mapping[str, Any] | None:
+    """Credentials as pyarrow takes them; None for those that expire, and for none at all."""
+    from aiobotocore.credentials import AioCredentials
+    from botocore import UNSIGNED
+
+    if config.signature_version is UNSIGNED:
+        return {"anonymous": True}
+    if config.signature_version not in ("s3v4", None):
+        return None
+    if fs.key and fs.secret:
+        return {"access_key": fs.key, "secret_key": fs.secret, "session_token": fs.token}
+    found: Any = None if fs.key or fs.secret else sync(fs.loop, fs.session.get_credentials)
+    if type(found) is not AioCredentials:
+        return None
+    return {"access_key": found.access_key, "secret_key": found.secret_key, "session_token": found.token}
+
+
+def _s3_place(fs: Any, bucket: str) -> Mapping[str, Any] | None:
+    """Endpoint and region as pyarrow takes them."""
+    meta = fs.s3.meta
+    parts = urlsplit(meta.endpoint_url)
+    if not (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        region = "us-east-1" if meta.region_name in (None, "aws-global") else meta.region_name
+        return {"scheme": parts.scheme, "endpoint_override": parts.netloc, "region": region}
+    try:
+        # botocore follows a bucket to its region, pyarrow does not.
+        region = fs.call_s3("head_bucket", Bucket=bucket).get("BucketRegion")
+    except OSError:
+        return None  # allowed to read objects perhaps, but not to ask this
+    return None if region is None else {"scheme": parts.scheme, "region": region}

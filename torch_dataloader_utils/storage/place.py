@@ -1,0 +1,307 @@
+"""Where files lie, and how any process opens them.
+
+A `Storage` travels; connections do not: each process builds its own from the recipe, because clients of remote stores
+survive neither a fork nor a pickle.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from fsspec.core import split_protocol, url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import available_protocols
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from torch_dataloader_utils.errors import (
+    DataNotFoundError,
+    FileChangedError,
+    FileReadError,
+    MissingExtraError,
+    OptionError,
+)
+from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.storage.cache import CacheOptions, can_cache, open_cached
+from torch_dataloader_utils.storage.clients import ArrowClient, Client, Opened, PairClient
+from torch_dataloader_utils.storage.locks import ForkLock
+from torch_dataloader_utils.storage.naming import naming, printable
+from torch_dataloader_utils.storage.recipes import Recipe, built
+from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile, in_flight
+from torch_dataloader_utils.storage.retries import retried
+from torch_dataloader_utils.storage.versions import Facts, Stored, check_unchanged, gone
+
+T = TypeVar("T")
+
+_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
+    **dict.fromkeys(("http", "https"), "http"),
+}
+# Options that say where a store is.
+_ADDRESSES = ("endpoint_url", "account_name", "account_host", "host")
+# What is read of a file's end at first when it is planned: one request for most footers.
+_TAIL = 64 << 10
+
+# The process in which this module was imported: in a forked child os.getpid() differs from it.
+_BORN = os.getpid()
+_LOCK = ForkLock()
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A place that holds files; without recipe and filesystem, the local disk. Picklable, and shows no secret.
+
+    Attributes:
+        protocol: such as "file" or "s3".
+        recipe: class, arguments and options of the fsspec filesystem that each process builds for itself.
+        filesystem: the fsspec or pyarrow filesystem that the user gave instead.
+        cache: through which folder of the local disk remote data files are read, if any.
+        remedy: what to do about a file that is not as planned: a sentence for the error.
+    """
+
+    protocol: str = "file"
+    recipe: Recipe | None = field(default=None, repr=False)
+    filesystem: Any = field(default=None, repr=False)
+    cache: CacheOptions | None = None
+    remedy: str = field(default="", repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return hash(self.protocol)  # options and filesystems need not be hashable; equality compares them
+
+    @property
+    def local(self) -> bool:
+        """Whether files are opened straight from the local disk."""
+        return self.recipe is None and self.filesystem is None
+
+    @property
+    def per_process(self) -> bool:
+        """Whether its files are in this process's memory, where worker processes cannot see them."""
+        if self.recipe is None:
+            return isinstance(self.filesystem, MemoryFileSystem)
+        kind, _, options = self.recipe
+        return issubclass(kind, MemoryFileSystem) or options.get("target_protocol") == "memory"
+
+    @property
+    def identity(self) -> str:
+        """Which store this is, such as "s3 http://localhost:9000": protocol, endpoint and account, and no secret."""
+        options = getattr(self.filesystem, "storage_options", {}) if self.recipe is None else self.recipe[2]
+        options = {**options, **(options.get("client_kwargs") or {})}
+        said = [str(options[name]) for name in _ADDRESSES if options.get(name)]
+        parts = str(options.get("connection_string") or "").split(";")
+        said += [part for part in parts if part.partition("=")[0] in ("AccountName", "BlobEndpoint")]
+        return " ".join([self.protocol, *map(printable, said)])
+
+    def client(self) -> Client:
+        """This process's connection (made once per process)."""
+        with _LOCK:  # threads that begin together share one
+            return _client(self, os.getpid())
+
+    def connect(self) -> pafs.FileSystem:
+        """This process's connection as a pyarrow filesystem: for writing."""
+        fs = self.client().fs
+        return fs if isinstance(fs, pafs.FileSystem) else pafs.PyFileSystem(pafs.FSSpecHandler(fs))
+
+    def open(self, path: str) -> pa.NativeFile:
+        """The file at `path`, open for random reads; on the local disk unmapped, so that a cut file is no crash.
+
+        An error of opening it is the client's: `naming` names the file.
+        """
+        return pa.OSFile(path, "rb") if self.local else self._remote(path, retried(lambda: self.client().open(path)))
+
+    def open_data(self, file: DataFileInfo) -> pa.NativeFile:
+        """The data file, open for random reads, once its size and version are known to be those that were planned.
+
+        Raises:
+            FileChangedError: it has changed.
+            FileReadError: it has gone, or cannot be read.
+        """
+        with _planned(file, self.remedy):
+            if self.local:
+                return _checked_local(file)
+            if self.cache is not None and can_cache(self.identity, file):
+                return self._cached(file, self.cache)
+            return self._remote(file.path, self._checked(file))
+
+    def open_footer(self, file: DataFileInfo, nbytes: int = _TAIL) -> pa.NativeFile:
+        """As `open_data`, to plan the file: its last `nbytes` are at hand after one request for data.
+
+        A client that can read a file of known size without asking about it first does so: then it is not checked here.
+        """
+        if self.local or self.cache is not None:
+            return self.open_data(file)
+        with _planned(file, self.remedy):
+            source = self._remote(file.path, self._checked(file, file.file_size))
+        source.prefetch([(max(0, source.size() - nbytes), source.size())], keep=True)
+        return source
+
+    def read_ranges(self, path: str, ranges: Sequence[Range], size: int = 0) -> list[bytes]:
+        """The bytes of each range `[start, stop)` of the file, several in flight, each retried.
+
+        Args:
+            path: of the file.
+            ranges: which lie in the file.
+            size: of the file in bytes, if known: spares a request.
+
+        Raises:
+            FileReadError: names the file.
+        """
+        with naming(path):
+            opened = retried(lambda: self.client().open(path, size))
+            try:
+                return _fetch(opened, ranges)
+            finally:
+                opened.close()
+
+    def look(self, path: str) -> Stored | None:
+        """What lies at `path`; None where nothing does."""
+        with naming(path):
+            return self._tried(lambda client: client.look(path))
+
+    def find(self, folder: str, recursive: bool = True) -> list[Stored]:
+        """The files in `folder`, and below it if `recursive`, sorted by path: one listing."""
+        with naming(folder):
+            found = self._tried(lambda client: client.find(folder, recursive))
+        # Object stores have markers of folders.
+        return sorted((file for file in found if not file.path.endswith("/")), key=lambda file: file.path)
+
+    def _tried(self, call: Callable[[Client], T]) -> T:
+        return call(self.client()) if self.local else retried(lambda: call(self.client()))
+
+    def _checked(self, file: DataFileInfo, size: int = 0) -> Opened:
+        """The file as its client opens it, once it is known to be the one that was planned."""
+        opened = retried(lambda: self.client().open(file.path, size))
+        check_unchanged(file, opened.facts)
+        return opened
+
+    def _remote(self, path: str, opened: Opened) -> RemoteFile:
+        assert opened.facts.size is not None
+        return RemoteFile(RangeFile(path, opened.facts.size, partial(_fetch, opened), opened.close), "r")
+
+    def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
+        """The file through the cache; the store is asked only for what is not in it, and then checked first."""
+        opened = lru_cache(maxsize=1)(lambda: self._checked(file))
+
+        def read(path: str, ranges: Sequence[Range]) -> list[bytes]:
+            with _planned(file, self.remedy):
+                return _fetch(opened(), ranges)
+
+        return open_cached(self.identity, file, read, cache)
+
+
+def _fetch(opened: Opened, ranges: Sequence[Range]) -> list[bytes]:
+    """The bytes of each range; each request is retried on its own."""
+
+    def read(start: int, stop: int) -> bytes:
+        return retried(lambda: opened.read(start, stop))
+
+    return in_flight(read, ranges) if opened.parallel else [read(start, stop) for start, stop in ranges]
+
+
+@contextmanager
+def _planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
+    """As `naming`, for a file that was there when it was planned."""
+    try:
+        with naming(file.path):
+            yield
+    except FileReadError as error:
+        found = gone(file) if isinstance(error.__cause__, FileNotFoundError) else error
+        if isinstance(found, FileChangedError) and remedy:
+            found = FileChangedError(f"{found} {remedy}")
+        if found is error:
+            raise
+        raise found from error.__cause__
+
+
+def _checked_local(file: DataFileInfo) -> pa.NativeFile:
+    source = pa.OSFile(file.path, "rb")
+    try:
+        now = os.stat(file.path)
+        check_unchanged(file, Facts(now.st_size, mtime=now.st_mtime_ns))
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+# ---------------------------------------------------------------------------------------------------------- opening
+
+
+def open_storage(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, filesystem: Any = None
+) -> tuple[Storage, str]:
+    """The storage that `path` lies on, and the path as that storage names it (absolute on the local disk).
+
+    Args:
+        path: a local path or a URL such as "s3://bucket/folder".
+        storage_options: what the fsspec filesystem of the URL's protocol takes (credentials, endpoints).
+        filesystem: a ready fsspec or pyarrow filesystem, used instead.
+
+    Raises:
+        MissingExtraError: the protocol's client is not installed.
+        OptionError: the protocol is not known, or `filesystem` is no filesystem.
+    """
+    url = stringify_path(path)
+    if not isinstance(url, str) or not url:
+        raise OptionError(f"path={path!r}: expected a path or URL, or a list of these.")
+    if filesystem is not None:
+        return _given_storage(url, filesystem)
+    protocol = split_protocol(url.rpartition("::")[2])[0] or "file"
+    fs, inner = _url_to_fs(url, protocol, storage_options or {})
+    if type(fs) is LocalFileSystem:
+        return Storage(), inner
+    return Storage(protocol, (type(fs), tuple(fs.storage_args), dict(fs.storage_options))), inner
+
+
+def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    try:
+        fs, path = url_to_fs(url, **options)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else str(error)
+        raise MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}") from error
+    except ValueError as error:
+        if protocol in available_protocols():
+            raise OptionError(f"{protocol}://: its client refuses the options it was given: {error}") from error
+        raise OptionError(
+            f"{protocol}:// is no protocol known here: register it with fsspec, or give filesystem=."
+        ) from error
+    except FileNotFoundError as error:  # an archive, which is opened to see what is in it
+        raise DataNotFoundError(f"{printable(url)}: there is no such archive.") from error
+    return fs, path
+
+
+def _given_storage(url: str, filesystem: Any) -> tuple[Storage, str]:
+    if isinstance(filesystem, pafs.LocalFileSystem) or type(filesystem) is LocalFileSystem:
+        return Storage(), url_to_fs(url)[1]
+    if isinstance(filesystem, pafs.PyFileSystem) and isinstance(filesystem.handler, pafs.FSSpecHandler):
+        filesystem = filesystem.handler.fs
+    if isinstance(filesystem, pafs.FileSystem):
+        path = split_protocol(url)[1].rstrip("/")
+        return Storage(filesystem.type_name, filesystem=filesystem), path
+    if isinstance(filesystem, AbstractFileSystem):
+        protocol = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
+        return Storage(protocol, filesystem=filesystem), filesystem._strip_protocol(url)
+    raise OptionError(f"filesystem={type(filesystem).__name__}: expected an fsspec or a pyarrow filesystem.")
+
+
+@lru_cache(maxsize=32)
+def _client(storage: Storage, pid: int) -> Client:
+    if storage.local:
+        return ArrowClient(pafs.LocalFileSystem())
+    if storage.recipe is not None:
+        fs = built(storage.recipe)
+    else:
+        # A forked child must not use its parent's sockets: unpickling makes a filesystem of its own.
+        fs = storage.filesystem if pid == _BORN else pickle.loads(pickle.dumps(storage.filesystem))
+    return ArrowClient(fs) if isinstance(fs, pafs.FileSystem) else PairClient(fs)

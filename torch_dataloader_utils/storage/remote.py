@@ -1,0 +1,206 @@
+"""Files of remote stores: ranges joined into few requests, several in flight, each retried on its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from torch_dataloader_utils.storage.naming import naming
+
+Range: TypeAlias = tuple[int, int]  # [start, stop), bytes of a file
+# Reads ranges of one file; may be called by several threads at once.
+Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
+
+# A gap that is read rather than asked around: a request's latency (tens of ms) lets that many bytes pass.
+_HOLE = 1 << 20
+# The longest range of a request: longer ones are split, so that several are in flight.
+_LONGEST = 16 << 20
+# What reading on where the last read ended fetches: at least, and at most.
+_AHEAD_LEAST, _AHEAD_MOST = 1 << 20, 8 << 20
+_IN_FLIGHT = 32  # requests of a process beyond those of its reading threads
+
+
+@dataclass(slots=True)
+class _Block:
+    """Bytes fetched ahead.
+
+    Attributes:
+        start: where they lie in the file.
+        data: the bytes.
+        wanted: how many of them are still expected to be read; the block goes when none are.
+    """
+
+    start: int
+    data: pa.Buffer
+    wanted: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + int(self.data.size)
+
+
+class RangeFile:
+    """The Python side of a `RemoteFile`: a position, and blocks that were fetched ahead. For one thread at a time."""
+
+    def __init__(self, path: str, size: int, fetch: Fetch, close: Callable[[], None]) -> None:
+        self.path = path
+        self.size = size
+        self.closed = False
+        self._fetch = fetch
+        self._close = close
+        self._at = 0
+        self._last = -1  # where the last read ended
+        self._ahead = 0  # bytes that reading on fetches
+        self._blocks: list[_Block] = []
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """The new position: counted from the start (0), from here (1) or from the end (2)."""
+        self._at = position + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        return self._at
+
+    def close(self) -> None:
+        """Close the file, and let go of what was fetched."""
+        if not self.closed:
+            self.closed = True
+            self._blocks.clear()
+            self._close()
+
+    def read(self, count: int = -1) -> bytes:
+        """The next `count` bytes, or those up to the end."""
+        return self.read_buffer(count).to_pybytes()  # type: ignore[no-any-return]
+
+    def read_buffer(self, count: int = -1) -> pa.Buffer:
+        """The next `count` bytes, or those up to the end; without a copy where one request brought them."""
+        start, stop = self._at, self.size if count < 0 else min(self._at + count, self.size)
+        parts = []
+        while start < stop:
+            block = self._block(start) or self._read_on(start, stop)
+            part = block.data.slice(start - block.start, min(stop, block.stop) - start)
+            parts.append(part)
+            start += part.size
+            self._spend(block, part.size)
+        self._at = self._last = max(self._at, stop)
+        return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+
+    def prefetch(self, ranges: Sequence[Range], keep: bool = False) -> None:
+        """Fetch what of these ranges is not at hand, in few requests; what else was at hand goes."""
+        wanted = sorted((start, min(stop, self.size)) for start, stop in ranges if start < min(stop, self.size))
+        missing = [span for span in wanted if not self._at_hand(*span)]
+        self._blocks = [block for block in self._blocks if any(_shared(block, span) for span in wanted)]
+        pieces = [piece for joined in coalesced(missing) for piece in _pieces(joined)]
+        for (start, _), data in zip(pieces, self._get(pieces), strict=True):
+            block = _Block(start, pa.py_buffer(data), 0)
+            block.wanted = sys.maxsize if keep else sum(_shared(block, span) for span in missing)
+            self._blocks.append(block)
+
+    def _at_hand(self, start: int, stop: int) -> bool:
+        while start < stop:
+            block = self._block(start)
+            if block is None:
+                return False
+            start = block.stop
+        return True
+
+    def _block(self, position: int) -> _Block | None:
+        return next((block for block in self._blocks if block.start <= position < block.stop), None)
+
+    def _spend(self, block: _Block, count: int) -> None:
+        block.wanted -= count
+        if block.wanted <= 0 and block in self._blocks:
+            self._blocks.remove(block)
+
+    def _read_on(self, start: int, stop: int) -> _Block:
+        """A new block from `start`, up to `stop` or the next block; with more, where reads follow one another."""
+        end = min([stop, *(block.start for block in self._blocks if block.start > start)])
+        if start != self._last:
+            self._ahead = 0
+        else:
+            self._ahead = min(max(2 * self._ahead, _AHEAD_LEAST), _AHEAD_MOST)
+            if not self._blocks:
+                end = min(max(end, start + self._ahead), self.size)
+        data = b"".join(self._get(list(_pieces((start, end)))))
+        block = _Block(start, pa.py_buffer(data), len(data))
+        if end > stop:
+            self._blocks.append(block)
+        return block
+
+    def _get(self, ranges: Sequence[Range]) -> list[bytes]:
+        with naming(self.path):
+            return self._fetch(ranges)
+
+
+class RemoteFile(pa.PythonFile):  # type: ignore[misc]
+    """A file of a remote store as pyarrow reads it; `prefetch` says what will be read next."""
+
+    def __init__(self, handle: RangeFile, mode: str) -> None:
+        self._ranges = handle
+
+    def prefetch(self, ranges: Sequence[Range], keep: bool = False) -> None:
+        """Fetch these ranges `[start, stop)` at once, so that reading them needs no request.
+
+        They are held until they have been read once (if `keep`, for longer), or until the next call.
+        """
+        self._ranges.prefetch(ranges, keep)
+
+
+def prefetch(source: pa.NativeFile, ranges: Sequence[Range]) -> None:
+    """Say which ranges `[start, stop)` of an open file will be read next: a remote file fetches them all at once."""
+    if isinstance(source, pa.PythonFile) and hasattr(source, "prefetch"):
+        source.prefetch(ranges)
+
+
+def coalesced(ranges: Sequence[Range]) -> list[Range]:
+    """Sorted ranges, with those joined between which lies at most a small gap."""
+    joined: list[Range] = []
+    for start, stop in ranges:
+        if joined and start - joined[-1][1] <= _HOLE:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def _shared(block: _Block, span: Range) -> int:
+    """How many bytes of the block lie in the range."""
+    return max(0, min(block.stop, span[1]) - max(block.start, span[0]))
+
+
+def _pieces(span: Range) -> Iterator[Range]:
+    """A range in equal parts of at most the longest that is asked for in a request."""
+    start, stop = span
+    count = max(1, -(-(stop - start) // _LONGEST))
+    edges = [start + (stop - start) * i // count for i in range(count + 1)]
+    return pairwise(edges)
+
+
+def in_flight(read: Callable[[int, int], bytes], ranges: Sequence[Range]) -> list[bytes]:
+    """What `read(start, stop)` returns for each range; the calls run at the same time."""
+    if len(ranges) <= 1:
+        return [read(start, stop) for start, stop in ranges]
+    return list(_pool(os.getpid()).map(lambda span: read(*span), ranges))
+
+
+@lru_cache(maxsize=1)
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """This process's threads that wait for requests; a forked child has none of its parent's."""
+    return ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="ranges")

@@ -1,0 +1,143 @@
+"""What a store says of a file's content, and whether that is still what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from torch_dataloader_utils.errors import FileChangedError
+from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.storage.naming import printable
+
+_ETAGS = ("etag",)
+# fsspec's clients have a word each.
+_TIMES = ("lastmodified", "last-modified", "last_modified", "updated", "mtime", "modified", "created")
+_SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a store says of a file: each None where it says nothing.
+
+    Attributes:
+        size: bytes.
+        etag: the tag of its content.
+        mtime: when it was written, in nanoseconds since 1970.
+    """
+
+    size: int | None = None
+    etag: str | None = None
+    mtime: int | None = None
+
+    @property
+    def version(self) -> str:
+        """`etag:...`, else `mtime:...` in nanoseconds, else ""."""
+        if self.etag is not None:
+            return f"etag:{self.etag}"
+        return "" if self.mtime is None else f"mtime:{self.mtime}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file or folder as a listing shows it.
+
+    Attributes:
+        path: as the storage names it.
+        size: bytes; 0 where the store does not tell.
+        version: what the store says of its content; "" where it says nothing.
+        folder: whether it is a folder.
+    """
+
+    path: str
+    size: int = 0
+    version: str = ""
+    folder: bool = False
+
+
+def facts_of(said: Mapping[Any, Any]) -> Facts:
+    """What an fsspec `info`, or the headers of an open pyarrow file, say."""
+    words = {_text(key).lower(): value for key, value in said.items()}
+    size = words.get("size", words.get("content-length"))
+    etag = next((_text(words[word]) for word in _ETAGS if words.get(word)), None)
+    times = (_nanoseconds(words[word]) for word in _TIMES if words.get(word))
+    return Facts(
+        size=None if size is None else int(size),
+        etag=None if etag is None else etag.removeprefix("W/").strip('"'),
+        mtime=next((time for time in times if time is not None), None),
+    )
+
+
+def facts_of_info(info: pafs.FileInfo) -> Facts:
+    """What a pyarrow listing says."""
+    return Facts(size=info.size, mtime=info.mtime_ns)
+
+
+def check_unchanged(file: DataFileInfo, now: Facts) -> None:
+    """Check that a file is the one that was planned, as far as both the plan and the store tell.
+
+    Raises:
+        FileChangedError: it is not.
+    """
+    if file.file_size and now.size is not None and file.file_size != now.size:
+        raise _changed(file, f"{file.file_size} bytes", f"{now.size} bytes")
+    kind, _, planned = file.version.partition(":")
+    if kind == "etag" and now.etag is not None and planned != now.etag:
+        raise _changed(file, f"etag {planned}", f"etag {now.etag}")
+    if kind == "mtime" and now.mtime is not None and not _same_time(int(planned), now.mtime):
+        raise _changed(file, f"of {_date(int(planned))}", f"of {_date(now.mtime)}")
+
+
+def gone(file: DataFileInfo) -> FileChangedError:
+    """The error that says so."""
+    return FileChangedError(
+        f"{printable(file.path)} has gone since it was planned. Its rows would be lost: make the loader anew, and "
+        "remove no files that are being read."
+    )
+
+
+def _changed(file: DataFileInfo, was: str, is_now: str) -> FileChangedError:
+    return FileChangedError(
+        f"{printable(file.path)} has changed since it was planned: it was {was}, and is {is_now}. Rows would be "
+        "lost or come twice: make the loader anew, and write new files instead of changing those that are being read."
+    )
+
+
+def _same_time(one: int, other: int) -> bool:
+    """Whether two times are equal; to the second where one was told in whole seconds (HTTP headers are)."""
+    if one % _SECOND and other % _SECOND:
+        return one == other
+    return one // _SECOND == other // _SECOND
+
+
+def _nanoseconds(value: Any) -> int | None:
+    """The time in ns since 1970 of a datetime, seconds, or the text of either; None where it is none."""
+    if isinstance(value, (bytes, str)):
+        value = _parsed(_text(value))
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        # Not timestamp(): a float holds no nanoseconds.
+        return int((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * _SECOND + aware.microsecond * 1000
+    # A float of seconds is right to the microsecond.
+    return round(value * 10**6) * 1000 if isinstance(value, (int, float)) else None
+
+
+def _parsed(text: str) -> datetime | None:
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return None
+
+
+def _date(time: int) -> str:
+    return datetime.fromtimestamp(time / _SECOND, UTC).isoformat()
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
