@@ -12,13 +12,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import torch_dataloader_utils
-from torch_dataloader_utils.options import LoaderOptions, option_defaults
+from torch_dataloader_utils.options import LoaderOptions, TableLoaderOptions, option_defaults
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 EXPORTED = [
     "BatchTimeoutError",
+    "CatalogError",
     "CheckpointMismatchError",
     "ColumnNotFoundError",
     "CountsRequiredError",
@@ -26,8 +27,10 @@ EXPORTED = [
     "DataLoaderUtilsError",
     "DataNotFoundError",
     "EmptyDatasetError",
+    "FileChangedError",
     "FileReadError",
     "IcebergDataFileInfo",
+    "IcebergDataset",
     "MissingExtraError",
     "NullValueError",
     "OptionError",
@@ -37,6 +40,7 @@ EXPORTED = [
     "Shard",
     "ShardingError",
     "SizeBalancedSplitStrategy",
+    "SnapshotError",
     "Split",
     "StaleIteratorError",
     "StructuredDataset",
@@ -87,11 +91,14 @@ def test_types_are_shipped():
 
 def test_keywords_are_declared_alike_for_people_and_type_checkers():
     assert list(LoaderOptions.__annotations__) == list(option_defaults())
+    assert set(TableLoaderOptions.__annotations__) - set(LoaderOptions.__annotations__) == set(
+        option_defaults(table=True)
+    ) - set(option_defaults())
 
 
 def test_extras():
     assert set(PROJECT["optional-dependencies"]) == {
-        *("s3", "gcs", "azure", "iceberg"),
+        *("remote", "s3", "gcs", "azure", "http", "cache", "iceberg"),
         *("demo", "progress", "test", "test-stores", "test-launchers", "docs", "dev"),
     }
 

@@ -10,11 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch_dataloader_utils.api import IcebergDataset as IcebergDataset
     from torch_dataloader_utils.api import StructuredDataset as StructuredDataset
     from torch_dataloader_utils.api import combine as combine
 
 _HOMES = {
     "BatchTimeoutError": "errors",
+    "CatalogError": "errors",
     "CheckpointMismatchError": "errors",
     "ColumnNotFoundError": "errors",
     "CountsRequiredError": "errors",
@@ -22,8 +24,10 @@ _HOMES = {
     "DataLoaderUtilsError": "errors",
     "DataNotFoundError": "errors",
     "EmptyDatasetError": "errors",
+    "FileChangedError": "errors",
     "FileReadError": "errors",
     "IcebergDataFileInfo": "model",
+    "IcebergDataset": "api",
     "MissingExtraError": "errors",
     "NullValueError": "errors",
     "OptionError": "errors",
@@ -33,6 +37,7 @@ _HOMES = {
     "Shard": "model",
     "ShardingError": "errors",
     "SizeBalancedSplitStrategy": "planning.strategies",
+    "SnapshotError": "errors",
     "Split": "model",
     "StaleIteratorError": "errors",
     "StructuredDataset": "api",

@@ -5,14 +5,28 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
-from typing import Any, Unpack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack
 
-from torch_dataloader_utils.assembly import open_files
+from torch_dataloader_utils.assembly import Source, open_files, source_of
 from torch_dataloader_utils.combination import check_keywords, combined_source
 from torch_dataloader_utils.dataset import LoaderDataset
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.loader import StructuredLoader
-from torch_dataloader_utils.options import LoaderOptions, option_defaults, parse_options, plain_value
+from torch_dataloader_utils.options import (
+    LoaderOptions,
+    Options,
+    TableLoaderOptions,
+    TableOptions,
+    option_defaults,
+    parse_options,
+    parse_table_options,
+    plain_value,
+)
+from torch_dataloader_utils.sources.manifest import Manifest
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.sources.iceberg import IcebergPlan, IcebergRead, SnapshotInfo
 
 PathLike = str | os.PathLike[str]
 
@@ -51,6 +65,92 @@ class StructuredDataset(LoaderDataset):
         parsed = parse_options(options)
         dataset = StructuredDataset(open_files(plain_value(path), parsed), parsed)
         return StructuredLoader(dataset, parsed), dataset
+
+
+class IcebergDataset(LoaderDataset):
+    """The rows of a snapshot of an Iceberg table as batches of tensors."""
+
+    def __init__(self, source: Source, options: Options, plan: IcebergPlan) -> None:
+        super().__init__(source, options)
+        self._plan_of_table = plan
+
+    @staticmethod
+    def create_dataloader(table: Any, **options: Unpack[TableLoaderOptions]) -> tuple[StructuredLoader, IcebergDataset]:
+        """A loader over a snapshot of an Iceberg table, and its dataset. Needs the iceberg extra.
+
+        The snapshot is found once: every epoch reads the same rows, whatever is committed meanwhile.
+
+        Example:
+            ```python
+            loader, dataset = IcebergDataset.create_dataloader(
+                "analytics.events", catalog_config={"type": "sql", "uri": "sqlite:///catalog.db"}, batch_size=1024
+            )
+            ```
+
+        Args:
+            table: a name such as "namespace.table" (with `catalog_config`), a `pyiceberg.table.Table`, or the path of
+                a metadata file or of a table's folder.
+            **options: as those of `StructuredDataset.create_dataloader`, and those that choose catalog and snapshot.
+
+        Raises:
+            UnknownOptionError: a keyword that does not exist.
+            OptionError: a value that cannot work.
+            MissingExtraError: pyiceberg is not installed.
+            CatalogError: the catalog cannot be reached, or refuses.
+            DataNotFoundError: there is no such table.
+            SnapshotError: the table has no such snapshot.
+            FileReadError: a file that cannot be read.
+            ColumnNotFoundError: a column that the table has not.
+            UnsupportedTypeError: a column of a type that cannot be read.
+        """
+        from torch_dataloader_utils.sources.iceberg import plan_table, table_manifest  # needs an extra
+
+        parsed, own = parse_table_options(options)
+        plan = plan_table(plain_value(table), _table_read(parsed, own))
+        if parsed.read.columns is not None:
+            columns = [*parsed.read.columns, *own.metadata_columns]
+            parsed = replace(parsed, read=replace(parsed.read, columns=columns))
+
+        def manifest() -> Manifest:
+            return table_manifest(plan, parsed.read.format_options or {}, int(parsed.split.split_bytes))
+
+        dataset = IcebergDataset(source_of(manifest, parsed, plan.name), parsed, plan)
+        return StructuredLoader(dataset, parsed), dataset
+
+    @property
+    def snapshot(self) -> SnapshotInfo | None:
+        """The snapshot that is read; None in a table without one."""
+        return self._plan_of_table.snapshot
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """Each partition read: "partition" (column -> value), "spec_id", "files" and "records" (before deletes)."""
+        return self._plan_of_table.partitions
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plain data, as `LoaderDataset` has it; no catalog."""
+        return {**super().__getstate__(), "plan": self._plan_of_table}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._plan_of_table = state["plan"]
+
+
+def _table_read(options: Options, own: TableOptions) -> IcebergRead:
+    """What the options ask of a table."""
+    from torch_dataloader_utils.sources.iceberg import IcebergRead, SnapshotChoice  # needs an extra
+
+    read = options.read
+    return IcebergRead(
+        catalog_config=own.catalog_config,
+        snapshot=SnapshotChoice(own.snapshot_id, own.ref, own.as_of, own.start_snapshot_id, own.end_snapshot_id),
+        filters=read.filters,
+        scan_filter=own.scan_filter,
+        columns=read.columns,
+        metadata_columns=tuple(own.metadata_columns),
+        storage_options=read.storage_options,
+        filesystem=read.filesystem,
+    )
 
 
 class CombinedDataset(LoaderDataset):
@@ -95,12 +195,12 @@ def combine(
     return StructuredLoader(dataset, parsed), dataset
 
 
-def _signature(*first: inspect.Parameter) -> inspect.Signature:
+def _signature(*first: inspect.Parameter, table: bool = False) -> inspect.Signature:
     """The signature `(*first, *, every option=default)`, for `help()` and IDEs."""
-    hints = LoaderOptions.__annotations__
+    hints = TableLoaderOptions.__annotations__ if table else LoaderOptions.__annotations__
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
-        for name, default in option_defaults().items()
+        for name, default in option_defaults(table).items()
     ]
     return inspect.Signature([*first, *options])
 
@@ -108,6 +208,8 @@ def _signature(*first: inspect.Parameter) -> inspect.Signature:
 _PATH = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=PathLike | Sequence[PathLike])
 # One declaration of the options serves help(), IDEs and the docs.
 StructuredDataset.create_dataloader.__signature__ = _signature(_PATH)  # type: ignore[attr-defined]
+_TABLE = inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
+IcebergDataset.create_dataloader.__signature__ = _signature(_TABLE, table=True)  # type: ignore[attr-defined]
 _DATASETS = inspect.Parameter("datasets", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Sequence[Any])
 _WEIGHTS = inspect.Parameter("weights", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Sequence[float] | None)
 combine.__signature__ = _signature(_DATASETS, _WEIGHTS)  # type: ignore[attr-defined]

@@ -1,0 +1,197 @@
+import io
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
+from torch_dataloader_utils.formats import avro_container
+from torch_dataloader_utils.formats.avro import FORMAT, AvroReader
+from torch_dataloader_utils.formats.avro_schema import arrow_schema, without_logical_types
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.storage import Storage
+
+from .avro_writing import write_avro
+from .contract import TYPES, FormatContract, numbers_of
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+MORE_TYPES = [
+    (pa.binary(), st.binary(max_size=5)),
+    (pa.binary(3), st.binary(min_size=3, max_size=3)),
+    (pa.map_(pa.int32(), pa.string()), st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3)), max_size=3)),
+    (pa.decimal128(38, 10), st.decimals(min_value=-(10**27), max_value=10**27, places=10)),
+]
+AVRO_TYPES = [item for item in TYPES if item[0] != pa.int8() and not pa.types.is_fixed_size_list(item[0])] + MORE_TYPES
+
+
+class TestAvroContract(FormatContract):
+    form = FORMAT
+    types = AVRO_TYPES
+    wrong = (b"", b"no such format at all", b"Obj\x01", b"Obj\x01" + b"\0" * 99, b"PAR1" * 5)
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def blocks(cls) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(avro_container, "_SEGMENT_BYTES", 1)
+            yield
+
+    def write(self, table: pa.Table, path: Path, segment_rows: int) -> None:
+        write_avro(table, path, segment_rows)
+
+
+def opened(path: Path, wanted: pa.Schema | None = None) -> tuple[FileLayout, AvroReader]:
+    info = DataFileInfo(str(path), path.stat().st_size)
+    layout, schema = FORMAT.layout(info, Storage(), {})
+    return layout, FORMAT.open(info, layout, Storage(), {}, schema if wanted is None else wanted)
+
+
+def read(path: Path) -> pa.Table:
+    layout, reader = opened(path)
+    found = reader.read(numbers_of(layout), reader.schema.names)
+    reader.close()
+    return pa.Table.from_arrays(found, schema=reader.schema)
+
+
+def write_records(path: Path, schema: Any, records: list[Any]) -> None:
+    with path.open("wb") as sink:
+        fastavro.writer(sink, schema, records)
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz", "snappy", "zstandard"])
+def test_every_codec_is_read(tmp_path: Path, codec: str) -> None:
+    table = pa.table({"a": range(1000), "s": [f"text {i % 7}" for i in range(1000)]})
+    write_avro(table, tmp_path / "f", 100, codec)
+    assert read(tmp_path / "f").equals(table)
+
+
+def test_small_blocks_are_joined_and_large_files_are_cut(tmp_path: Path) -> None:
+    write_avro(pa.table({"a": range(1000)}), tmp_path / "small", 10)
+    assert [segment.rows for segment in opened(tmp_path / "small")[0].segments] == [1000]
+    noise = np.random.default_rng(0).bytes(3000)
+    write_avro(pa.table({"a": [noise] * 1000}), tmp_path / "large", 10)
+    rows = [segment.rows for segment in opened(tmp_path / "large")[0].segments]
+    assert rows == [350, 350, 300]  # of 10 rows in 30 kB, as many blocks as make a mebibyte
+
+
+def test_times_beyond_what_python_has_are_kept(tmp_path: Path) -> None:
+    most, least = 2**63 - 1, -(2**63)
+    columns = {
+        "day": pa.array([2**31 - 1, -(2**31), None], pa.int32()).view(pa.date32()),
+        "time": pa.array([86_399_999_999, 0, None], pa.int64()).view(pa.time64("us")),
+        "us": pa.array([most, least, None]).view(pa.timestamp("us")),
+        "utc": pa.array([most, least, None]).view(pa.timestamp("us", "UTC")),
+        "ns": pa.array([most, least, None]).view(pa.timestamp("ns")),
+    }
+    table = pa.table(columns)
+    write_avro(table, tmp_path / "f")
+    assert read(tmp_path / "f").equals(table)
+
+
+def test_timestamps_without_icebergs_mark_are_instants() -> None:
+    plain = {"type": "long", "logicalType": "timestamp-millis"}
+    local = {"type": "long", "logicalType": "local-timestamp-millis"}
+    fields = [{"name": "a", "type": plain}, {"name": "b", "type": local}]
+    schema = arrow_schema({"type": "record", "name": "r", "fields": fields})
+    assert schema.types == [pa.timestamp("ms", "UTC"), pa.timestamp("ms")]
+
+
+def test_nested_types_and_field_ids(tmp_path: Path) -> None:
+    ids = [{"PARQUET:field_id": str(number)} for number in range(8)]
+    inner = pa.struct([pa.field("x", pa.int64(), True, ids[3]), pa.field("y", pa.string(), False, ids[4])])
+    listed = pa.field("l", pa.list_(pa.field("element", inner, True, ids[2])), True, ids[1])
+    pairs = pa.map_(pa.field("key", pa.int32(), False, ids[6]), pa.field("value", pa.float64(), True, ids[7]))
+    schema = pa.schema([listed, pa.field("m", pairs, True, ids[5])])
+    lists = [[{"x": 1, "y": "a"}, None], None, []]
+    table = pa.table([pa.array(lists, listed.type), pa.array([[(1, 1.5), (2, None)], None, []], pairs)], schema=schema)
+    write_avro(table, tmp_path / "f")
+    found = read(tmp_path / "f")
+    assert found.to_pylist() == table.to_pylist()
+    assert found.schema.equals(schema, check_metadata=True)
+
+
+def test_avros_own_maps_enums_and_names(tmp_path: Path) -> None:
+    color = {"type": "enum", "name": "Color", "namespace": "n.s", "symbols": ["RED", "BLUE"]}
+    schema = {
+        "type": "record",
+        "name": "r",
+        "namespace": "n.s",
+        "fields": [
+            {"name": "color", "type": color},
+            {"name": "again", "type": ["null", "Color"], "default": None},
+            {"name": "full", "type": "n.s.Color"},
+            {"name": "map", "type": {"type": "map", "values": ["null", "long"]}},
+            {"name": "nothing", "type": "null"},
+            {"name": "money", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        ],
+    }
+    row = {"color": "RED", "again": None, "full": "BLUE", "map": {"a": 1, "b": None}, "nothing": None}
+    write_records(tmp_path / "f", fastavro.parse_schema(schema), [{**row, "money": Decimal("-1.05")}])
+    expected = {**row, "map": [("a", 1), ("b", None)], "money": Decimal("-1.05")}
+    assert read(tmp_path / "f").to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (["int", "string"], "union of several types"),
+        ({"type": "record", "name": "self", "fields": [{"name": "x", "type": ["null", "self"]}]}, "contains itself"),
+    ],
+)
+def test_types_that_arrow_has_no_word_for_are_errors_that_say_so(kind: Any, said: str) -> None:
+    with pytest.raises(UnsupportedTypeError, match=said):
+        arrow_schema({"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]})
+    with pytest.raises(UnsupportedTypeError, match="expected a record"):
+        arrow_schema("long")
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=3))
+def test_the_header_with_plain_numbers_is_a_header(sizes: list[int]) -> None:
+    schema = {
+        "type": "record",
+        "name": "x" * sizes[0],
+        "fields": [
+            {"name": "d", "type": {"type": "int", "logicalType": "date"}, "doc": "y" * size} for size in sizes[:1]
+        ],
+    }
+    file = io.BytesIO()
+    fastavro.writer(file, schema, [{"d": 3}], codec="deflate")
+    source = pa.BufferReader(file.getvalue())
+    header, given_schema, at = avro_container.read_header(source)
+    assert arrow_schema(given_schema).types == [pa.date32()]
+    assert list(fastavro.reader(io.BytesIO(header + file.getvalue()[at:]))) == [{"d": 3}]
+    assert "date" not in str(without_logical_types(given_schema))
+
+
+def test_long_headers_are_read_whole(tmp_path: Path) -> None:
+    table = pa.table({f"column_{i}_{'x' * 100}": [i] for i in range(2000)})
+    write_avro(table, tmp_path / "f")
+    assert read(tmp_path / "f").equals(table)
+
+
+def test_columns_that_are_not_wanted_are_read_where_asked_for(tmp_path: Path) -> None:
+    table = pa.table({"a": range(10), "b": range(10), "c": range(10)})
+    write_avro(table, tmp_path / "f")
+    _, reader = opened(tmp_path / "f", pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    first = reader.read([0], ["a"])[0]
+    assert [c.to_pylist() for c in reader.read([0], ["c", "b"])] == [list(range(10))] * 2
+    again = reader.read([0], ["a"])[0]
+    assert first.equals(again)
+    addresses = [column.chunk(0).buffers()[1].address for column in (first, again)]
+    assert addresses[0] != addresses[1]  # callers own what they are given
+    reader.close()
+
+
+def test_damaged_blocks_are_errors_that_name_the_file(tmp_path: Path) -> None:
+    write_avro(pa.table({"a": range(1000)}), tmp_path / "damaged", 100)
+    data = bytearray((tmp_path / "damaged").read_bytes())
+    data[-20] ^= 0xFF
+    (tmp_path / "damaged").write_bytes(data[:-1] + b"?")
+    with pytest.raises(FileReadError, match=r"damaged.*marker"):
+        read(tmp_path / "damaged")

@@ -1,0 +1,241 @@
+"""Pruning by filters loses no file with a row that matches, and leaves out what it can."""
+
+import random
+import uuid
+from collections import defaultdict
+from datetime import UTC, date, datetime
+from datetime import time as clock
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+
+from tests.iceberg.helpers import ARROW, DAY, MICROS, NAN, SCHEMA, F, append_files, data_file, names_of
+from torch_dataloader_utils.sources.iceberg import IcebergRead, plan_table
+
+# Values as Iceberg has them: days, microseconds.
+VALUES = {
+    "i": [None, -5, 0, 1, 2, 3, 7],
+    "l": [None, -(2**63), -5, 0, 1, 5, 2**63 - 1],
+    "f": [None, NAN, -1.5, -0.0, 0.0, 1.5, float("inf")],
+    "x": [None, NAN, -1.5, 0.0, 0.5, 1.0, float("-inf")],
+    "s": [None, "", "a", "ab", "abc", "b", "é", "\U0001f600"],
+    "b": [None, True, False],
+    "d": [None, -1, 0, DAY, DAY + 1, DAY + 400],
+    "t": [None, -1, 0, MICROS, MICROS + 1, MICROS + 10**12],
+    "z": [None, -1, 0, MICROS, MICROS + 1, MICROS + 10**12],
+    "n": [None, Decimal("-1.50"), Decimal("0.00"), Decimal("1.10"), Decimal("99.99")],
+    "y": [None, b"", b"a", b"ab", b"\xff"],
+    "c": [None, 0, 1, 3_600_000_000],
+    "w": [None, b"aa", b"ab", b"\xff\xff"],
+    "u": [None, uuid.UUID(int=1), uuid.UUID(int=2**127)],
+    "k": [None, 1, 2],
+}
+WHEN = datetime(2024, 1, 1)
+# Each is tried as it is and negated; alone, and joined to others.
+LEAVES = [
+    F("i") == 1,
+    F("i") != 1,
+    F("i") < 2,
+    F("i") >= 2.0,
+    pc.scalar(2) > F("i"),
+    F("i") + 1 > 2,
+    F("i").cast(pa.int64()) > 2,
+    F("i").isin([1, 7]),
+    F("i").isin([1, None]),
+    F("i").isin([]),
+    F("i").is_null(),
+    F("i").is_valid(),
+    F("i") == pa.scalar(None, pa.int32()),
+    F("l") > F("i"),
+    F("l") <= -5,
+    F("l").isin(list(range(300))),
+    F("f") < 1.0,
+    F("f") > 0.1,
+    F("f") == 0.0,
+    F("f").isin([0.0, NAN]),
+    pc.is_nan(F("f")),
+    F("x") >= 0.5,
+    F("x") == NAN,
+    F("x") <= 1,
+    F("x").is_null(nan_is_null=True),
+    F("x").is_null() | pc.is_nan(F("x")),
+    F("s") == "ab",
+    F("s") > "ab",
+    F("s") < "é",
+    pc.starts_with(F("s"), "ab"),
+    pc.starts_with(F("s"), "A", ignore_case=True),
+    pc.match_like(F("s"), "a%"),
+    pc.utf8_length(F("s")) == 1,
+    F("s").isin(["a", "é"]),
+    F("b"),
+    F("b") == False,  # noqa: E712
+    F("d") == date(2024, 1, 1),
+    F("d") > date(1969, 12, 31),
+    pc.year(F("d")) == 2024,
+    F("t") >= WHEN,
+    F("t") < pa.scalar(1, pa.timestamp("us")),
+    F("t") == pa.scalar(WHEN, pa.timestamp("ms")),
+    F("z") > WHEN.replace(tzinfo=UTC),
+    F("n") == pa.scalar(Decimal("1.10"), pa.decimal128(9, 2)),
+    F("n") > Decimal("0.5"),
+    F("y") >= b"ab",
+    F("c") < clock(0, 0, 1),
+    F("w") > pa.scalar(b"aa", pa.binary(2)),
+    F("u") == pa.scalar(uuid.UUID(int=1).bytes, pa.binary(16)),
+    F("st", "k") > 1,
+    F("st", "k").is_null(),
+    F("st").is_null(),
+    pc.coalesce(F("i"), pc.scalar(pa.scalar(1, pa.int32()))) == 1,
+    pc.xor(F("b"), F("i") == 1),
+    pc.scalar(True),
+    pc.scalar(False),
+]
+SPECS = {
+    "none": [],
+    "numbers": [(2, BucketTransform(3)), (1, IdentityTransform()), (2, TruncateTransform(4))],
+    "floats": [(3, IdentityTransform()), (4, IdentityTransform())],
+    "text": [(5, TruncateTransform(2)), (6, IdentityTransform()), (11, TruncateTransform(1))],
+    "times": [(7, YearTransform()), (8, DayTransform()), (9, HourTransform()), (12, BucketTransform(2))],
+    "others": [(10, IdentityTransform()), (7, MonthTransform()), (14, IdentityTransform()), (13, IdentityTransform())],
+    "void": [(10, TruncateTransform(100)), (1, VoidTransform()), (16, IdentityTransform()), (14, BucketTransform(2))],
+}
+ROWS = 120
+
+
+def random_rows(seed):
+    draw = random.Random(seed)
+    return [{name: draw.choice(values) for name, values in VALUES.items()} for _ in range(ROWS)]
+
+
+def arrow_rows(rows):
+    """The rows as Arrow has them."""
+
+    def column(field):
+        cells = [row["k"] if field.name == "st" else row[field.name] for row in rows]
+        if field.name == "st":
+            inner = pa.array(cells, pa.int64())
+            return pa.StructArray.from_arrays(
+                [inner], fields=list(field.type), mask=pa.array([k is None for k in cells])
+            )
+        return pa.array([cell.bytes if isinstance(cell, uuid.UUID) else cell for cell in cells], field.type)
+
+    return pa.table([column(field) for field in ARROW], schema=ARROW)
+
+
+def files_of(rows, spec, draw):
+    """File name -> (partition, places of its rows): one partition each, and some partitions have two files."""
+    found = defaultdict(list)
+    for place, row in enumerate(rows):
+        values = []
+        for field in spec.fields:
+            source = SCHEMA.find_field(field.source_id)
+            cell = row[source.name]
+            values.append(None if cell is None else field.transform.transform(source.field_type)(cell))
+        found[(draw.randrange(3 if values else 40), *map(repr, values))].append((place, values))
+    return {f"f{i}": (group[0][1], [place for place, _ in group]) for i, group in enumerate(found.values())}
+
+
+@pytest.fixture
+def planned_table(catalog, request):
+    """A table of random rows in many files; the rows of each file; and the rows."""
+    fields = [
+        PartitionField(source, 1000 + i, transform, f"p{i}")
+        for i, (source, transform) in enumerate(SPECS[request.param])
+    ]
+    table = catalog.create_table("ns.t", SCHEMA, partition_spec=PartitionSpec(*fields))
+    draw = random.Random(request.param)
+    rows = random_rows(request.param)
+    spec = table.spec()
+    found = files_of(rows, spec, draw)
+    columns = [name for name in VALUES if name not in ("k", "u")]
+    files = [
+        data_file(
+            table,
+            name,
+            {c: [rows[i][c] for i in places] for c in columns} | {"st.k": [rows[i]["k"] for i in places]},
+            values,
+        )
+        for name, (values, places) in found.items()
+    ]
+    append_files(table, files)
+    return table, {name: set(places) for name, (_, places) in found.items()}, arrow_rows(rows)
+
+
+def kept_and_needed(table, places, rows, filters):
+    plan = plan_table(table, IcebergRead(filters=filters))
+    matching = rows.append_column("place", pa.array(range(len(rows)))).filter(plan.row_filter)["place"].to_pylist()
+    return set(names_of(plan)), {name for name, inside in places.items() if inside & set(matching)}
+
+
+@pytest.mark.parametrize("planned_table", SPECS, indirect=True)
+def test_pruning_loses_no_row_that_pyarrow_keeps(planned_table):
+    table, places, rows = planned_table
+    draw = random.Random(5)
+    joined = [
+        draw.choice([a & b, a | b, ~(a & b), ~(a | b), a & ~b]) for a, b in (draw.sample(LEAVES, 2) for _ in range(40))
+    ]
+    pruned = 0
+    for expression in [*LEAVES, *(~leaf for leaf in LEAVES), *joined]:
+        kept, needed = kept_and_needed(table, places, rows, expression)
+        assert needed <= kept, f"{expression} loses {needed - kept}"
+        pruned += len(places) - len(kept)
+    assert pruned > 20 * len(places)  # of about 150 filters: it is no empty promise
+
+
+@pytest.mark.parametrize("planned_table", ["numbers", "text", "times"], indirect=True)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "i = 1",
+        "i <> 1",
+        "i in (1, 7) or s = 'ab'",
+        "not (i = 2 and b = true)",
+        "s like 'a%'",
+        "t >= '2024-01-01T00:00:00'",
+        "x is nan",
+    ],
+)
+def test_files_are_those_of_pyiceberg(planned_table, text):
+    table, _, _ = planned_table
+    ours = names_of(plan_table(table, IcebergRead(filters=text)))
+    theirs = [task.file.file_path.rpartition("/")[2].partition(".")[0] for task in table.scan(text).plan_files()]
+    assert sorted(ours) == sorted(theirs)
+
+
+EXACT = [  # bounds of files of one row say exactly whether it matches
+    F("i") == 1, F("i") < 2, F("i").isin([1, 7]), F("l") <= -5, F("l").isin(list(range(300))), F("f") == 0.0,
+    F("x") >= 0.5, F("s") == "ab", F("s") > "ab", pc.starts_with(F("s"), "ab"), F("b"), F("d") == date(2024, 1, 1),
+    F("t") >= WHEN, F("z") > WHEN.replace(tzinfo=UTC), F("y") >= b"ab", F("c") < clock(0, 0, 1), F("i").is_null(),
+    F("n") == pa.scalar(Decimal("1.10"), pa.decimal128(9, 2)), F("st", "k") > 1, ~(F("i") < 2), ~(F("s") > "ab"),
+    F("w") > pa.scalar(b"aa", pa.binary(2)), (F("i") == 1) | (F("s") == "b"), pc.is_nan(F("x")), F("i").is_valid(),
+]  # fmt: skip
+
+
+def test_what_can_be_pruned_is(catalog):
+    table = catalog.create_table("ns.t", SCHEMA)
+    rows = [row for row in random_rows(1) if row["s"] != "" and row["y"] != b""]  # pyiceberg 0.11 knows no empty bounds
+    columns = [name for name in VALUES if name not in ("k", "u")]
+    append_files(
+        table,
+        [
+            data_file(table, f"f{i:03}", {c: [row[c]] for c in columns} | {"st.k": [row["k"]]})
+            for i, row in enumerate(rows)
+        ],
+    )
+    places = {f"f{i:03}": {i} for i in range(len(rows))}
+    for expression in EXACT:
+        kept, needed = kept_and_needed(table, places, arrow_rows(rows), expression)
+        assert kept == needed, f"{expression}"

@@ -1,0 +1,116 @@
+"""How each column of the table is made for one data file: from a column of the file, a constant, or row numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from torch_dataloader_utils.formats.iceberg.fields import FileField, field_id, place_of
+from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.formats.iceberg.projection import Projection
+
+FILE_ID, POSITION_ID = 2147483646, 2147483645
+ROW_ID, SEQUENCE_ID = 2147483540, 2147483539
+
+# What stands for the physical row numbers among the columns read of a file; no column can be called so.
+ROW_NUMBERS = "\0row numbers"
+
+Build = Callable[[Sequence[pa.ChunkedArray], int], pa.ChunkedArray]  # from the sources, and the number of rows
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of the table, in one data file.
+
+    Attributes:
+        field: its name, and the type that it is given with.
+        sources: the file's columns that it is made of, or `ROW_NUMBERS`.
+        build: makes it from these.
+    """
+
+    field: pa.Field
+    sources: tuple[str, ...]
+    build: Build
+
+
+def projection_of(file: IcebergFile, table: IcebergTable, path: str) -> Projection:
+    """How the table's fields come from those of the file."""
+    return Projection(path, {**dict(file.constants), FILE_ID: file.table_path}, table.defaults)
+
+
+def table_columns(
+    wanted: pa.Schema, file: IcebergFile, table: IcebergTable, fields: Sequence[FileField], projection: Projection
+) -> dict[str, TableColumn]:
+    """The columns of the table that are wanted, by name.
+
+    Args:
+        wanted: names, and where a dictionary of strings or bytes would be welcome, that type.
+        file: the data file.
+        table: the table.
+        fields: of the data file, as its reader gives them.
+        projection: of the data file.
+
+    Raises:
+        SchemaMismatchError: a column cannot be made of the file: names both.
+    """
+    columns = {}
+    for item in wanted:
+        if item.name not in table.schema.names:
+            continue
+        field = table.schema.field(item.name)
+        place = place_of(field, fields)
+        found = None if place is None else fields[place]
+        if found is not None and pt.is_dictionary(item.type) and found.type.equals(item.type):
+            field = field.with_type(item.type)
+        columns[item.name] = _lineage(field, found, file) or _plain(field, found, projection)
+    return columns
+
+
+def encoded_fields(wanted: pa.Schema, table: IcebergTable, fields: Sequence[FileField]) -> pa.Schema:
+    """The file's columns that become wanted ones, by their names in the file, with the wanted types."""
+    kinds: Mapping[int | None, pa.DataType] = {
+        field_id(table.schema.field(item.name)): item.type for item in wanted if item.name in table.schema.names
+    }
+    return pa.schema([pa.field(found.name, kinds[found.id]) for found in fields if found.id in kinds])
+
+
+def _plain(field: pa.Field, found: FileField | None, projection: Projection) -> TableColumn:
+    if found is None:
+        make = projection.absent(field)
+        return TableColumn(field, (), lambda columns, rows: pa.chunked_array([make(rows)], field.type))
+    if found.type.equals(field.type) and not pt.is_nested(field.type):
+        return TableColumn(field, (found.name,), lambda columns, rows: columns[0])
+    convert = projection.of(found, field)
+
+    def build(columns: Sequence[pa.ChunkedArray], rows: int) -> pa.ChunkedArray:
+        return pa.chunked_array([convert(chunk) for chunk in columns[0].chunks], field.type)
+
+    return TableColumn(field, (found.name,), build)
+
+
+def _lineage(field: pa.Field, found: FileField | None, file: IcebergFile) -> TableColumn | None:
+    """Columns that follow from a row's place or the file's age, unless the file keeps them; None for others.
+
+    Rows have an id, and the sequence number of their last change, from the file where they were moved to it by a
+    change of other rows; else they follow from the first id of the file, and from its own sequence number.
+    """
+    number, first = field_id(field), file.first_row_id
+    sources = () if found is None else (found.name,)
+    if number == POSITION_ID:
+        return TableColumn(field, (ROW_NUMBERS,), lambda columns, rows: columns[0])
+    if number not in (ROW_ID, SEQUENCE_ID):
+        return None
+    if first is None:
+        return TableColumn(field, (), lambda columns, rows: pa.chunked_array([pa.nulls(rows, field.type)]))
+
+    def build(columns: Sequence[pa.ChunkedArray], rows: int) -> pa.ChunkedArray:
+        inherited = pc.add(columns[-1], first) if number == ROW_ID else pa.repeat(file.sequence_number, rows)
+        if found is None:
+            return pa.chunked_array([inherited]) if isinstance(inherited, pa.Array) else inherited
+        return pc.coalesce(columns[0], inherited)
+
+    return TableColumn(field, (*sources, ROW_NUMBERS), build)

@@ -1,0 +1,158 @@
+"""Rows deleted by their values: equality deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_dataloader_utils.errors import SchemaMismatchError
+from torch_dataloader_utils.formats.iceberg.cache import process_cache
+from torch_dataloader_utils.formats.iceberg.fields import FileField, file_fields, find_path
+from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergTable
+from torch_dataloader_utils.formats.iceberg.inner import opened
+from torch_dataloader_utils.formats.iceberg.key_set import KeySet, Mask
+from torch_dataloader_utils.formats.iceberg.projection import Make, Projection
+from torch_dataloader_utils.formats.iceberg.values import Convert
+from torch_dataloader_utils.formats.sizes import storage_type
+from torch_dataloader_utils.storage import Storage, naming
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """How a file gives the values of a key column.
+
+    Attributes:
+        source: the file's top-level column, or None where the file has none.
+        steps: names of the fields from there, through structs.
+        convert: from the file's arrays to the key's type.
+        make: arrays of so many rows, where the file has no such column.
+    """
+
+    source: str | None
+    steps: tuple[str, ...] = ()
+    convert: Convert | None = None
+    make: Make | None = None
+
+    def values(self, columns: Mapping[str, pa.ChunkedArray], rows: int) -> pa.Array:
+        """The key's values, shape [rows], from the file's columns."""
+        if self.source is None:
+            assert self.make is not None
+            return self.make(rows)
+        assert self.convert is not None
+        column = columns[self.source]
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return self.convert(pc.struct_field(array, list(self.steps)) if self.steps else array)
+
+
+@dataclass(frozen=True)
+class EqualityDeletes:
+    """Which rows of one data file are deleted by their values.
+
+    Attributes:
+        tests: sets of deleted keys, each with the columns that it compares.
+    """
+
+    tests: tuple[tuple[KeySet, tuple[KeyColumn, ...]], ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The file's columns that `dead` needs."""
+        names = (column.source for _, columns in self.tests for column in columns)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    def dead(self, columns: Mapping[str, pa.ChunkedArray], rows: int) -> Mask:
+        """Which rows are deleted: bool [rows].
+
+        Args:
+            columns: the file's `sources`, over these rows.
+            rows: how many.
+        """
+        result = np.zeros(rows, np.bool_)
+        for keys, parts in self.tests:
+            result |= keys.contains([part.values(columns, rows) for part in parts])
+        return result
+
+
+def equality_deletes(
+    deletes: Iterable[DeleteFile],
+    table: IcebergTable,
+    fields: Sequence[FileField],
+    projection: Projection,
+    storage: Storage,
+) -> EqualityDeletes | None:
+    """What the equality deletes among `deletes` delete in a data file; None where there are none.
+
+    Args:
+        deletes: those that apply to the file.
+        table: the table.
+        fields: of the data file.
+        projection: of the data file.
+        storage: where the delete files are.
+
+    Raises:
+        FileReadError: a delete file cannot be read: names it.
+        SchemaMismatchError: a key column does not fit.
+    """
+    by_ids: dict[tuple[int, ...], list[DeleteFile]] = {}
+    for delete in deletes:
+        if delete.kind == "equality":
+            by_ids.setdefault(tuple(sorted(delete.equality_ids)), []).append(delete)
+    tests = []
+    for ids, files in by_ids.items():
+        columns = tuple(_key_column(number, table, fields, projection) for number in ids)
+        tests.append((_key_set(ids, tuple(files), table, storage), columns))
+    return EqualityDeletes(tuple(tests)) if tests else None
+
+
+def _key_column(number: int, table: IcebergTable, fields: Sequence[FileField], projection: Projection) -> KeyColumn:
+    field = _key_field(number, table, projection.path)
+    path = find_path(fields, number)
+    if path is None:
+        return KeyColumn(None, make=projection.absent(field))
+    return KeyColumn(path[0].name, tuple(step.name for step in path[1:]), projection.of(path[-1], field))
+
+
+def _key_field(number: int, table: IcebergTable, path: str) -> pa.Field:
+    if number not in table.keys:
+        raise SchemaMismatchError(f"{path}: rows are deleted by field {number}, which no schema of the table has.")
+    field = table.keys[number]
+    # A column dropped since is null in later files, even if it was required; uuids compare as their bytes.
+    return field.with_nullable(True).with_type(storage_type(field.type))
+
+
+def _key_set(ids: tuple[int, ...], files: tuple[DeleteFile, ...], table: IcebergTable, storage: Storage) -> KeySet:
+    """The keys of all these files; files and sets are parsed once per process."""
+    kinds = tuple(str(_key_field(number, table, files[0].path).type) for number in ids)
+    cache = process_cache()
+
+    def parsed(file: DeleteFile) -> list[pa.Array]:
+        return cache.get(("equality", storage, file.path, ids, kinds), lambda: _read_keys(ids, file, table, storage))
+
+    def keys() -> tuple[KeySet, int]:
+        parts = [parsed(file) for file in files]
+        found = KeySet([pa.concat_arrays(columns) for columns in zip(*parts, strict=True)])
+        return found, found.nbytes
+
+    return cache.get(("keys", storage, tuple(file.path for file in files), ids, kinds), keys)
+
+
+def _read_keys(
+    ids: Sequence[int], file: DeleteFile, table: IcebergTable, storage: Storage
+) -> tuple[list[pa.Array], int]:
+    """The key columns of an equality delete file, and their bytes."""
+    projection = Projection(file.path, {}, {})
+    with opened(file, storage, pa.schema([])) as (reader, numbers):
+        fields = file_fields(reader.schema, table.name_mapping, file.path)
+        columns = [_key_column(number, table, fields, projection) for number in ids]
+        if any(column.source is None for column in columns):
+            raise SchemaMismatchError(f"{file.path}: deletes by the fields {list(ids)}, and does not have them all.")
+        names = list(dict.fromkeys(column.source for column in columns if column.source is not None))
+        read = reader.read(numbers, names)
+    with naming(file.path):
+        found = dict(zip(names, read, strict=True))
+        arrays = [column.values(found, len(read[0])) for column in columns]
+    return arrays, sum(array.nbytes for array in arrays)

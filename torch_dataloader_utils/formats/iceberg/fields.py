@@ -1,0 +1,119 @@
+"""Which field of a data file is which field of the table: by field id, or by a name mapping where files have no ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from torch_dataloader_utils.errors import SchemaMismatchError
+
+# Where pyarrow shows the ids of Parquet's and ORC's fields; ours of Avro are as Parquet's.
+_ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")
+
+
+@dataclass(frozen=True, slots=True)
+class FileField:
+    """A field of a data file.
+
+    Attributes:
+        id: its field id in the table, or None where it has none.
+        name: in the file.
+        type: in the file.
+        children: the fields of a struct; a list's element; a map's key and value.
+    """
+
+    id: int | None
+    name: str
+    type: pa.DataType
+    children: tuple[FileField, ...] = ()
+
+
+def field_id(field: pa.Field) -> int | None:
+    """The field's id, as its metadata tells it."""
+    metadata = field.metadata or {}
+    return next((int(metadata[key]) for key in _ID_KEYS if key in metadata), None)
+
+
+def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileField, ...]:
+    """The fields of a data file, with their ids.
+
+    Args:
+        schema: of the file.
+        name_mapping: the table's, parsed, or None; used for a file in which no field has an id.
+        path: of the file, for messages.
+
+    Raises:
+        SchemaMismatchError: the file has no ids, and the table no name mapping.
+    """
+    fields = tuple(_from_metadata(field, field.name) for field in schema)
+    if not fields or any(found.id is not None for found in _walk(fields)):
+        return fields
+    if name_mapping is None:
+        raise SchemaMismatchError(
+            f"{path}: its fields have no Iceberg ids, and the table has no name mapping: set the table's property "
+            "schema.name-mapping.default, which says what names mean in such files."
+        )
+    return _mapped(fields, name_mapping)
+
+
+def place_of(field: pa.Field, fields: Sequence[FileField]) -> int | None:
+    """The place among a file's fields of the one that is this field of the table, or None."""
+    number = field_id(field)
+    return next((place for place, found in enumerate(fields) if number is not None and found.id == number), None)
+
+
+def find_path(fields: Iterable[FileField], wanted: int) -> tuple[FileField, ...] | None:
+    """The fields from the top to that of this id through structs, or None where there is none."""
+    for found in fields:
+        if found.id == wanted:
+            return (found,)
+        below = find_path(found.children, wanted) if pt.is_struct(found.type) else None
+        if below is not None:
+            return (found, *below)
+    return None
+
+
+def children_of(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a struct; the element of a list; key and value of a map; none of other types."""
+    if pt.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if pt.is_struct(kind):
+        return list(kind)
+    return [kind.value_field] if is_list(kind) else []
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether rows are lists of any layout that decoders give."""
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
+
+
+def _from_metadata(field: pa.Field, name: str) -> FileField:
+    # Writers have many names for what Iceberg calls element, key and value.
+    names = [child.name for child in children_of(field.type)]
+    if is_list(field.type):
+        names = ["element"]
+    elif pt.is_map(field.type):
+        names = ["key", "value"]
+    below = zip(children_of(field.type), names, strict=True)
+    return FileField(field_id(field), name, field.type, tuple(_from_metadata(*child) for child in below))
+
+
+def _walk(fields: Iterable[FileField]) -> Iterator[FileField]:
+    for found in fields:
+        yield found
+        yield from _walk(found.children)
+
+
+def _mapped(fields: Sequence[FileField], mapping: Sequence[Mapping[str, Any]]) -> tuple[FileField, ...]:
+    """The fields with the ids that the mapping gives their names."""
+    by_name = {name: entry for entry in mapping for name in entry["names"]}
+    found = []
+    for field in fields:
+        entry = by_name.get(field.name, {})
+        below = _mapped(field.children, entry.get("fields") or ())
+        found.append(FileField(entry.get("field-id"), field.name, field.type, below))
+    return tuple(found)

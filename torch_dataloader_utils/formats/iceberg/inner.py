@@ -1,0 +1,63 @@
+"""The formats of the files that Iceberg tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.formats.base import Format, Reader
+from torch_dataloader_utils.formats.iceberg.files import DeleteFile
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.storage import Storage
+
+_NAMES = ("parquet", "orc", "avro")
+
+
+def inner_format(name: str) -> Format:
+    """The format of a data or delete file.
+
+    Raises:
+        OptionError: Iceberg has no such format of data files.
+    """
+    if name not in _NAMES:
+        raise OptionError(f"a file of format {name!r}: Iceberg's data files are one of {', '.join(_NAMES)}.")
+    found: Format = import_module(f"torch_dataloader_utils.formats.{name}").FORMAT
+    return found
+
+
+def inner_options(form: Format, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the `format_options` of a table that the format of one file takes."""
+    return {name: value for name, value in options.items() if name in form.options}
+
+
+def layout_schema(layout: FileLayout) -> pa.Schema | None:
+    """The schema of a file of this layout, where that tells (ORC's does not)."""
+    schema = getattr(layout.metadata, "schema", None)
+    return schema.to_arrow_schema() if isinstance(schema, pq.ParquetSchema) else schema
+
+
+@contextmanager
+def opened(file: DeleteFile, storage: Storage, wanted: pa.Schema) -> Iterator[tuple[Reader, list[int]]]:
+    """A reader of a delete file, and the numbers of its segments.
+
+    Args:
+        file: the delete file.
+        storage: where it is.
+        wanted: as `Format.open` has it.
+
+    Raises:
+        FileReadError: naming the file.
+    """
+    form, info = inner_format(file.format), DataFileInfo(file.path, file.size)
+    layout, _ = form.layout(info, storage, {})
+    reader = form.open(info, layout, storage, {}, wanted)
+    try:
+        yield reader, [segment.number for segment in layout.segments]
+    finally:
+        reader.close()

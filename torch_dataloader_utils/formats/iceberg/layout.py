@@ -1,0 +1,61 @@
+"""What of a data file an epoch reads: its segments, counted without the rows that are deleted by position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.formats.iceberg.deletes import Positions, deleted_positions
+from torch_dataloader_utils.formats.iceberg.files import IcebergFile
+from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options
+from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.storage import Storage
+
+
+def iceberg_layout(
+    info: DataFileInfo, file: IcebergFile, storage: Storage, options: Mapping[str, Any] | None = None
+) -> FileLayout:
+    """The segments of a data file that have rows left, with `file` and its own layout as the metadata.
+
+    Rows are those left after positional deletes and deletion vectors, counted exactly; where equality deletes apply,
+    only reading tells them. One open of the data file; delete files are read once per process.
+
+    Raises:
+        FileReadError: the file, or one that deletes rows of it, is missing or damaged: names it.
+    """
+    form = inner_format(file.format)
+    inner, _ = form.layout(info, storage, inner_options(form, options or {}))
+    positions = deleted_positions(file, storage)
+    counted = not any(delete.kind == "equality" for delete in file.deletes)
+    segments = tuple(_left(inner, positions, counted))
+    return replace(inner, segments=segments, metadata=replace(file, inner=inner))
+
+
+def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:
+    """The layout of a data file as the manifest tells it, without a look at the file: one segment of all its rows.
+
+    Args:
+        file: without positional deletes or deletion vectors.
+        size_bytes: estimated decoded bytes.
+    """
+    rows = None if file.deletes or file.record_count < 0 else file.record_count
+    segments = (Segment(0, 0, rows, size_bytes),) if file.record_count else ()
+    return FileLayout(segments, metadata=replace(file, inner=None))
+
+
+def _left(inner: FileLayout, positions: Positions, counted: bool) -> Iterator[Segment]:
+    """The segments with a row that is not deleted by position; numbered by rows left, where these are all known."""
+    first_row = 0
+    for segment in inner.segments:
+        assert segment.rows is not None  # Iceberg's formats all tell
+        end = segment.first_row + segment.rows
+        deleted = int(np.subtract(*np.searchsorted(positions, [end, segment.first_row])))
+        rows = segment.rows - deleted
+        if rows and counted:
+            yield replace(segment, first_row=first_row, rows=rows)
+        elif rows:
+            yield replace(segment, first_row=0, rows=None)
+        first_row += rows

@@ -1,0 +1,130 @@
+"""From the arrays of a data file to those of the table: fields found by id, in the table's order, names and types.
+
+Everything is decided when the file is opened; per array, structs, lists and maps are put together anew around the
+buffers that the file's arrays have. Nulls of structs, lists and maps stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from torch_dataloader_utils.errors import SchemaMismatchError
+from torch_dataloader_utils.formats.iceberg.fields import FileField, children_of, field_id, is_list, place_of
+from torch_dataloader_utils.formats.iceberg.values import Convert, conversion
+
+Make = Callable[[int], pa.Array]  # from a number of rows to an array of them
+
+
+@dataclass(frozen=True)
+class Projection:
+    """How the table's fields come from the fields of one file.
+
+    Attributes:
+        path: of the file, for messages.
+        constants: field id -> value of all its rows, for fields that are not in it.
+        defaults: field id -> value of all its rows, for fields that the table gained later.
+    """
+
+    path: str
+    constants: Mapping[int, Any]
+    defaults: Mapping[int, Any]
+
+    def of(self, found: FileField, field: pa.Field) -> Convert:
+        """A function from the file's arrays of a field to the table's.
+
+        Raises:
+            SchemaMismatchError: the file's type cannot become the table's, or a required field is missing in it.
+        """
+        kind = field.type
+        if pt.is_struct(kind) and pt.is_struct(found.type):
+            return self._struct(found, kind)
+        if pt.is_map(kind) and pt.is_map(found.type):
+            return self._map(found, kind)
+        if is_list(kind) and is_list(found.type):
+            return self._list(found, kind)
+        convert = None if children_of(kind) else conversion(found.type, kind)
+        if convert is None:
+            raise SchemaMismatchError(
+                f"{self.path}: column {found.name!r} is {found.type} in the file, which does not become the "
+                f"{kind} that {field.name!r} is in the table."
+            )
+        return convert
+
+    def absent(self, field: pa.Field) -> Make:
+        """A function that makes arrays of a field that the file does not have: its constant, default, or null.
+
+        Raises:
+            SchemaMismatchError: the field is required and has none of these.
+        """
+        number = field_id(field)
+        for values in (self.constants, self.defaults):
+            if number is not None and number in values:
+                return _repeated(values[number], field.type)
+        if field.nullable:
+            return lambda rows: pa.nulls(rows, field.type)
+        if pt.is_struct(field.type) and field.type.num_fields:
+            parts = [self.absent(child) for child in field.type]
+            return lambda rows: pa.StructArray.from_arrays([part(rows) for part in parts], fields=list(field.type))
+        raise SchemaMismatchError(
+            f"{self.path}: has no column {field.name!r} (field id {number}), which the table requires, and which has "
+            "no initial default."
+        )
+
+    def _struct(self, found: FileField, kind: pa.DataType) -> Convert:
+        places = [place_of(field, found.children) for field in kind]
+        parts = [self._part(found, place, field) for place, field in zip(places, kind, strict=True)]
+
+        def convert(array: pa.Array) -> pa.Array:
+            if not parts:
+                return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], array.null_count, array.offset, [])
+            mask = array.is_null() if array.null_count else None
+            return pa.StructArray.from_arrays([part(array) for part in parts], fields=list(kind), mask=mask)
+
+        return convert
+
+    def _part(self, struct: FileField, place: int | None, field: pa.Field) -> Convert:
+        """A function from the struct's arrays to those of one field of the table's struct."""
+        if place is None:
+            make = self.absent(field)
+            return lambda array: make(len(array))
+        convert = self.of(struct.children[place], field)
+        return lambda array: convert(array.field(place))
+
+    def _list(self, found: FileField, kind: pa.DataType) -> Convert:
+        element = self.of(found.children[0], kind.value_field)
+        plain = pa.list_(found.type.value_field) if pt.is_fixed_size_list(found.type) else None
+        rebuilt = (pa.large_list if pt.is_large_list(found.type) else pa.list_)(kind.value_field)
+
+        def convert(array: pa.Array) -> pa.Array:
+            if plain is not None:
+                array = array.cast(plain)
+            array = _around(rebuilt, array, element(array.values))
+            return array if rebuilt.equals(kind) else array.cast(kind)
+
+        return convert
+
+    def _map(self, found: FileField, kind: pa.DataType) -> Convert:
+        key, value = (self.of(*pair) for pair in zip(found.children, children_of(kind), strict=True))
+
+        def convert(array: pa.Array) -> pa.Array:
+            parts = [key(array.keys), value(array.items)]
+            return _around(kind, array, pa.StructArray.from_arrays(parts, fields=children_of(kind)))
+
+        return convert
+
+
+def _around(kind: pa.DataType, array: pa.Array, inner: pa.Array) -> pa.Array:
+    """A list or map array with the offsets and nulls of `array` and other elements."""
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, [inner])
+
+
+def _repeated(value: Any, kind: pa.DataType) -> Make:
+    if value is None:
+        return lambda rows: pa.nulls(rows, kind)
+    scalar = value.cast(kind) if isinstance(value, pa.Scalar) else pa.scalar(value, kind)
+    return lambda rows: pa.repeat(scalar, rows)

@@ -1,0 +1,103 @@
+"""What the statistics of a data file's own format say of the table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from torch_dataloader_utils.arrow_ops import filter_columns
+from torch_dataloader_utils.formats.iceberg.fields import FileField, children_of, field_id, file_fields, place_of
+from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
+from torch_dataloader_utils.model import FileLayout
+
+_FIRST_METADATA_ID = 2147483447  # ids from here on are reserved: such columns follow from more than the file
+
+Prune = Callable[[FileLayout], FileLayout]
+
+
+def iceberg_pruner(expression: pc.Expression, table: IcebergTable) -> Prune:
+    """A function that drops segments of a data file in which no row can match; opens no file.
+
+    Statistics are looked up by name, so that only files count in which the filter's columns have the names that they
+    have in the table, or are absent; other files, and those not of Parquet, keep all their segments.
+
+    Args:
+        expression: a filter that fits the table's schema.
+        table: the table.
+    """
+    needed = [table.schema.field(name) for name in filter_columns(expression, table.schema)]
+    schema = pa.schema(list(table.schema)).remove_metadata()
+    prune_inner = PARQUET.pruner(expression, schema)
+
+    def prune(layout: FileLayout) -> FileLayout:
+        file: IcebergFile = layout.metadata
+        fields = _statistics_fields(file, table)
+        if fields is None or not all(_same_names(field, fields) for field in needed):
+            return layout
+        assert file.inner is not None
+        known = {**table.defaults, **dict(file.constants)}
+        absent = {f.name: _value(f, known) for f in needed if place_of(f, fields) is None}
+        file_schema = pa.schema([pa.field(found.name, found.type) for found in fields])
+        kept = {segment.number for segment in prune_inner(file.inner, file_schema, absent).segments}
+        return replace(layout, segments=tuple(s for s in layout.segments if s.number in kept))
+
+    return prune
+
+
+def null_evidence(layout: FileLayout, table: IcebergTable) -> frozenset[str]:
+    """Columns of the table (nested ones as `parent.child`) that hold a null for certain among the rows of a file."""
+    file: IcebergFile = layout.metadata
+    fields = _statistics_fields(file, table)
+    if fields is None or file.deletes or not layout.segments:
+        return frozenset()
+    assert file.inner is not None
+    kept = {segment.number for segment in layout.segments}
+    inner = replace(file.inner, segments=tuple(s for s in file.inner.segments if s.number in kept))
+    in_file = PARQUET.null_columns(inner)
+    return frozenset(name for name, path in _table_names(table.schema, fields) if path in in_file)
+
+
+def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileField, ...] | None:
+    """The fields of a file with statistics; None where there are none, or the file was not looked at."""
+    if file.inner is None or not isinstance(file.inner.metadata, pq.FileMetaData):
+        return None
+    return file_fields(file.inner.metadata.schema.to_arrow_schema(), table.name_mapping, file.table_path)
+
+
+def _same_names(field: pa.Field, fields: Sequence[FileField]) -> bool:
+    """Whether this name means the same field in the file, nested ones too, or no field at all."""
+    place = place_of(field, fields)
+    named = [at for at, found in enumerate(fields) if found.name == field.name]
+    if (field_id(field) or 0) >= _FIRST_METADATA_ID or named != ([] if place is None else [place]):
+        return False
+    if place is None:
+        return not pt.is_nested(field.type)
+    below, children = children_of(field.type), fields[place].children
+    return len(below) == len(children) and all(_same_names(child, children) for child in below)
+
+
+def _value(field: pa.Field, known: Mapping[int, Any]) -> Any:
+    number = field_id(field)
+    value = None if number is None else known.get(number)
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def _table_names(
+    schema: Iterable[pa.Field], fields: Sequence[FileField], above: str = "", below: str = ""
+) -> Iterable[tuple[str, str]]:
+    """(name in the table, name in the file) of the fields that both have, those in structs as `parent.child`."""
+    for field in schema:
+        place = place_of(field, fields)
+        if place is None:
+            continue
+        found = fields[place]
+        yield above + field.name, below + found.name
+        if pt.is_struct(field.type):
+            yield from _table_names(field.type, found.children, f"{above}{field.name}.", f"{below}{found.name}.")

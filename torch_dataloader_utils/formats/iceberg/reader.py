@@ -1,0 +1,181 @@
+"""A data file of an Iceberg table, open: gives the table's columns, without the rows that were deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.formats.base import Format, Reader
+from torch_dataloader_utils.formats.iceberg.columns import (
+    ROW_NUMBERS,
+    encoded_fields,
+    projection_of,
+    table_columns,
+)
+from torch_dataloader_utils.formats.iceberg.deletes import deleted_positions
+from torch_dataloader_utils.formats.iceberg.equality import EqualityDeletes, equality_deletes
+from torch_dataloader_utils.formats.iceberg.fields import file_fields
+from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options, layout_schema
+from torch_dataloader_utils.formats.iceberg.key_set import Mask
+from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.storage import Storage, naming
+
+
+class IcebergReader:
+    """An open data file. Used by one thread at a time.
+
+    Attributes:
+        schema: the table's columns that are wanted, as `read` gives them.
+    """
+
+    def __init__(
+        self, info: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], wanted: pa.Schema
+    ) -> None:
+        file: IcebergFile = layout.metadata
+        table: IcebergTable = options["table"]
+        form = inner_format(file.format)
+        given = inner_options(form, options)
+        inner = file.inner or _footer(form, info, file, storage, given)
+        self.path = info.path
+        self._whole = file.inner is None  # its one segment is then all those of the file
+        self._segments = {segment.number: segment for segment in inner.segments}
+        self._positions = deleted_positions(file, storage)
+        hints = _hints(inner, wanted, table, info.path)
+        self._inner: Reader = form.open(info, inner, storage, given, hints)
+        try:
+            self._decide(info, file, table, storage, wanted)
+        except BaseException:
+            self._inner.close()
+            raise
+
+    def _decide(
+        self, info: DataFileInfo, file: IcebergFile, table: IcebergTable, storage: Storage, wanted: pa.Schema
+    ) -> None:
+        """How columns are made, and what deletes rows by their values."""
+        fields = file_fields(self._inner.schema, table.name_mapping, info.path)
+        projection = projection_of(file, table, info.path)
+        self._columns = table_columns(wanted, file, table, fields, projection)
+        self.schema: pa.Schema = pa.schema([column.field for column in self._columns.values()])
+        by_value = equality_deletes(file.deletes, table, fields, projection, storage)
+        wanted_sources = {name for column in self._columns.values() for name in column.sources}
+        self._by_value = None if by_value is None else _ByValue(self._inner, by_value, wanted_sources)
+        self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last answer, with its question
+
+    def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """One array per column over the rows left of these segments, in the table's types."""
+        numbers = list(self._segments) if self._whole else list(segment_numbers)
+        segments = [self._segments[number] for number in numbers]
+        made = [self._columns[name] for name in columns]
+        if numbers != self._masked[0]:
+            self._masked = (numbers, self._live(segments))
+        live = self._masked[1]
+        names = dict.fromkeys(name for column in made for name in column.sources)
+        found = self._sources(segments, list(names))
+        rows = sum(segment.rows or 0 for segment in segments)
+        with naming(self.path, f"columns {', '.join(columns)}"):
+            arrays = [column.build([found[name] for name in column.sources], rows) for column in made]
+            return arrays if live is None else [array.filter(live) for array in arrays]
+
+    def close(self) -> None:
+        """Close the file; the arrays read from it stay valid."""
+        self._inner.close()
+
+    def _sources(self, segments: Sequence[Segment], names: list[str]) -> dict[str, pa.ChunkedArray]:
+        """The file's columns of these names, before anything is deleted; `ROW_NUMBERS` too."""
+        numbers = [segment.number for segment in segments]
+        found = {} if self._by_value is None else self._by_value.take(numbers, names)
+        if ROW_NUMBERS in names:
+            spans = [np.arange(s.first_row, s.first_row + (s.rows or 0)) for s in segments]
+            found[ROW_NUMBERS] = pa.chunked_array([pa.array(span) for span in spans], pa.int64())
+        rest = [name for name in names if name not in found]
+        if rest:
+            found.update(zip(rest, self._inner.read(numbers, rest), strict=True))
+        return found
+
+    def _live(self, segments: Sequence[Segment]) -> pa.Array | None:
+        """Which rows of these segments are left: Arrow bools; None where all are."""
+        dead = {} if self._by_value is None else self._by_value.dead(segments)
+        masks = [self._mask(segment, dead.get(segment.number)) for segment in segments]
+        if all(mask is None for mask in masks):
+            return None
+        parts = [
+            np.ones(segment.rows or 0, np.bool_) if mask is None else mask
+            for segment, mask in zip(segments, masks, strict=True)
+        ]
+        bits = np.packbits(np.concatenate(parts), bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), sum(map(len, parts)), [None, pa.py_buffer(bits)], 0)
+
+    def _mask(self, segment: Segment, dead: Mask | None) -> Mask | None:
+        """Which rows of a segment are left: bool [rows]; None where all are."""
+        first, rows = segment.first_row, segment.rows or 0
+        begin, end = np.searchsorted(self._positions, [first, first + rows])
+        if begin == end and (dead is None or not dead.any()):
+            return None
+        live: Mask = np.ones(rows, np.bool_) if dead is None else ~dead
+        live[self._positions[begin:end] - first] = False
+        return live
+
+
+class _ByValue:
+    """What equality deletes say of the segments that are being read, and the key columns read to find out.
+
+    Both are kept until segments of another task are asked for, as columns are asked for in several calls; a key
+    column is handed on once, as its reader owns it.
+    """
+
+    def __init__(self, inner: Reader, deletes: EqualityDeletes, wanted: set[str]) -> None:
+        self._inner = inner
+        self._deletes = deletes
+        self._wanted = wanted
+        self._dead: dict[int, Mask] = {}
+        self._read: dict[int, dict[str, pa.ChunkedArray]] = {}
+
+    def dead(self, segments: Sequence[Segment]) -> dict[int, Mask]:
+        """Which rows are deleted, by number of segment: bool [rows]."""
+        if self._dead.keys().isdisjoint(segment.number for segment in segments):
+            self._dead.clear()
+            self._read.clear()
+        names = self._deletes.sources
+        for segment in segments:
+            if segment.number not in self._dead:
+                arrays = self._inner.read([segment.number], names) if names else []
+                columns = dict(zip(names, arrays, strict=True))
+                self._dead[segment.number] = self._deletes.dead(columns, segment.rows or 0)
+                self._read[segment.number] = {n: array for n, array in columns.items() if n in self._wanted}
+        return self._dead
+
+    def take(self, numbers: Sequence[int], names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Those columns that were read of all these segments, and not handed on yet."""
+        found = {}
+        for name in names:
+            if numbers and all(name in self._read.get(number, {}) for number in numbers):
+                parts = [self._read[number].pop(name) for number in numbers]
+                found[name] = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+        return found
+
+
+def _footer(
+    form: Format, info: DataFileInfo, file: IcebergFile, storage: Storage, options: Mapping[str, Any]
+) -> FileLayout:
+    """The layout of a file that was planned from its manifest alone."""
+    inner, _ = form.layout(info, storage, options)
+    rows = sum(segment.rows or 0 for segment in inner.segments)
+    if file.record_count not in (-1, rows):
+        raise FileReadError(
+            f"{info.path}: has {rows} rows, where the table's manifest says {file.record_count}: the file or the "
+            "manifest is damaged."
+        )
+    return inner
+
+
+def _hints(inner: FileLayout, wanted: pa.Schema, table: IcebergTable, path: str) -> pa.Schema:
+    """The file's columns that will be asked for, as far as its layout tells them."""
+    schema = layout_schema(inner)
+    if schema is None:
+        return pa.schema([])
+    return encoded_fields(wanted, table, file_fields(schema, table.name_mapping, path))

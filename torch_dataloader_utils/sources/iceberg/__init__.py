@@ -1,0 +1,36 @@
+"""Iceberg tables: catalogs, snapshots, manifests, and the plan that comes from them. Needs the iceberg extra."""
+
+from torch_dataloader_utils.errors import MissingExtraError
+
+try:
+    import fastavro  # noqa: F401
+    import pyiceberg  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(
+        f"Iceberg tables, and filters as text, need {error.name}: pip install 'torch-dataloader-utils[iceberg]'"
+    ) from error
+
+from torch_dataloader_utils.sources.iceberg.expressions import rows_expression
+from torch_dataloader_utils.sources.iceberg.manifest import table_manifest
+from torch_dataloader_utils.sources.iceberg.plan import (
+    IcebergPlan,
+    IcebergRead,
+    PlannedFile,
+    PrunedFiles,
+    plan_table,
+    refreshed_storage,
+)
+from torch_dataloader_utils.sources.iceberg.snapshots import SnapshotChoice, SnapshotInfo
+
+__all__ = [
+    "IcebergPlan",
+    "IcebergRead",
+    "PlannedFile",
+    "PrunedFiles",
+    "SnapshotChoice",
+    "SnapshotInfo",
+    "plan_table",
+    "refreshed_storage",
+    "rows_expression",
+    "table_manifest",
+]

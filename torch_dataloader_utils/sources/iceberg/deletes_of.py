@@ -1,0 +1,115 @@
+"""Which delete files apply to which data file."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pyiceberg.manifest import DataFileContent, FileFormat
+
+from torch_dataloader_utils.formats.iceberg.files import DeleteFile
+from torch_dataloader_utils.sources.iceberg.manifests import Entry, content_of
+
+_PATH = 2147483546  # field id of the column of paths in files of positional deletes
+Place: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """A file of positional deletes, and which paths it can name (in UTF-8, both ends included)."""
+
+    file: DeleteFile
+    first: bytes | None
+    last: bytes | None
+
+    def may_name(self, path: bytes) -> bool:
+        return (self.first is None or self.first <= path) and (self.last is None or path <= self.last)
+
+
+@dataclass
+class DeleteIndex:
+    """All delete files of a snapshot, by what they can apply to."""
+
+    vectors: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
+    of_path: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
+    positions: dict[Place, list[_Positions]] = field(default_factory=lambda: defaultdict(list))
+    equality: dict[Place, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
+    everywhere: list[DeleteFile] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return any((self.vectors, self.of_path, self.positions, self.equality, self.everywhere))
+
+    def of(self, path: str, sequence_number: int, place: Place) -> tuple[DeleteFile, ...]:
+        """Those that apply to a data file: positional ones as old as it or newer, equality ones that are newer.
+
+        A vector holds all positions that are deleted, so that older files of positions no longer count.
+        """
+        vectors = [found for found in self.vectors.get(path, ()) if found.sequence_number >= sequence_number]
+        positional = vectors or [*self.of_path.get(path, ()), *self._positions_of(path, place)]
+        equality = [*self.everywhere, *self.equality.get(place, ())]
+        return (
+            *(found for found in positional if found.sequence_number >= sequence_number),
+            *(found for found in equality if found.sequence_number > sequence_number),
+        )
+
+    def _positions_of(self, path: str, place: Place) -> list[DeleteFile]:
+        spelled = path.encode()
+        return [found.file for found in self.positions.get(place, ()) if found.may_name(spelled)]
+
+
+def delete_index(
+    entries: Iterable[Entry],
+    place_of: Callable[[Entry], Place],
+    unpartitioned: frozenset[int],
+    path_of: Callable[[str], str],
+) -> DeleteIndex:
+    """The index of these delete files.
+
+    Args:
+        entries: of manifests of deletes.
+        place_of: spec and partition values of a file.
+        unpartitioned: ids of specs without fields: their equality deletes apply to every file.
+        path_of: from a path as the table spells it to that of the storage.
+    """
+    index = DeleteIndex()
+    # In an order of their own: that of manifests changes when these are rewritten.
+    for entry in sorted(entries, key=lambda one: (one.sequence_number, one.file.file_path)):
+        found = _delete_file(entry, path_of)
+        if found.kind == "vector":
+            index.vectors[content_of(entry.file, "referenced_data_file")].append(found)
+        elif found.kind == "equality":
+            everywhere = entry.spec_id in unpartitioned
+            (index.everywhere if everywhere else index.equality[place_of(entry)]).append(found)
+        else:
+            _add_positions(index, entry, found, place_of)
+    return index
+
+
+def _add_positions(index: DeleteIndex, entry: Entry, found: DeleteFile, place_of: Callable[[Entry], Place]) -> None:
+    first, last = ((bounds or {}).get(_PATH) for bounds in (entry.file.lower_bounds, entry.file.upper_bounds))
+    named = content_of(entry.file, "referenced_data_file")
+    if named is not None:
+        index.of_path[named].append(found)
+    else:
+        index.positions[place_of(entry)].append(_Positions(found, first, last))
+
+
+def _delete_file(entry: Entry, path_of: Callable[[str], str]) -> DeleteFile:
+    file = entry.file
+    kind = "positions"
+    if file.content == DataFileContent.EQUALITY_DELETES:
+        kind = "equality"
+    elif file.file_format == FileFormat.PUFFIN:
+        kind = "vector"
+    return DeleteFile(
+        kind=kind,
+        path=path_of(file.file_path),
+        format=file.file_format.value.lower(),
+        size=file.file_size_in_bytes,
+        offset=content_of(file, "content_offset") or 0,
+        length=content_of(file, "content_size_in_bytes") or 0,
+        equality_ids=tuple(file.equality_ids or ()) if kind == "equality" else (),
+        sequence_number=entry.sequence_number,
+    )

@@ -1,0 +1,85 @@
+"""The partition values of files, by the specs that they were written with."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType
+
+from torch_dataloader_utils.sources.iceberg.deletes_of import Place
+from torch_dataloader_utils.sources.iceberg.manifests import Entry
+from torch_dataloader_utils.sources.iceberg.schema import arrow_type
+
+_NAN = "nan"  # one key for all of them: they are not equal to themselves
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The values of one partition.
+
+    Attributes:
+        values: name of the partition field -> value as Python has it, for people and strategies.
+        constants: (field id of the column, value as Arrow has it), of columns that are their own partition field.
+    """
+
+    values: Mapping[str, Any]
+    constants: tuple[tuple[int, Any], ...]
+
+
+class Partitions:
+    """The partitions of a table's files; equal ones are one object."""
+
+    def __init__(self, specs: Mapping[int, PartitionSpec], schema: Schema) -> None:
+        self._specs = specs
+        self._types = {number: spec.partition_type(schema).fields for number, spec in specs.items()}
+        self._columns = schema.field_ids
+        self._found: dict[Place, Partition] = {}
+
+    def place(self, entry: Entry) -> Place:
+        """The spec and the values of a file's partition, as a key."""
+        values = tuple(value if value == value else _NAN for value in entry.file.partition._data)
+        return entry.spec_id, values
+
+    def of(self, place: Place, entry: Entry) -> Partition:
+        """The partition of a file at this place."""
+        found = self._found.get(place)
+        if found is None:
+            found = self._found[place] = self._read(entry)
+        return found
+
+    def _read(self, entry: Entry) -> Partition:
+        spec, types = self._specs[entry.spec_id], self._types[entry.spec_id]
+        values = [_plain(value) for value in entry.file.partition._data]
+        return Partition(
+            {
+                item.name: _shown(value, kind.field_type)
+                for item, kind, value in zip(spec.fields, types, values, strict=True)
+            },
+            tuple(
+                (item.source_id, value)
+                for item, value in zip(spec.fields, values, strict=True)
+                if isinstance(item.transform, IdentityTransform) and item.source_id in self._columns
+            ),
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value.bytes if isinstance(value, uuid.UUID) else value
+
+
+def _shown(value: Any, kind: IcebergType) -> Any:
+    """The value as Python has it: days as a date; as it is, where Python's dates end before, or the type is gone."""
+    arrow = arrow_type(kind)
+    if value is None or arrow is None:
+        return value
+    try:
+        return pa.scalar(value, arrow).as_py()
+    except (OverflowError, ValueError):
+        return value

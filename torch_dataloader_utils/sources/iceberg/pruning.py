@@ -1,0 +1,61 @@
+"""Which manifests and files can hold rows that match."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+
+class Pruning:
+    """Tells by partition values and by bounds of columns what cannot match an inclusive expression."""
+
+    def __init__(self, expression: BooleanExpression, schema: Schema, specs: Mapping[int, PartitionSpec]) -> None:
+        self._everything = isinstance(expression, AlwaysTrue)
+        self._expression = expression
+        self._schema = schema
+        self._specs = specs
+        self._metrics = _InclusiveMetricsEvaluator(schema, expression)
+        self._manifest_test = lru_cache(maxsize=None)(self._test_of_manifests)
+        self._partition_test = lru_cache(maxsize=None)(self._test_of_partitions)
+
+    def manifest(self, found: ManifestFile) -> bool:
+        """Whether a manifest can list files with matching rows, or deletes of such rows."""
+        return self._everything or self._manifest_test(found.partition_spec_id)(found)
+
+    def file(self, found: DataFile, spec_id: int) -> bool:
+        """Whether a data file can hold matching rows."""
+        if self._everything:
+            return True
+        if not self._partition_test(spec_id)(found.partition):
+            return False
+        try:
+            return bool(self._metrics.eval(found))
+        except struct.error:  # bounds as wide as the type that the column was promoted from
+            return True
+
+    def _projected(self, spec_id: int) -> BooleanExpression:
+        return inclusive_projection(self._schema, self._specs[spec_id])(self._expression)
+
+    def _test_of_manifests(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        test: Callable[[ManifestFile], bool] = manifest_evaluator(
+            self._specs[spec_id], self._schema, self._projected(spec_id)
+        )
+        return test
+
+    def _test_of_partitions(self, spec_id: int) -> Callable[[Record], bool]:
+        partition = Schema(*self._specs[spec_id].partition_type(self._schema).fields)
+        test: Callable[[Record], bool] = expression_evaluator(partition, self._projected(spec_id), True)
+        return test

@@ -1,0 +1,204 @@
+"""A table's columns as Arrow has them, with their field ids."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.formats.iceberg.files import IcebergTable
+from torch_dataloader_utils.sources.iceberg.tables import OpenTable
+
+_TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
+    BooleanType: lambda kind: pa.bool_(),
+    IntegerType: lambda kind: pa.int32(),
+    LongType: lambda kind: pa.int64(),
+    FloatType: lambda kind: pa.float32(),
+    DoubleType: lambda kind: pa.float64(),
+    DecimalType: lambda kind: pa.decimal128(kind.precision, kind.scale),
+    DateType: lambda kind: pa.date32(),
+    TimeType: lambda kind: pa.time64("us"),
+    TimestampType: lambda kind: pa.timestamp("us"),
+    TimestamptzType: lambda kind: pa.timestamp("us", "UTC"),
+    TimestampNanoType: lambda kind: pa.timestamp("ns"),
+    TimestamptzNanoType: lambda kind: pa.timestamp("ns", "UTC"),
+    StringType: lambda kind: pa.string(),
+    UUIDType: lambda kind: pa.binary(16),
+    BinaryType: lambda kind: pa.binary(),
+    FixedType: lambda kind: pa.binary(len(kind)),
+    StructType: lambda kind: pa.struct([arrow_field(item) for item in kind.fields]),
+    ListType: lambda kind: pa.list_(arrow_field(kind.element_field)),
+    MapType: lambda kind: pa.map_(arrow_field(kind.key_field), arrow_field(kind.value_field)),
+}
+# Columns that tell of a row where it is, by the ids that the specification reserves.
+METADATA_COLUMNS: Mapping[str, tuple[int, pa.DataType]] = {
+    "_file": (2147483646, pa.string()),
+    "_pos": (2147483645, pa.int64()),
+    "_row_id": (2147483540, pa.int64()),
+    "_last_updated_sequence_number": (2147483539, pa.int64()),
+}
+_LINEAGE = ("_row_id", "_last_updated_sequence_number")
+
+
+def arrow_field(field: NestedField) -> pa.Field:
+    """The field as Arrow has it, with its id in its metadata, as those within it.
+
+    Raises:
+        KeyError: a type that Arrow has no word for, or that of no column yet (`unknown`).
+    """
+    kind = _TYPES[type(field.field_type)](field.field_type)
+    return pa.field(field.name, kind, nullable=not field.required, metadata={"PARQUET:field_id": str(field.field_id)})
+
+
+def arrow_type(kind: IcebergType) -> pa.DataType | None:
+    """The Arrow type of an Iceberg type; None where there is none."""
+    return _TYPES[type(kind)](kind) if type(kind) in _TYPES else None
+
+
+def table_schema(
+    schema: Schema, foreign: Mapping[int, str], columns: Sequence[str] | None, metadata_columns: Sequence[str]
+) -> pa.Schema:
+    """The columns that can be read, and the metadata columns asked for after them.
+
+    Args:
+        schema: of the table.
+        foreign: field id -> type, of fields whose types pyiceberg does not know.
+        columns: those that will be read; None for all.
+        metadata_columns: names from `METADATA_COLUMNS`.
+
+    Raises:
+        UnsupportedTypeError: a column that will be read has a type that cannot be.
+    """
+    unsupported = {item.name: kind for item in schema.fields if (kind := _unsupported(item, foreign)) is not None}
+    for name in columns if columns is not None else unsupported:
+        top = name if name in unsupported else name.partition(".")[0]
+        if top in unsupported:
+            readable = [item.name for item in schema.fields if item.name not in unsupported]
+            raise UnsupportedTypeError(
+                f"column {top!r} of the table is of the type {unsupported[top]}, which cannot be read here: name "
+                f"the columns to read, such as columns={readable[:5]}."
+            )
+    fields = [arrow_field(item) for item in schema.fields if item.name not in unsupported]
+    return pa.schema([*fields, *(_metadata_field(name, schema) for name in metadata_columns)])
+
+
+def check_metadata_columns(names: Sequence[str], format_version: int) -> None:
+    """Check that these are names of metadata columns that tables of this format version have.
+
+    Raises:
+        OptionError: they are not.
+    """
+    for name in names:
+        if name not in METADATA_COLUMNS:
+            raise OptionError(f"metadata_columns: {name!r}: expected names of {', '.join(METADATA_COLUMNS)}.")
+        if name in _LINEAGE and format_version < 3:
+            raise OptionError(
+                f"metadata_columns: {name!r} exists in tables of format version 3 on, and this one is of version "
+                f"{format_version}."
+            )
+
+
+def iceberg_table(
+    columns: pa.Schema, schema: Schema, opened: OpenTable, key_ids: Iterable[int], name_mapping: Any
+) -> IcebergTable:
+    """What readers need of the table.
+
+    Args:
+        columns: those that can be read.
+        schema: as Iceberg has them.
+        opened: the table, with all its schemas: equality deletes may compare columns that are gone.
+        key_ids: field ids of the columns that they compare.
+        name_mapping: parsed.
+
+    Raises:
+        UnsupportedTypeError: a column that equality deletes compare has a type that cannot be read.
+    """
+    newest_first = sorted(opened.metadata.schemas, key=lambda one: one.schema_id, reverse=True)
+    keys = {number: _field_of(number, [schema, *newest_first]) for number in sorted(set(key_ids))}
+    fields = [*schema.fields, *keys.values()]
+    defaults = {item.field_id: _plain(item.initial_default) for item in _walk(fields) if _has_default(item)}
+    for item in _walk(fields):
+        if item.field_id in opened.defaults:
+            defaults[item.field_id] = pa.scalar(opened.defaults[item.field_id]).cast(arrow_type(item.field_type))
+    return IcebergTable(columns, defaults, {number: _key_field(item) for number, item in keys.items()}, name_mapping)
+
+
+def _unsupported(field: NestedField, foreign: Mapping[int, str]) -> str | None:
+    """The first type in a column that cannot be read, if there is one."""
+    for item in _walk([field]):
+        if item.field_id in foreign:
+            return foreign[item.field_id]
+        if type(item.field_type) not in _TYPES:
+            return str(item.field_type)
+    return None
+
+
+def _walk(fields: Iterable[NestedField]) -> Iterator[NestedField]:
+    """The fields and all within them."""
+    for field in fields:
+        yield field
+        yield from _walk(_children(field.field_type))
+
+
+def _children(kind: IcebergType) -> Sequence[NestedField]:
+    if isinstance(kind, StructType):
+        return kind.fields  # type: ignore[no-any-return]
+    if isinstance(kind, ListType):
+        return [kind.element_field]
+    return [kind.key_field, kind.value_field] if isinstance(kind, MapType) else []
+
+
+def _metadata_field(name: str, schema: Schema) -> pa.Field:
+    if any(item.name == name for item in schema.fields):
+        raise OptionError(f"metadata_columns: {name!r} is a column of the table itself.")
+    number, kind = METADATA_COLUMNS[name]
+    return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
+
+
+def _field_of(number: int, schemas: Iterable[Schema]) -> NestedField:
+    for schema in schemas:
+        for item in _walk(schema.fields):
+            if item.field_id == number:
+                return item
+    raise ColumnNotFoundError(f"equality deletes compare field {number}, which no schema of the table has.")
+
+
+def _key_field(field: NestedField) -> pa.Field:
+    if type(field.field_type) not in _TYPES:
+        raise UnsupportedTypeError(f"equality deletes compare {field.name!r} of the type {field.field_type}.")
+    return arrow_field(field)
+
+
+def _has_default(field: NestedField) -> bool:
+    return field.initial_default is not None
+
+
+def _plain(value: Any) -> Any:
+    return value.bytes if isinstance(value, uuid.UUID) else value

@@ -1,0 +1,248 @@
+"""Which snapshot is read, and with which schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from torch_dataloader_utils.errors import OptionError, SnapshotError
+
+_SHOWN = 5  # snapshots listed in an error
+_MAIN = "main"
+
+
+@dataclass(frozen=True)
+class SnapshotChoice:
+    """What of a table is read: of `snapshot_id`, `ref` and `as_of` at most one; or what was appended between two.
+
+    Attributes:
+        snapshot_id: a snapshot.
+        ref: a branch or tag.
+        as_of: a time: what was current then. A datetime with a time zone, such a one in ISO form, or milliseconds
+            since 1970.
+        start_snapshot_id: whose successors' appends are read.
+        end_snapshot_id: the last of them; None for the current one.
+    """
+
+    snapshot_id: int | None = None
+    ref: str | None = None
+    as_of: datetime | str | int | None = None
+    start_snapshot_id: int | None = None
+    end_snapshot_id: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        points = [name for name in ("snapshot_id", "ref", "as_of") if name in given]
+        if len(points) > 1 or (points and self.incremental):
+            listed = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise OptionError(f"{listed}: expected one of snapshot_id, ref and as_of, or start_ and end_snapshot_id.")
+        for name, value in given.items():
+            if name.endswith("snapshot_id") and (isinstance(value, bool) or not isinstance(value, int)):
+                raise OptionError(f"{name}={value!r}: expected a whole number, as the table's history lists them.")
+        if self.ref is not None and (not isinstance(self.ref, str) or not self.ref):
+            raise OptionError(f"ref={self.ref!r}: expected the name of a branch or tag.")
+        if self.as_of is not None:
+            milliseconds(self.as_of)
+
+    @property
+    def incremental(self) -> bool:
+        """Whether only what was appended is read."""
+        return self.start_snapshot_id is not None or self.end_snapshot_id is not None
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """A snapshot that was resolved.
+
+    Attributes:
+        snapshot_id: its id.
+        timestamp_ms: when it was made, in milliseconds since 1970.
+        schema_id: of the schema that it is read with.
+        ref: the branch or tag that was asked for.
+        start_snapshot_id: whose successors' appends are read, where only appends are.
+        operation: what made it, such as "append".
+    """
+
+    snapshot_id: int
+    timestamp_ms: int
+    schema_id: int
+    ref: str | None = None
+    start_snapshot_id: int | None = None
+    operation: str | None = None
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a choice means in a table.
+
+    Attributes:
+        snapshot: the snapshot, or None in a table without one.
+        schema: what it is read with.
+        appends: the snapshots whose appended files are read, the oldest first; None for all files of the snapshot.
+    """
+
+    snapshot: Snapshot | None
+    schema: Schema
+    appends: tuple[Snapshot, ...] | None = None
+
+
+def resolve(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
+    """The snapshot that `choice` means; as in Spark, branches are read with the table's schema, all else with its own.
+
+    Raises:
+        SnapshotError: there is no such snapshot or ref, or (for appends) one between them is no append.
+    """
+    if choice.incremental:
+        return _appended(metadata, choice)
+    if choice.snapshot_id is not None:
+        snapshot = _by_id(metadata, choice.snapshot_id, f"snapshot_id={choice.snapshot_id}")
+        return Resolved(snapshot, _own_schema(metadata, snapshot))
+    if choice.as_of is not None:
+        snapshot = _as_of(metadata, choice.as_of)
+        return Resolved(snapshot, _own_schema(metadata, snapshot))
+    if choice.ref is not None:
+        return _at_ref(metadata, choice.ref)
+    return Resolved(_current(metadata), metadata.schema())
+
+
+def milliseconds(as_of: datetime | str | int) -> int:
+    """The time in milliseconds since 1970.
+
+    Raises:
+        OptionError: it is no time, or has no time zone.
+    """
+    if isinstance(as_of, int) and not isinstance(as_of, bool):
+        return as_of
+    try:
+        moment = datetime.fromisoformat(as_of) if isinstance(as_of, str) else as_of
+    except ValueError as error:
+        raise OptionError(f"as_of={as_of!r}: expected ISO form, such as '2025-01-31T12:00:00Z': {error}") from error
+    if not isinstance(moment, datetime):
+        raise OptionError(f"as_of={as_of!r}: expected a datetime, its ISO form, or milliseconds since 1970.")
+    if moment.tzinfo is None:
+        raise OptionError(f"as_of={as_of!r}: has no time zone: add one, such as '2025-01-31T12:00:00Z'.")
+    # Whole milliseconds: a float of seconds is not exact.
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def described(found: Resolved, choice: SnapshotChoice) -> SnapshotInfo | None:
+    """What is told of the snapshot."""
+    snapshot = found.snapshot
+    if snapshot is None:
+        return None
+    operation = None if snapshot.summary is None else snapshot.summary.operation.value
+    return SnapshotInfo(
+        snapshot_id=snapshot.snapshot_id,
+        timestamp_ms=snapshot.timestamp_ms,
+        schema_id=found.schema.schema_id,
+        ref=choice.ref,
+        start_snapshot_id=choice.start_snapshot_id,
+        operation=operation,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- one snapshot
+
+
+def _current(metadata: TableMetadata) -> Snapshot | None:
+    number = metadata.current_snapshot_id
+    return None if number is None or number < 0 else _by_id(metadata, number, "the table's current snapshot")
+
+
+def _by_id(metadata: TableMetadata, number: int, asked: str) -> Snapshot:
+    snapshot = metadata.snapshot_by_id(number)
+    if snapshot is None:
+        raise SnapshotError(f"{asked}: snapshot {number} is not in the table (any more): {_there(metadata.snapshots)}")
+    return snapshot
+
+
+def _at_ref(metadata: TableMetadata, name: str) -> Resolved:
+    ref = metadata.refs.get(name)
+    if ref is None and name == _MAIN:
+        return Resolved(_current(metadata), metadata.schema())
+    if ref is None:
+        raise SnapshotError(f"ref={name!r}: the table has no such branch or tag: there are {sorted(metadata.refs)}.")
+    snapshot = _by_id(metadata, ref.snapshot_id, f"ref={name!r}")
+    is_branch = ref.snapshot_ref_type == SnapshotRefType.BRANCH
+    return Resolved(snapshot, metadata.schema() if is_branch else _own_schema(metadata, snapshot))
+
+
+def _as_of(metadata: TableMetadata, as_of: Any) -> Snapshot:
+    """The snapshot that was current at that time, as the table's log tells."""
+    at = milliseconds(as_of)
+    log = [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
+    if not log:
+        log = [(found.timestamp_ms, found.snapshot_id) for found in ancestors_of(_current(metadata), metadata)]
+    past = [entry for entry in log if entry[0] <= at]
+    if not past:
+        raise SnapshotError(f"as_of={as_of!r}: the table had no snapshot then: {_there(metadata.snapshots)}")
+    return _by_id(metadata, max(past, key=lambda entry: entry[0])[1], f"as_of={as_of!r}")
+
+
+def _own_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
+    if snapshot.schema_id is None:  # as in format version 1
+        return metadata.schema()
+    schema = metadata.schema_by_id(snapshot.schema_id)
+    if schema is None:
+        raise SnapshotError(
+            f"snapshot {snapshot.snapshot_id} was written with schema {snapshot.schema_id}, which the table's metadata "
+            "does not have (any more)."
+        )
+    return schema
+
+
+def _there(snapshots: Iterable[Snapshot]) -> str:
+    """The snapshots that can be read, the newest first."""
+    newest = sorted(snapshots, key=lambda snapshot: snapshot.timestamp_ms, reverse=True)
+    listed = [f"{found.snapshot_id} ({_utc(found.timestamp_ms)})" for found in newest[:_SHOWN]]
+    more = f" and {len(newest) - _SHOWN} older ones" if len(newest) > _SHOWN else ""
+    return f"there are {', '.join(listed)}{more}." if listed else "it has none at all."
+
+
+def _utc(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# -------------------------------------------------------------------------------------------------------------- appends
+
+
+def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
+    """The snapshots after the start up to the end, all of them appends."""
+    number = choice.end_snapshot_id
+    end = _current(metadata) if number is None else _by_id(metadata, number, f"end_snapshot_id={number}")
+    found: list[Snapshot] = []
+    reached = choice.start_snapshot_id is None
+    for snapshot in ancestors_of(end, metadata):
+        if snapshot.snapshot_id == choice.start_snapshot_id:
+            reached = True
+            break
+        found.append(snapshot)
+        # The start itself may have expired: its successor names it.
+        reached = reached or snapshot.parent_snapshot_id == choice.start_snapshot_id
+    if not reached:
+        raise SnapshotError(
+            f"start_snapshot_id={choice.start_snapshot_id}: is no ancestor of snapshot "
+            f"{None if end is None else end.snapshot_id}: {_there(metadata.snapshots)}"
+        )
+    found.reverse()
+    for snapshot in found:
+        _check_append(snapshot)
+    return Resolved(end, metadata.schema(), tuple(found))
+
+
+def _check_append(snapshot: Snapshot) -> None:
+    operation = None if snapshot.summary is None else snapshot.summary.operation
+    if operation != Operation.APPEND:
+        raise SnapshotError(
+            f"snapshot {snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)}) is no append but "
+            f"{'of an unknown kind' if operation is None else repr(operation.value)}: only what was appended can be "
+            "read between two snapshots. End before it, or start from it."
+        )

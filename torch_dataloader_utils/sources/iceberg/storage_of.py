@@ -1,0 +1,160 @@
+"""The storage of a table's files, from what its catalog says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fsspec.implementations.local import LocalFileSystem
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.storage import Storage, open_storage, printable
+
+# Schemes that mean the same store: one name each.
+_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs"}
+_S3 = {
+    "key": ("s3.access-key-id", "client.access-key-id"),
+    "secret": ("s3.secret-access-key", "client.secret-access-key"),
+    "token": ("s3.session-token", "client.session-token"),
+    "endpoint_url": ("s3.endpoint",),
+    "profile": ("s3.profile-name", "client.profile-name"),
+}
+_GCS = {
+    "token": ("gcs.oauth2.token",),
+    "project": ("gcs.project-id",),
+    "endpoint_url": ("gcs.service.host",),
+    "access": ("gcs.access",),
+}
+_ADLS = {
+    "connection_string": ("adls.connection-string",),
+    "account_name": ("adls.account-name",),
+    "account_key": ("adls.account-key",),
+    "account_host": ("adls.account-host",),
+    "sas_token": ("adls.sas-token",),
+    "tenant_id": ("adls.tenant-id",),
+    "client_id": ("adls.client-id",),
+    "client_secret": ("adls.client-secret",),
+    "credential": ("adls.credential",),
+}
+_NOT_POSSIBLE = ("s3.signer", "adls.token")
+_EXPIRY = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at", "adls.sas-token-expires-at-ms")
+
+
+def storage_options(scheme: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    """The options of the fsspec filesystem for URLs of this scheme, from those of a table's FileIO.
+
+    Only what the store itself needs: no credential of the catalog is among them.
+
+    Raises:
+        OptionError: the store is to be used in a way that is not possible here.
+    """
+    for name in _NOT_POSSIBLE:
+        if properties.get(name) and scheme in (name.partition(".")[0], "abfs" if name.startswith("adls") else ""):
+            raise OptionError(
+                f"the catalog gives {name}= for the table's files, which is not supported: pass storage_options= with "
+                "credentials of your own."
+            )
+    makers = {"s3": _s3_options, "gs": _gcs_options, "abfs": _adls_options}
+    return makers[scheme](properties) if scheme in makers else {}
+
+
+def expires_at(properties: Mapping[str, str]) -> float | None:
+    """When the credentials of a table's storage end, in seconds since 1970; None where nothing says so."""
+    times = [int(value) for name, value in properties.items() if name.startswith(_EXPIRY) and value.isdecimal()]
+    return min(times) / 1000 if times else None
+
+
+class Places:
+    """Where a table's files are: one storage, and their paths in it."""
+
+    def __init__(
+        self, location: str, properties: Mapping[str, str], options: Mapping[str, Any], filesystem: Any
+    ) -> None:
+        self._properties = properties
+        self._options = options
+        self._filesystem = filesystem
+        self._checked: set[tuple[str, str]] = set()
+        self.storage = self._storage_of(location)
+        self._strip = self._stripper()
+
+    def path(self, url: str) -> str:
+        """The path in the storage of a file that the table names by a URL or a local path.
+
+        Raises:
+            OptionError: it is on another storage than the table.
+        """
+        scheme, colon, rest = url.partition("://")
+        place = (scheme, rest.partition("/")[0]) if colon else ("", "")
+        if place not in self._checked:
+            if self._storage_of(url) != self.storage:
+                raise OptionError(
+                    f"{printable(url)} is on another storage than the table ({self.storage.protocol}): all files of a "
+                    "table have to be on one."
+                )
+            self._checked.add(place)
+        found: str = self._strip(url)
+        return found
+
+    def _storage_of(self, url: str) -> Storage:
+        return open_storage(_spelled(url), self._options_for(url), self._filesystem)[0]
+
+    def _options_for(self, url: str) -> dict[str, Any]:
+        scheme = _spelled(url).partition("://")[0] if "://" in url else "file"
+        return {**storage_options(scheme, self._properties), **self._options} if scheme != "file" else {}
+
+    def _stripper(self) -> Any:
+        """A function from URLs to paths; it opens nothing."""
+        if self.storage.local:
+            return LocalFileSystem._strip_protocol
+        if self.storage.recipe is not None:
+            kind = self.storage.recipe[0]
+            return lambda url: kind._strip_protocol(_spelled(url))
+        return lambda url: open_storage(_spelled(url), None, self._filesystem)[1]
+
+
+def _spelled(url: str) -> str:
+    scheme, colon, rest = url.partition("://")
+    return f"{_SAME.get(scheme, scheme)}{colon}{rest}"
+
+
+def _named(names: Mapping[str, tuple[str, ...]], properties: Mapping[str, str]) -> dict[str, Any]:
+    """Option -> value, of the properties that are there; the first of several names counts."""
+    found = {option: [properties[name] for name in given if properties.get(name)] for option, given in names.items()}
+    return {option: values[0] for option, values in found.items() if values}
+
+
+def _flag(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name, "").lower() in ("true", "1")
+
+
+def _s3_options(properties: Mapping[str, str]) -> dict[str, Any]:
+    options = _named(_S3, properties)
+    region = properties.get("s3.region") or properties.get("client.region")
+    if region:
+        options["client_kwargs"] = {"region_name": region}
+    config: dict[str, Any] = {}
+    if proxy := properties.get("s3.proxy-uri"):
+        config["proxies"] = {"http": proxy, "https": proxy}
+    for option, name in (("connect_timeout", "s3.connect-timeout"), ("read_timeout", "s3.request-timeout")):
+        if properties.get(name):
+            config[option] = float(properties[name])
+    if _flag(properties, "s3.force-virtual-addressing"):
+        config["s3"] = {"addressing_style": "virtual"}
+    if config:
+        options["config_kwargs"] = config
+    return {**options, "anon": True} if _flag(properties, "s3.anonymous") else options
+
+
+def _gcs_options(properties: Mapping[str, str]) -> dict[str, Any]:
+    options = _named(_GCS, properties)
+    return {**options, "requester_pays": True} if _flag(properties, "gcs.requester-pays") else options
+
+
+def _adls_options(properties: Mapping[str, str]) -> dict[str, Any]:
+    options = _named(_ADLS, properties)
+    for name, value in properties.items():
+        # Vended tokens come with their account: adls.sas-token.<account>.dfs.core.windows.net
+        if name.startswith("adls.sas-token.") and "sas_token" not in options:
+            account = name.removeprefix("adls.sas-token.").partition(".")[0]
+            options = {"account_name": account, **options, "sas_token": value}
+    return {**options, "anon": True} if _flag(properties, "adls.anon") else options

@@ -1,0 +1,278 @@
+"""From what the user names to the table's metadata: a catalog's table, a ready one, a metadata file or a folder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import ValidationError as InvalidError
+from pyiceberg.table import StaticTable, Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.types import IcebergType
+
+from torch_dataloader_utils.errors import CatalogError, DataNotFoundError, FileReadError, OptionError
+from torch_dataloader_utils.storage import Storage, Stored, naming, open_storage, printable
+
+_METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
+_HINT = "version-hint.text"
+_SECRET = re.compile(r"secret|password|token|credential|key|sas|auth", re.IGNORECASE)
+_NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
+_SHOWN = 5  # names listed in an error
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table as it was when it was opened; nothing of a catalog stays open.
+
+    Attributes:
+        name: for messages.
+        metadata: all its snapshots, schemas and specs.
+        properties: of its storage, as pyiceberg's FileIO names them. They may hold credentials.
+        manifests: snapshot id -> paths of manifests, of snapshots without a manifest list (format version 1).
+        foreign: field id -> type, of fields whose types pyiceberg does not know; they appear as strings.
+        defaults: field id -> initial default as the metadata spells it, of fields in nanoseconds, which pyiceberg
+            cannot read.
+    """
+
+    name: str
+    metadata: TableMetadata
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    manifests: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    foreign: Mapping[int, str] = field(default_factory=dict)
+    defaults: Mapping[int, str] = field(default_factory=dict)
+
+
+def open_table(
+    table: Any,
+    catalog_config: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+) -> OpenTable:
+    """The table's metadata as of now.
+
+    Args:
+        table: "namespace.table" in a catalog, a `pyiceberg.table.Table`, or the path of a metadata file or of a
+            table's folder.
+        catalog_config: the properties of the catalog, as `load_catalog` takes them, its name under "name"; None for
+            pyiceberg's default one.
+        storage_options: for paths.
+        filesystem: for paths.
+
+    Raises:
+        DataNotFoundError: there is no such table.
+        CatalogError: the catalog cannot be reached, or refuses.
+        FileReadError: the metadata is none.
+        OptionError: `table` or `catalog_config` is none of these.
+    """
+    if isinstance(table, Table):
+        return _loaded(table)
+    if not isinstance(table, (str, os.PathLike)) or not str(table):
+        raise OptionError(
+            f"table={table!r}: expected 'namespace.table', a pyiceberg Table, or the path of a metadata.json or of a "
+            "table's folder."
+        )
+    if catalog_config is not None or not _is_path(table):
+        return _loaded(_from_catalog(str(table), catalog_config))
+    storage, path = open_storage(table, storage_options, filesystem)
+    return _read(storage, _metadata_path(storage, path))
+
+
+def _is_path(table: str | os.PathLike[str]) -> bool:
+    if not isinstance(table, str):
+        return True
+    return "/" in table or os.sep in table or table.endswith((".json", ".gz")) or os.path.exists(table)
+
+
+# ----------------------------------------------------------------------------------------------------------- catalogs
+
+
+def _loaded(table: Table) -> OpenTable:
+    properties = {name: value for name, value in table.io.properties.items() if isinstance(value, str)}
+    return OpenTable(".".join(table.name()), table.metadata, properties)
+
+
+def again(table: Any) -> Any:
+    """The table as its catalog gives it now, if it is a ready one of a catalog; else what was given.
+
+    Raises:
+        CatalogError: the catalog cannot be reached, or refuses.
+    """
+    if not isinstance(table, Table) or isinstance(table, StaticTable):
+        return table
+    name = table.name()
+    with _asking(f"table {'.'.join(name)!r}", f"catalog {table.catalog.name!r}", table.catalog.properties):
+        return table.catalog.load_table(name)
+
+
+def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
+    if config is not None and not isinstance(config, Mapping):
+        raise OptionError(
+            f"catalog_config={type(config).__name__}: expected a dict, as pyiceberg's load_catalog takes."
+        )
+    properties = dict(config or {})
+    name = properties.pop("name", None)
+    if "." not in identifier:
+        raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (with a '/' in it).")
+    shown = "the default catalog" if name is None else f"catalog {name!r}"
+    with _asking(f"table={identifier!r}", shown, properties):
+        return load_catalog(name, **properties).load_table(identifier)
+
+
+@contextmanager
+def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator[None]:
+    """A context that turns what a catalog's client raises into an error that names table and catalog, and no secret."""
+    try:
+        yield
+    except NoSuchTableError as error:
+        raise DataNotFoundError(f"{table}: {catalog} has no such table.") from error
+    except NoSuchNamespaceError as error:
+        raise DataNotFoundError(f"{table}: {catalog} has no such namespace.") from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        told = _without_secrets(said, properties)
+        message = (
+            f"{table}: {catalog} could not load it: {told.rstrip('. ')}. Check catalog_config=, which pyiceberg's "
+            "load_catalog takes as it is; without it pyiceberg's own configuration is used."
+        )
+        if told != said:  # nor may a traceback print the cause, which tells a secret
+            raise CatalogError(message) from None
+        raise CatalogError(message) from error
+
+
+def _without_secrets(text: str, properties: Mapping[str, Any]) -> str:
+    for name, value in properties.items():
+        if _SECRET.search(name) and isinstance(value, str) and value:
+            for part in {value, *value.split(":")} - {""}:  # a credential is "id:secret"
+                text = text.replace(part, "***")
+    return printable(text)
+
+
+# -------------------------------------------------------------------------------------------------------------- paths
+
+
+def _metadata_path(storage: Storage, path: str) -> str:
+    """The metadata file at `path`, or the latest of the table in this folder."""
+    there = storage.look(path)
+    if there is None:
+        raise DataNotFoundError(f"{printable(path)}: there is no such metadata file or table folder.")
+    if not there.folder:
+        return path
+    for folder in (f"{path.rstrip('/')}/metadata", path):
+        found = [file for file in _listed(storage, folder) if _METADATA.match(_name(file.path))]
+        if found:
+            return _latest(storage, folder, found)
+    raise DataNotFoundError(
+        f"{printable(path)}: is no Iceberg table: expected a folder 'metadata' with files such as 'v1.metadata.json'."
+    )
+
+
+def _listed(storage: Storage, folder: str) -> list[Stored]:
+    there = storage.look(folder)
+    return storage.find(folder, recursive=False) if there is not None and there.folder else []
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _latest(storage: Storage, folder: str, found: Sequence[Stored]) -> str:
+    """The file that the hint names, else that of the highest version."""
+    hint = storage.look(f"{folder}/{_HINT}")
+    if hint is not None:
+        word = _bytes(storage, hint.path).decode().strip()
+        named = [file.path for file in found if _name(file.path) in (word, f"{word}.metadata.json")]
+        if named:
+            return named[0]
+    # A hint of a number may be behind: the file of the next version is written before it.
+    highest = max(map(_version, found))
+    paths = [file.path for file in found if _version(file) == highest]
+    if len(paths) > 1:
+        raise OptionError(
+            f"{printable(folder)}: has {len(paths)} metadata files of version {highest}, such as "
+            f"{[_name(path) for path in paths[:_SHOWN]]}: only the catalog knows which one is the table's. Give the "
+            "path of one, or the catalog."
+        )
+    return paths[0]
+
+
+def _version(file: Stored) -> int:
+    match = _METADATA.match(_name(file.path))
+    assert match is not None
+    return int(match[1] or match[2])
+
+
+def _bytes(storage: Storage, path: str) -> bytes:
+    with naming(path), storage.open(path) as source:
+        data: bytes = source.read()
+    return data
+
+
+def _read(storage: Storage, path: str) -> OpenTable:
+    """The table whose metadata file this is."""
+    shown = printable(path)
+    data = _bytes(storage, path)
+    try:
+        said = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+    except (ValueError, OSError, EOFError) as error:
+        raise FileReadError(f"{shown}: is no metadata of an Iceberg table: {error}") from error
+    if not isinstance(said, dict) or "format-version" not in said:
+        raise FileReadError(f"{shown}: is no metadata of an Iceberg table: it has no 'format-version'.")
+    manifests = _inline_manifests(said)
+    foreign: dict[int, str] = {}
+    defaults: dict[int, str] = {}
+    for holder, part, number in _places_of_types(said):
+        if not _known(holder[part]):
+            foreign[number] = holder[part]
+            holder[part] = "string"
+        elif holder[part] in _NANOSECONDS and holder.get("initial-default") is not None:
+            defaults[number] = holder["initial-default"]
+        else:
+            continue
+        holder["initial-default"] = holder["write-default"] = None
+    try:
+        metadata = TableMetadataUtil.parse_obj(said)
+    except (InvalidError, ValidationError, TypeError, KeyError) as error:
+        raise FileReadError(f"{shown}: is no metadata that pyiceberg can read: {error}") from error
+    return OpenTable(shown, metadata, {}, manifests, foreign, defaults)
+
+
+def _inline_manifests(said: dict[str, Any]) -> dict[int, list[str]]:
+    """The manifests of snapshots that list them instead of naming a file with the list; they get an empty name."""
+    found = {}
+    for snapshot in said.get("snapshots") or []:
+        if "manifest-list" not in snapshot and "manifests" in snapshot:
+            found[snapshot["snapshot-id"]] = list(snapshot["manifests"])
+            snapshot["manifest-list"] = ""
+    return found
+
+
+def _places_of_types(said: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """(what has it, under which key, field id) of each type that is a word, in all schemas."""
+    stack = [*(said.get("schemas") or []), *([said["schema"]] if isinstance(said.get("schema"), dict) else [])]
+    while stack:
+        node = stack.pop()
+        # A struct's fields, a list's element, a map's key and value.
+        places = [(item, "type", item.get("id")) for item in node.get("fields", [])]
+        places += [(node, part, node.get(f"{part}-id")) for part in ("element", "key", "value") if part in node]
+        for holder, part, number in places:
+            if isinstance(holder[part], dict):
+                stack.append(holder[part])
+            else:
+                yield holder, part, number
+
+
+def _known(name: str) -> bool:
+    try:
+        IcebergType.handle_primitive_type(name, None)
+    except (ValueError, InvalidError):
+        return False
+    return True
