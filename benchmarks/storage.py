@@ -225,7 +225,8 @@ def one_epoch(store: dict[str, Any]) -> dict[str, float]:
 
 
 def bandwidth(given: argparse.Namespace, proxy: Proxy, origin: Store) -> None:
-    files, groups, rows = (8, 2, 20_000) if given.small else (16, 4, 90_000)
+    # Whole batches in each file: else the workers share a row group for their last ones, and each fetches it.
+    files, groups, rows = (8, 2, 2 * BATCH) if given.small else (16, 4, BATCH * 11 // 2)
     with tempfile.TemporaryDirectory(dir=given.data) as folder:
         for number in range(files):
             table = wide(groups * rows, np.random.default_rng(number))

@@ -101,7 +101,8 @@ class OrcReader:
         self.schema: pa.Schema = self._file.schema
         # pyarrow reads 128 KiB at a time; a remote store is asked for a stripe at once, unless most of it is unwanted.
         self._whole = 2 * len(set(wanted.names) & set(self.schema.names)) >= len(self.schema)
-        self._fetched = -1
+        self._fetched = -1  # the stripe that was asked for
+        self._unread: set[str] = set()  # columns of it that are still at hand
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these stripes, with a chunk per stripe."""
@@ -115,9 +116,10 @@ class OrcReader:
     def _stripe(self, number: int, names: list[str]) -> pa.RecordBatch:
         """A stripe's columns of these names and perhaps others."""
         offset, stored, rows = self._footer.stripes[number]
-        if self._whole and self._fetched != number:
+        if self._whole and (self._fetched != number or not set(names) <= self._unread):
             prefetch(self._source, [(offset, offset + stored)])
-            self._fetched = number
+            self._fetched, self._unread = number, set(self.schema.names)
+        self._unread -= set(names)
         batch = self._file.read_stripe(number, names)
         if not set(names) <= set(batch.schema.names):
             # To ORC, "x.y" may be the field y of a struct x, though there is a column of that name.

@@ -15,6 +15,7 @@ from torch_dataloader_utils.formats.base import Pruner
 from torch_dataloader_utils.formats.decoding import decoding
 from torch_dataloader_utils.formats.parquet_footer import footer_file, opened_footer
 from torch_dataloader_utils.formats.parquet_int96 import COARSE, check_coarse, int96_columns
+from torch_dataloader_utils.formats.parquet_plan import Footer, pack_plan, unpack_plan
 from torch_dataloader_utils.formats.parquet_pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
@@ -36,7 +37,7 @@ class ParquetFormat:
         return {"page_checksums": True}
 
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
-        """The row groups that hold rows, with `pq.FileMetaData` as the layout's metadata, and the file's schema."""
+        """The row groups that hold rows, with a `Footer` as the layout's metadata, and the file's schema."""
         with naming(file.path, "footer"), storage.open_footer(file) as source:
             return _layout(opened_footer(source))
 
@@ -51,7 +52,7 @@ class ParquetFormat:
         """A reader that takes the footer from the layout."""
         checksums = {**self.options, **options}["page_checksums"]
         with naming(file.path):
-            return ParquetReader(file, storage, layout.metadata, checksums, schema)
+            return ParquetReader(file, storage, layout.metadata.metadata, checksums, schema)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops row groups by their statistics and the file's constants."""
@@ -65,27 +66,16 @@ class ParquetFormat:
 
     def null_columns(self, layout: FileLayout) -> frozenset[str]:
         """Columns whose null count is above zero in one of the row groups; leaves below lists are left out."""
-        metadata: pq.FileMetaData = layout.metadata
-        leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-        open_leaves = {i: leaf.path for i, leaf in enumerate(leaves) if leaf.max_repetition_level == 0}
-        found: set[str] = set()
-        for segment in layout.segments:
-            group = metadata.row_group(segment.number)
-            proven = [i for i in open_leaves if _has_nulls(group.column(i))]
-            found.update(open_leaves.pop(i) for i in proven)
-        return frozenset(found)
+        nulls = layout.metadata.nulls
+        return frozenset(name for segment in layout.segments for name in nulls.get(segment.number, ()))
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
-        """The footer, as a Parquet file that has nothing else (the schema is in it)."""
-        packed: bytes = footer_file(layout.metadata).to_pybytes()
-        return packed
+        """The footer, and what plans want to know of it."""
+        return pack_plan(layout, schema)
 
     def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
-        """The layout and schema that follow from a packed footer."""
-        try:
-            return _layout(pq.ParquetFile(pa.BufferReader(data), pre_buffer=False))
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{len(data)} bytes are no packed Parquet footer: {error}") from error
+        """What was packed."""
+        return unpack_plan(data)
 
 
 FORMAT = ParquetFormat()
@@ -118,8 +108,9 @@ class ParquetReader:
         self._file = pq.ParquetFile(self._source, **self._options)
         self.schema: pa.Schema = self._file.schema_arrow
         self._int96 = int96_columns(metadata, self.schema)
-        self._leaves = [] if storage.local else _leaves_of(metadata, wanted)
-        self._fetched: list[int] = []
+        self._leaves = [] if storage.local else _leaves_of(metadata, wanted.names)
+        self._fetched: list[int] = []  # the row groups whose chunks were asked for
+        self._unread: set[int] = set()  # leaf columns of these that are still at hand
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these row groups: one call of the decoder, in the calling thread.
@@ -128,18 +119,22 @@ class ParquetReader:
         """
         groups, names = list(segment_numbers), list(columns)
         with decoding(self.path, f"row groups {_listed(groups)}, columns {_listed(names)}"):
-            self._fetch(groups)
+            self._fetch(groups, names)
             found = _read(self._file, groups, names)
             self._check_rows(groups, found)
             self._check_int96(groups, names)
             return found
 
-    def _fetch(self, groups: list[int]) -> None:
+    def _fetch(self, groups: list[int], names: list[str]) -> None:
         """Have a remote store send all wanted columns of these row groups, when the first of them is read."""
-        if self._leaves and groups != self._fetched:
+        if not self._leaves:
+            return
+        asked = set(_leaves_of(self._metadata, names))
+        if groups != self._fetched or not asked <= self._unread:
             chunks = (self._metadata.row_group(group).column(leaf) for group in groups for leaf in self._leaves)
             prefetch(self._source, [_place(chunk) for chunk in chunks])
-            self._fetched = groups
+            self._fetched, self._unread = groups, set(self._leaves)
+        self._unread -= asked
 
     def _check_int96(self, groups: list[int], names: list[str]) -> None:
         """Refuse timestamps that pyarrow has read as other times."""
@@ -180,9 +175,9 @@ def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] 
     return [leaf.path for leaf in leaves if leaf.path in names and leaf.path == leaf.name] or None
 
 
-def _leaves_of(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[int]:
-    """Numbers of the leaf columns of the wanted top-level columns."""
-    heads = tuple(f"{name}." for name in wanted.names)
+def _leaves_of(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
+    """Numbers of the leaf columns of the top-level columns of these names."""
+    heads = tuple(f"{name}." for name in names)
     paths = ((leaf, f"{metadata.schema.column(leaf).path}.") for leaf in range(metadata.num_columns))
     return [leaf for leaf, path in paths if path.startswith(heads)]
 
@@ -199,6 +194,19 @@ def _listed(items: Sequence[Any]) -> str:
     return ", ".join(map(str, items[:5])) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
+def _nulls(metadata: pq.FileMetaData) -> dict[int, tuple[str, ...]]:
+    """Columns whose null count is above zero, by row group; leaves below lists are left out."""
+    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    open_leaves = {i: leaf.path for i, leaf in enumerate(leaves) if leaf.max_repetition_level == 0}
+    found = {}
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        proven = tuple(name for i, name in open_leaves.items() if _has_nulls(group.column(i)))
+        if proven:
+            found[number] = proven
+    return found
+
+
 def _has_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
     statistics = chunk.statistics
     return statistics is not None and bool(statistics.null_count)
@@ -207,7 +215,8 @@ def _has_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
 def _layout(opened: pq.ParquetFile) -> tuple[FileLayout, pa.Schema]:
     """What the footer says."""
     metadata, schema = opened.metadata, opened.schema_arrow
-    return FileLayout(tuple(_segments(metadata, schema)), metadata=metadata), schema
+    footer = Footer(footer_file(metadata).to_pybytes(), _nulls(metadata))
+    return FileLayout(tuple(_segments(metadata, schema)), metadata=footer), schema
 
 
 def _segments(metadata: pq.FileMetaData, schema: pa.Schema) -> Iterator[Segment]:

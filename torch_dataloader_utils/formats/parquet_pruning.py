@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.arrow_ops import filter_columns, holds, plain_type
-from torch_dataloader_utils.formats.parquet_footer import footer_file
+from torch_dataloader_utils.formats.parquet_plan import Footer
 
 # (footer, schema of the file, constants) -> numbers of the row groups to read
-Keep = Callable[[pq.FileMetaData, pa.Schema, Mapping[str, Any]], frozenset[int]]
+Keep = Callable[[Footer, pa.Schema, Mapping[str, Any]], frozenset[int]]
 
 # 2 ** n looks at the statistics for n columns whose NaNs the filter keeps.
 _MOST_NAN_COLUMNS = 4
@@ -39,15 +39,15 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
     nan_facts = _matching_nans(expression, schema, needed)
     nan_cases = _choices(nan_facts)
 
-    def keep(footer: pq.FileMetaData, file_schema: pa.Schema, constants: Mapping[str, Any]) -> frozenset[int]:
+    def keep(footer: Footer, file_schema: pa.Schema, constants: Mapping[str, Any]) -> frozenset[int]:
         absent = {name: None for name in needed if name not in file_schema.names}
         known = {name: value for name, value in {**absent, **constants}.items() if name in needed}
         comparable = all(
             name in known or _same_order(schema.field(name).type, file_schema.field(name).type) for name in needed
         )
         if not comparable or len(nan_facts) > _MOST_NAN_COLUMNS:
-            return frozenset(range(footer.num_row_groups))
-        buffer = footer_file(footer)
+            return frozenset(range(footer.metadata.num_row_groups))
+        buffer = pa.py_buffer(footer.file)
         facts = [_equals(pc.field(name), value, schema.field(name).type) for name, value in known.items()]
         kept = (_subset(buffer, expression, schema, [*facts, *case]) for case in nan_cases)
         return frozenset().union(*kept)

@@ -34,7 +34,7 @@ from torch_dataloader_utils.sources.manifest_file import (
 )
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
-_REMOTE_FOOTERS = 32  # read at once: waiting, not computing
+_REMOTE_FOOTERS = 64  # read at once: waiting, not computing
 
 
 @dataclass(frozen=True)

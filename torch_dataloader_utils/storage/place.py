@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -56,6 +57,8 @@ _TAIL = 64 << 10
 # The process in which this module was imported: in a forked child os.getpid() differs from it.
 _BORN = os.getpid()
 _LOCK = ForkLock()
+# Files of this process that are open, by storage and file.
+_OPENED: WeakValueDictionary[tuple[Any, ...], Opened] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -179,14 +182,25 @@ class Storage:
         return call(self.client()) if self.local else retried(lambda: call(self.client()))
 
     def _checked(self, file: DataFileInfo, size: int = 0) -> Opened:
-        """The file as its client opens it, once it is known to be the one that was planned."""
-        opened = retried(lambda: self.client().open(file.path, size))
-        check_unchanged(file, opened.facts)
+        """The file as its client opens it, once it is known to be the one that was planned.
+
+        Readers of a file in several threads share it while it is open: one inquiry for all.
+        """
+        key = os.getpid(), self, file.path, file.version, file.file_size, size
+        with _LOCK:
+            opened = _OPENED.get(key)
+        if opened is None:
+            opened = retried(lambda: self.client().open(file.path, size))
+            check_unchanged(file, opened.facts)
+            if opened.parallel:
+                with _LOCK:
+                    _OPENED[key] = opened
         return opened
 
     def _remote(self, path: str, opened: Opened) -> RemoteFile:
         assert opened.facts.size is not None
-        return RemoteFile(RangeFile(path, opened.facts.size, partial(_fetch, opened), opened.close), "r")
+        close = _nothing if opened.parallel else opened.close  # others may read it, too: the last one lets go of it
+        return RemoteFile(RangeFile(path, opened.facts.size, partial(_fetch, opened), close), "r")
 
     def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
         """The file through the cache; the store is asked only for what is not in it, and then checked first."""
@@ -197,6 +211,10 @@ class Storage:
                 return _fetch(opened(), ranges)
 
         return open_cached(self.identity, file, read, cache)
+
+
+def _nothing() -> None:
+    """Nothing."""
 
 
 def _fetch(opened: Opened, ranges: Sequence[Range]) -> list[bytes]:

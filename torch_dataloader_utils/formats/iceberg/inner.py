@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.base import Format, Reader
 from torch_dataloader_utils.formats.iceberg.files import DeleteFile
+from torch_dataloader_utils.formats.parquet_plan import Footer
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -38,7 +39,8 @@ def inner_options(form: Format, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def layout_schema(layout: FileLayout) -> pa.Schema | None:
     """The schema of a file of this layout, where that tells (ORC's does not)."""
-    schema = getattr(layout.metadata, "schema", None)
+    footer = layout.metadata.metadata if isinstance(layout.metadata, Footer) else layout.metadata
+    schema = getattr(footer, "schema", None)
     return schema.to_arrow_schema() if isinstance(schema, pq.ParquetSchema) else schema
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.arrow_ops import filter_columns
 from torch_dataloader_utils.formats.iceberg.fields import FileField, children_of, field_id, file_fields, place_of
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
+from torch_dataloader_utils.formats.parquet_plan import Footer
 from torch_dataloader_utils.model import FileLayout
 
 _FIRST_METADATA_ID = 2147483447  # ids from here on are reserved: such columns follow from more than the file
@@ -66,9 +66,9 @@ def null_evidence(layout: FileLayout, table: IcebergTable) -> frozenset[str]:
 
 def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileField, ...] | None:
     """The fields of a file with statistics; None where there are none, or the file was not looked at."""
-    if file.inner is None or not isinstance(file.inner.metadata, pq.FileMetaData):
+    if file.inner is None or not isinstance(file.inner.metadata, Footer):
         return None
-    return file_fields(file.inner.metadata.schema.to_arrow_schema(), table.name_mapping, file.table_path)
+    return file_fields(file.inner.metadata.metadata.schema.to_arrow_schema(), table.name_mapping, file.table_path)
 
 
 def _same_names(field: pa.Field, fields: Sequence[FileField]) -> bool:

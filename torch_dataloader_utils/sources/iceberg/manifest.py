@@ -21,7 +21,7 @@ from torch_dataloader_utils.sources.iceberg.plan import IcebergPlan, PlannedFile
 from torch_dataloader_utils.sources.manifest import Manifest, pruned_counts
 from torch_dataloader_utils.storage import usable_cores
 
-_REMOTE_FOOTERS = 32  # read at once: waiting, not computing
+_REMOTE_FOOTERS = 64  # read at once: waiting, not computing
 
 
 def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split_bytes: int) -> Manifest:
