@@ -20,7 +20,7 @@ demo: .venv/demo
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node=2 examples/flights/train.py
 	@echo "demo: OK (every row id was seen exactly once over the ranks, each epoch)"
 
-test: .venv/test
+test: .venv/test-stores
 	$(BIN)/python -m pytest -n auto $(MARKED)
 	@echo "tests: OK"
 
@@ -42,9 +42,10 @@ lock: .venv/python
 
 clean:
 	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis examples/flights/data
+	rm -rf tests/storage/azurite/node_modules
 
 # A stamp per extra: the install runs again only when its inputs change.
-.venv/demo .venv/test .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
+.venv/demo .venv/test-stores .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
 	@echo "installing torch-dataloader-utils[$*] into .venv (a few minutes the first time)"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
