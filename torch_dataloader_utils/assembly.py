@@ -62,14 +62,15 @@ class Source:
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
     shard = options.shard
+    name = ", ".join(printable(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
 
     def manifest() -> Manifest:
         made = build_manifest(path, options.read, shard.num_ranks, shard.process_group)
         if not made.has_rows:
-            raise EmptyDatasetError(f"{path}: {made.file_count} file(s) were found, and they hold no rows at all.")
+            raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, and they hold no rows at all.")
         return made
 
-    return source_of(manifest, options, printable(str(path)))
+    return source_of(manifest, options, name)
 
 
 def source_of(make: Callable[[], Manifest], options: Options, name: str) -> Source:
@@ -83,6 +84,7 @@ def source_of(make: Callable[[], Manifest], options: Options, name: str) -> Sour
     sharing = _sharing(options)
     with sharing.failing_together():
         manifest = make()
+        _announce_pruned(manifest, name)
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
         _check_nulls(manifest, options, scan.converter)
@@ -99,6 +101,17 @@ def source_of(make: Callable[[], Manifest], options: Options, name: str) -> Sour
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     exact = not splits or count or _exact(scan, files)
     return Source(files, splits, scan, exact, keys, origin=manifest.origin)
+
+
+def _announce_pruned(manifest: Manifest, name: str) -> None:
+    """Say what filters left before anything was read."""
+    found = manifest.pruned
+    if found.segments_after < found.segments_before or found.files_after < found.files_before:
+        _LOG.info(
+            "%s: filters leave %d of %d files, and %d of the %d %ss looked at",
+            name, found.files_after, found.files_before, found.segments_after, found.segments_before,
+            format_named(manifest.format).segment_name,
+        )  # fmt: skip
 
 
 def _why_empty(manifest: Manifest, counted: bool) -> str:

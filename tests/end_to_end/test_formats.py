@@ -220,3 +220,21 @@ def test_files_of_text_without_rows(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"a.{suffix}").write_text({"csv": "id,name\n", "jsonl": "", "json": "[]"}[suffix])
     with pytest.raises(EmptyDatasetError):
         StructuredDataset.create_dataloader(tmp_path)
+
+
+def test_what_filters_leave_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(3):
+        WRITERS["parquet"](table_of(number * 1000, 1000), tmp_path / f"{number}.parquet")
+    with caplog.at_level("INFO", logger="torch_dataloader_utils"):
+        StructuredDataset.create_dataloader(tmp_path, filters=[("id", ">=", 1500)])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"{tmp_path}: filters leave 2 of 3 files, and 15 of the 30 row groups looked at"
+    caplog.clear()
+    StructuredDataset.create_dataloader(tmp_path)
+    assert not caplog.records
+
+
+def test_signed_links_are_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(FileReadError) as caught:
+        StructuredDataset.create_dataloader(["http://127.0.0.1:9/a.csv?sig=s3cret", "http://127.0.0.1:9/b.csv?sig=s3cret"])
+    assert "s3cret" not in "".join(map(str, [caught.value, caught.value.__cause__, caught.value.__context__]))
