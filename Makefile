@@ -18,6 +18,8 @@ help:
 demo: .venv/demo
 	$(BIN)/python examples/flights/make_data.py
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node=2 examples/flights/train.py
+	$(BIN)/python examples/flights/make_table.py
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node=2 examples/flights/train.py --table
 	@echo "demo: OK (every row id was seen exactly once over the ranks, each epoch)"
 
 test: .venv/test-stores

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from torch_dataloader_utils import DataLoaderUtilsError, errors
 from torch_dataloader_utils.options import option_defaults
@@ -57,6 +58,19 @@ def data(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def events(data):
+    """The current directory holds `data` and a catalog with a table of four files of 2,500 rows after a delete."""
+    catalog = load_catalog("default", type="sql", uri="sqlite:///events.db", warehouse=str(data / "warehouse"))
+    catalog.create_namespace("my_db")
+    rows = pa.table({"id": range(2510), "region_id": [number % 10 for number in range(2510)]})
+    table = catalog.create_table("my_db.events", schema=rows.schema)
+    for _ in range(4):
+        table.append(rows)
+    table.delete("id < 10")
+    catalog.close()
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, launched=False)], ids=lambda page: page.name)
 def test_page_runs(page, data):
     names: dict[str, object] = {"__name__": "page"}
@@ -70,7 +84,7 @@ def test_page_runs(page, data):
     [(page, number) for page in PAGES for number in range(len(blocks(page, launched=True)))],
     ids=lambda value: value.name if isinstance(value, Path) else str(value),
 )
-def test_launched_program_runs(page, number, data):
+def test_launched_program_runs(page, number, events):
     Path("train.py").write_text(blocks(page, launched=True)[number] + LEAVE)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from torch_dataloader_utils.assembly import Source, open_files, source_of
@@ -23,7 +25,11 @@ from torch_dataloader_utils.options import (
     parse_table_options,
     plain_value,
 )
+from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.reading.blocks import Driver
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.manifest import Manifest
+from torch_dataloader_utils.storage import Storage
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.sources.iceberg import IcebergPlan, IcebergRead, SnapshotInfo
@@ -70,9 +76,17 @@ class StructuredDataset(LoaderDataset):
 class IcebergDataset(LoaderDataset):
     """The rows of a snapshot of an Iceberg table as batches of tensors."""
 
-    def __init__(self, source: Source, options: Options, plan: IcebergPlan) -> None:
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        plan: IcebergPlan,
+        renewed: Callable[[], tuple[Storage, float | None]] | None = None,
+    ) -> None:
         super().__init__(source, options)
         self._plan_of_table = plan
+        self._renewed = renewed
+        self._renew_at = _half_life(plan.expires_at)
 
     @staticmethod
     def create_dataloader(table: Any, **options: Unpack[TableLoaderOptions]) -> tuple[StructuredLoader, IcebergDataset]:
@@ -103,18 +117,20 @@ class IcebergDataset(LoaderDataset):
             ColumnNotFoundError: a column that the table has not.
             UnsupportedTypeError: a column of a type that cannot be read.
         """
-        from torch_dataloader_utils.sources.iceberg import plan_table, table_manifest  # needs an extra
+        from torch_dataloader_utils.sources.iceberg import plan_table, refreshed_storage, table_manifest  # an extra
 
         parsed, own = parse_table_options(options)
-        plan = plan_table(plain_value(table), _table_read(parsed, own))
+        table, read = plain_value(table), _table_read(parsed, own)
+        plan = plan_table(table, read)
         if parsed.read.columns is not None:
-            columns = [*parsed.read.columns, *own.metadata_columns]
+            columns = list(dict.fromkeys([*parsed.read.columns, *own.metadata_columns]))
             parsed = replace(parsed, read=replace(parsed.read, columns=columns))
 
         def manifest() -> Manifest:
-            return table_manifest(plan, parsed.read.format_options or {}, int(parsed.split.split_bytes))
+            return table_manifest(plan, parsed.read.format_options or {}, parsed.split)
 
-        dataset = IcebergDataset(source_of(manifest, parsed, plan.name), parsed, plan)
+        renewed = partial(refreshed_storage, table, read)
+        dataset = IcebergDataset(source_of(manifest, parsed, plan.name), parsed, plan, renewed)
         return StructuredLoader(dataset, parsed), dataset
 
     @property
@@ -127,13 +143,41 @@ class IcebergDataset(LoaderDataset):
         """Each partition read: "partition" (column -> value), "spec_id", "files" and "records" (before deletes)."""
         return self._plan_of_table.partitions
 
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
+        if self._passes.live is None:  # else when the next pass begins
+            self._renew()
+        super().set_epoch(epoch)
+
+    def _driver(self, plan: RankPlan) -> Driver:
+        self._renew()  # after the ranks have agreed: an error of one leaves no other waiting for it
+        return super()._driver(plan)
+
+    def _renew(self) -> None:
+        """Ask the catalog again for the credentials of the table's files, once half of their time is over."""
+        if self._renewed is None or self._renew_at is None or time.time() < self._renew_at:
+            return
+        storage, expires_at = self._renewed()
+        scan = self._source.scan
+        assert isinstance(scan, ScanSpec)
+        if storage != scan.storage:
+            self._read_by(replace(scan, storage=storage))
+        self._plan_of_table = replace(self._plan_of_table, storage=storage, expires_at=expires_at)
+        self._renew_at = _half_life(expires_at)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Plain data, as `LoaderDataset` has it; no catalog."""
+        """Plain data, as `LoaderDataset` has it; no catalog: a copy keeps the credentials that it has."""
         return {**super().__getstate__(), "plan": self._plan_of_table}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._plan_of_table = state["plan"]
+        self._renewed = self._renew_at = None
+
+
+def _half_life(expires_at: float | None) -> float | None:
+    """When half of the time from now is over; times are seconds since 1970."""
+    return None if expires_at is None else (time.time() + expires_at) / 2
 
 
 def _table_read(options: Options, own: TableOptions) -> IcebergRead:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.reading.blocks import Driver
+from torch_dataloader_utils.reading.blocks import Driver, Scan
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -118,6 +119,12 @@ class LoaderDataset(IterableDataset[Any]):
             execution.end_pass()
 
         return Run(batches, None if self._options.shard.even == "sync" else plan.steps, close)
+
+    def _read_by(self, scan: Scan) -> None:
+        """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
+        self._execution.close()
+        self._source = replace(self._source, scan=scan)
+        self._execution = Execution(scan, self._source.by_key, self._options.worker)
 
     def _agreed_plan(self, epoch: int) -> RankPlan:
         planner, shard = self._planner, self._options.shard

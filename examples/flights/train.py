@@ -1,13 +1,15 @@
 """Predict the arrival delay of a flight, trained by several processes (DistributedDataParallel on CPU).
 
-    torchrun --standalone --nproc_per_node=2 examples/flights/train.py
+    torchrun --standalone --nproc_per_node=2 examples/flights/train.py            from the files of make_data.py
+    torchrun --standalone --nproc_per_node=2 examples/flights/train.py --table    from the table of make_table.py
 
-Prints what each rank read in each epoch, then checks against the files themselves that all ranks together met every
-flight exactly once. Exits with an error if they did not.
+Prints what each rank read in each epoch, then checks, with pyarrow's or pyiceberg's own reader, that all ranks together
+met every flight exactly once. Exits with an error if they did not.
 """
 
+import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 import torch
 import torch.distributed as dist
+from places import CATALOG, FILES, TABLE
+from pyiceberg.catalog import load_catalog
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import IcebergDataset, StructuredDataset
 
-DATA = Path(__file__).parent / "data"
 EPOCHS = 2
-NUMBERS = ["dep_delay", "distance", "hour", "month"]  # month comes from the folders' names
+FROM_TABLE = "--table" in sys.argv
+NUMBERS = ["dep_delay", "miles" if FROM_TABLE else "distance", "hour", "month"]  # month: from the folders' names
 SCALES = torch.tensor([60.0, 1000.0, 24.0, 12.0])
 CARRIERS = pa.array(["9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV"])
 ORIGINS = pa.array(["EWR", "JFK", "LGA"])
@@ -51,15 +55,19 @@ class Model(torch.nn.Module):
 dist.init_process_group(backend="gloo")
 rank, num_ranks = dist.get_rank(), dist.get_world_size()
 
-loader, dataset = StructuredDataset.create_dataloader(
-    path=DATA,
+if FROM_TABLE:
+    create = partial(IcebergDataset.create_dataloader, TABLE, catalog_config=CATALOG)
+else:
+    create = partial(StructuredDataset.create_dataloader, FILES)
+
+loader, dataset = create(  # the same for files and tables
     columns=["row_id", *NUMBERS, "carrier", "origin", "arr_delay"],
     transform=encode,
     dtypes=dict.fromkeys(NUMBERS, torch.float32),
     stack={"x": NUMBERS},
     nulls={"arr_delay": "mask"},  # flights that never arrived have none: adds the bool tensor arr_delay_valid
     even="pad",  # as many steps on each rank: DDP waits for ever for a rank that has finished. Repeats are not `valid`
-    split_rows=8192,  # small splits, so that this small table gives each rank many
+    split_bytes="256KiB",  # small splits, so that this small table gives each rank many
     batch_size=1024,
     shuffle=True,
     num_ranks=num_ranks,
@@ -87,10 +95,16 @@ def train_epoch():
     return torch.cat(row_ids).numpy(), len(losses), float(np.mean(losses)) * 3600
 
 
-# What the ranks must have met, asked of the files without this package.
-table = pyarrow.dataset.dataset(DATA, partitioning="hive").to_table(columns=["row_id"])
+# What the ranks must have met, asked without this package.
+if FROM_TABLE:
+    table = load_catalog(**CATALOG).load_table(TABLE).scan(selected_fields=("row_id",)).to_arrow()
+else:
+    table = pyarrow.dataset.dataset(FILES, partitioning="hive").to_table(columns=["row_id"])
 expected = np.sort(table["row_id"].to_numpy())
 
+if rank == 0 and FROM_TABLE:
+    files = sum(part["files"] for part in dataset.partitions)
+    print(f"{TABLE}: {files} files of snapshot {dataset.snapshot.snapshot_id}")
 if rank == 0:
     print(f"{'epoch':>5} {'rank':>5} {'splits':>7} {'rows':>9} {'steps':>6} {'rows/s':>9} {'loss':>8}")
 for epoch in range(EPOCHS):

@@ -85,6 +85,7 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "batch_size=1.5": ("good", {"batch_size": 1.5}, ValueError, ["batch_size=1.5"]),
     "proven int nulls": ("nulls", {}, ValueError, ["'a'", "n.parquet", "mask", "fill", "drop"]),
     "nulls of another word": ("good", {"nulls": "ignore"}, ValueError, ["'ignore'", "'mask'"]),
+    "options that are no dict": ("good", {"storage_options": "key"}, ValueError, ["storage_options", "dict"]),
     "typo": ("good", {"batchsize": 3}, TypeError, ["did you mean 'batch_size'"]),
     "torch's drop_last": ("good", {"drop_last": True}, TypeError, ["last_batch", "even"]),
     "torch's sampler": ("good", {"sampler": None}, TypeError, ["shuffle"]),

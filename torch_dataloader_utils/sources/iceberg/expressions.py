@@ -26,6 +26,7 @@ from pyiceberg.expressions import (
     LessThan,
     LessThanOrEqual,
     LiteralPredicate,
+    Not,
     NotEqualTo,
     NotIn,
     NotNaN,
@@ -38,7 +39,7 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.literals import DateLiteral, DecimalLiteral, Literal, TimeLiteral, TimestampLiteral
 from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import BooleanExpressionVisitor, rewrite_not, visit
+from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
 from pyparsing import ParseException
 
@@ -59,6 +60,7 @@ _FUNCTIONS: dict[type[Any], Callable[..., pc.Expression]] = {
     StartsWith: pc.starts_with,
     NotStartsWith: lambda column, prefix: ~pc.starts_with(column, prefix),
 }
+_ORDERS = (LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual)
 _EPOCH = datetime(1970, 1, 1)
 _EXAMPLE = "age > 30 and city in ('Rome', 'Oslo')"
 _TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?")
@@ -140,12 +142,27 @@ def _either(left: TableFilter, right: TableFilter) -> TableFilter:
 def _visited(filters: str | BooleanExpression, schema: pa.Schema, made: Callable[[pc.Expression], T]) -> T:
     """The whole made of its leaves; "not" is gone into them, where it leaves nulls out."""
     expression = _parsed(filters) if isinstance(filters, str) else filters
-    try:
-        positive = rewrite_not(expression)
-    except ValueError as error:  # bound to another schema already
-        raise OptionError(f"filters={filters}: expected an unbound pyiceberg expression: {error}") from error
-    found: T = visit(positive, _Visitor(schema, made))
+    found: T = visit(_positive(expression, schema), _Visitor(schema, made))
     return found
+
+
+def _positive(expression: BooleanExpression, schema: pa.Schema, negated: bool = False) -> BooleanExpression:
+    """The expression, or with `negated` its contrary, without a "not"."""
+    if isinstance(expression, Not):
+        return _positive(expression.child, schema, not negated)
+    if isinstance(expression, (And, Or)):
+        join = And if isinstance(expression, And) != negated else Or
+        sides = (_positive(side, schema, negated) for side in (expression.left, expression.right))
+        return join(*sides)
+    if not negated:
+        return expression
+    if type(expression) in _ORDERS and pt.is_floating(_type_of(expression, schema)):
+        return Or(~expression, IsNaN(expression.term))  # nan is neither less than a number nor at least it
+    return ~expression
+
+
+def _type_of(predicate: UnboundPredicate, schema: pa.Schema) -> pa.DataType:
+    return type_at(schema, column_path(schema, predicate.term.name))
 
 
 def _parsed(text: str) -> BooleanExpression:
@@ -167,7 +184,7 @@ class _Visitor(BooleanExpressionVisitor[T]):  # type: ignore[misc]
         return self._made(pc.scalar(False))
 
     def visit_not(self, child_result: T) -> T:
-        raise AssertionError("rewrite_not leaves none")
+        raise AssertionError("_positive leaves none")
 
     def visit_and(self, left_result: T, right_result: T) -> T:
         return left_result & right_result  # type: ignore[operator, no-any-return]

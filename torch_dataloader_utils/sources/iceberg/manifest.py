@@ -17,6 +17,7 @@ from torch_dataloader_utils.formats.iceberg import (
 )
 from torch_dataloader_utils.formats.sizes import size_estimate
 from torch_dataloader_utils.model import DataFile, FileLayout
+from torch_dataloader_utils.options import SplitOptions
 from torch_dataloader_utils.sources.iceberg.plan import IcebergPlan, PlannedFile
 from torch_dataloader_utils.sources.manifest import Manifest, pruned_counts
 from torch_dataloader_utils.storage import usable_cores
@@ -24,19 +25,21 @@ from torch_dataloader_utils.storage import usable_cores
 _REMOTE_FOOTERS = 64  # read at once: waiting, not computing
 
 
-def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split_bytes: int) -> Manifest:
+def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split: SplitOptions) -> Manifest:
     """The manifest of a planned table.
 
     A file's footer is read, once, where rows of it are deleted by position, or where it may be cut into splits: a file
-    of at most an eighth of `split_bytes` is one, and what the table's manifests say of it is enough.
+    of at most an eighth of `split_bytes` is one, and what the table's manifests say of it is enough (unless rows, or a
+    strategy of the user's, decide how files are cut).
 
     Args:
         plan: of the table.
         format_options: those given.
-        split_bytes: decoded bytes of a split.
+        split: how files are cut.
     """
     options = {**format_options, "table": plan.table}
-    before = _data_files(plan, options, split_bytes // 8)
+    by_bytes = split.split_rows is None and split.split_strategy is None
+    before = _data_files(plan, options, int(split.split_bytes) // 8 if by_bytes else -1)
     after = _pruned(plan, before)
     evidence: dict[str, str] = {}
     for file in after:

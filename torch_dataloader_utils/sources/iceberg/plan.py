@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.snapshots import Snapshot
 
-from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.model import IcebergDataFileInfo
 from torch_dataloader_utils.sources.iceberg.deletes_of import DeleteIndex, delete_index
@@ -27,7 +28,12 @@ from torch_dataloader_utils.sources.iceberg.manifests import (
 )
 from torch_dataloader_utils.sources.iceberg.partitions import Partitions
 from torch_dataloader_utils.sources.iceberg.pruning import Pruning
-from torch_dataloader_utils.sources.iceberg.schema import check_metadata_columns, iceberg_table, table_schema
+from torch_dataloader_utils.sources.iceberg.schema import (
+    check_metadata_columns,
+    iceberg_table,
+    table_schema,
+    unreadable_columns,
+)
 from torch_dataloader_utils.sources.iceberg.snapshots import (
     Resolved,
     SnapshotChoice,
@@ -153,8 +159,8 @@ def plan_table(table: Any, read: IcebergRead) -> IcebergPlan:
     found = resolve(metadata, read.snapshot)
     check_metadata_columns(read.metadata_columns, metadata.format_version)
     columns = table_schema(found.schema, opened.foreign, read.columns, read.metadata_columns)
-    rows = table_filter(read.filters, columns, found.schema)
-    scan = table_filter(read.scan_filter, columns, found.schema)
+    rows = _filter(read.filters, columns, found, opened)
+    scan = _filter(read.scan_filter, columns, found, opened)
     places = _places(opened, read)
     scanned = _Scan(opened, found, places, _pruning(opened, found, rows, scan))
     files = scanned.files()
@@ -188,6 +194,18 @@ def refreshed_storage(table: Any, read: IcebergRead) -> tuple[Storage, float | N
 
 def _places(opened: OpenTable, read: IcebergRead) -> Places:
     return Places(opened.metadata.location, opened.properties, read.storage_options or {}, read.filesystem)
+
+
+def _filter(filters: Any, columns: pa.Schema, found: Resolved, opened: OpenTable) -> TableFilter | None:
+    """The filter over these columns; an unknown column may be one of those that cannot be read."""
+    try:
+        return table_filter(filters, columns, found.schema)
+    except ColumnNotFoundError as error:
+        others = unreadable_columns(found.schema, opened.foreign)
+        if not others:
+            raise
+        listed = ", ".join(f"{name!r} ({kind})" for name, kind in others.items())
+        raise ColumnNotFoundError(f"{error} Columns of types that cannot be read here: {listed}.") from error
 
 
 def _pruning(opened: OpenTable, found: Resolved, *filters: TableFilter | None) -> Pruning:

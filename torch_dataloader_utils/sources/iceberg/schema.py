@@ -96,7 +96,7 @@ def table_schema(
     Raises:
         UnsupportedTypeError: a column that will be read has a type that cannot be.
     """
-    unsupported = {item.name: kind for item in schema.fields if (kind := _unsupported(item, foreign)) is not None}
+    unsupported = unreadable_columns(schema, foreign)
     for name in columns if columns is not None else unsupported:
         top = name if name in unsupported else name.partition(".")[0]
         if top in unsupported:
@@ -107,6 +107,11 @@ def table_schema(
             )
     fields = [arrow_field(item) for item in schema.fields if item.name not in unsupported]
     return pa.schema([*fields, *(_metadata_field(name, schema) for name in metadata_columns)])
+
+
+def unreadable_columns(schema: Schema, foreign: Mapping[int, str]) -> dict[str, str]:
+    """Column -> type, of the table's columns whose types cannot be read; `foreign` as `table_schema` takes it."""
+    return {item.name: kind for item in schema.fields if (kind := _unsupported(item, foreign)) is not None}
 
 
 def check_metadata_columns(names: Sequence[str], format_version: int) -> None:

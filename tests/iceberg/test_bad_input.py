@@ -1,0 +1,320 @@
+"""What a new user gets wrong with tables: each a clear error of its own kind, and no secret in any of them."""
+
+import logging
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from tests.iceberg.conftest import sql_config
+from torch_dataloader_utils import IcebergDataset, StructuredDataset
+from torch_dataloader_utils.errors import (
+    CatalogError,
+    ColumnNotFoundError,
+    DataLoaderUtilsError,
+    DataNotFoundError,
+    FileReadError,
+    OptionError,
+    SnapshotError,
+    UnknownOptionError,
+    UnsupportedTypeError,
+)
+
+SECRETS = ("hunter2", "s3cr3t", "t0ken", "AKIAVERY")
+CREDENTIALS = {
+    "credential": "client:s3cr3t",
+    "token": "t0ken",
+    "s3.access-key-id": "AKIAVERY",
+    "s3.secret-access-key": "hunter2",
+}
+
+
+def open_table(table: Any, **options: Any) -> tuple[Any, IcebergDataset]:
+    return IcebergDataset.create_dataloader(table, **{"num_ranks": 1, "rank": 0, **options})
+
+
+def error_of(call: Callable[[], Any], kind: type[DataLoaderUtilsError]) -> str:
+    """What the user sees: the message, once the error is of this kind and travels to other processes."""
+    with pytest.raises(kind) as caught:
+        call()
+    error = caught.value
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (type(error), str(error))
+    return str(error)
+
+
+def shown(error: BaseException) -> str:
+    """All that a traceback prints of an error, without the lines of source."""
+    return "".join(traceback.TracebackException.from_exception(error, capture_locals=False).format()) + repr(error)
+
+
+@pytest.fixture
+def numbers(catalog: Catalog) -> Table:
+    """A table of one row, with one snapshot."""
+    schema = pa.schema({"id": pa.int64(), "s": pa.string()})
+    table = catalog.create_table("ns.numbers", schema=schema)
+    table.append(pa.table({"id": [1], "s": ["a"]}, schema=schema))
+    return table
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port at which nobody answers."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+class _Refuses(BaseHTTPRequestHandler):
+    """A catalog that knows nobody, and repeats in its answer what it was told."""
+
+    def do_GET(self) -> None:
+        said = self.headers.get("Authorization", "")
+        body = f'{{"error": {{"message": "who is {said}?", "type": "NotAuthorizedException", "code": 401}}}}'.encode()
+        self.send_response(401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def refusing() -> Any:
+    """The address of a catalog that refuses all."""
+    server = HTTPServer(("127.0.0.1", 0), _Refuses)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+# ------------------------------------------------------------------------------------------------------- which table
+
+
+def test_no_such_table(numbers: Table, tmp_path: Path) -> None:
+    config = {"name": "local", **sql_config(tmp_path)}
+    for name in ("ns.absent", "nowhere.numbers"):
+        said = error_of(lambda name=name: open_table(name, catalog_config=config), DataNotFoundError)
+        assert name in said
+        assert "'local'" in said
+    said = error_of(lambda: open_table("numbers", catalog_config=config), OptionError)
+    assert "namespace.table" in said
+    assert str(tmp_path) in error_of(lambda: open_table(tmp_path / "absent"), DataNotFoundError)
+
+
+def test_a_name_without_a_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))  # no configuration of this machine's user
+    said = error_of(lambda: open_table("ns.numbers"), CatalogError)
+    assert "catalog_config=" in said
+    assert "ns.numbers" in said
+
+
+@pytest.mark.parametrize("table", [None, 5, "", ["ns.numbers"], b"ns.numbers"])
+def test_what_is_no_table(table: Any) -> None:
+    assert "table=" in error_of(lambda: open_table(table), OptionError)
+
+
+def test_a_catalog_config_that_is_none(tmp_path: Path) -> None:
+    assert "catalog_config" in error_of(lambda: open_table("ns.t", catalog_config="sqlite://t0ken"), OptionError)
+    assert "t0ken" not in error_of(lambda: open_table("ns.t", catalog_config="sqlite://t0ken"), OptionError)
+
+
+# ------------------------------------------------------------------------------------------------- unreachable, denied
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{}", "http://user:hunter2@127.0.0.1:{}/t0ken"])
+def test_a_catalog_that_is_not_there(closed_port: int, uri: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = {"name": "far", "type": "rest", "uri": uri.format(closed_port), **CREDENTIALS}
+    begin = time.monotonic()
+    with caplog.at_level(logging.DEBUG, "torch_dataloader_utils"), pytest.raises(CatalogError) as caught:
+        open_table("ns.numbers", catalog_config=config)
+    assert time.monotonic() - begin < 60
+    assert "'far'" in str(caught.value)
+    text = shown(caught.value) + caplog.text
+    assert not [secret for secret in SECRETS if secret in text]
+
+
+@pytest.mark.parametrize("given", [["token"], ["credential"], list(CREDENTIALS)])
+def test_wrong_credentials(refusing: str, given: list[str]) -> None:
+    config = {"name": "far", "type": "rest", "uri": refusing, **{name: CREDENTIALS[name] for name in given}}
+    with pytest.raises(CatalogError, match="catalog 'far'") as caught:
+        open_table("ns.numbers", catalog_config=config)
+    text = shown(caught.value)
+    assert not [secret for secret in SECRETS if secret in text]
+    pickle.loads(pickle.dumps(caught.value))
+
+
+def test_wrong_credentials_of_a_database(tmp_path: Path) -> None:
+    config = {"name": "far", "type": "sql", "uri": f"sqlite:///{tmp_path}/none/db?password=hunter2", **CREDENTIALS}
+    with pytest.raises(CatalogError, match="catalog 'far'") as caught:
+        open_table("ns.numbers", catalog_config=config)
+    assert not [secret for secret in SECRETS if secret in shown(caught.value)]
+
+
+def test_secrets_of_a_catalog_are_nowhere(numbers: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {"name": "test", **sql_config(tmp_path), **CREDENTIALS}
+    with caplog.at_level(logging.DEBUG, "torch_dataloader_utils"):
+        loader, dataset = open_table("ns.numbers", catalog_config=config)
+        assert [batch["id"].tolist() for batch in loader] == [[1]]
+        said = error_of(
+            lambda: open_table("ns.numbers", catalog_config=config, filters="nope > 1"), ColumnNotFoundError
+        )
+        said += error_of(lambda: open_table("ns.absent", catalog_config=config), DataNotFoundError)
+        said += error_of(lambda: open_table("ns.numbers", catalog_config=config, snapshot_id=7), SnapshotError)
+    source = dataset.source
+    text = said + caplog.text + repr((loader, dataset, source, dataset.snapshot, dataset.partitions, dataset.plan(0)))
+    data = pickle.dumps(dataset)
+    for secret in SECRETS:
+        assert secret not in text
+        assert secret.encode() not in data
+
+
+# ------------------------------------------------------------------------------------------------ columns and options
+
+
+@pytest.mark.parametrize("filters", ["nope > 1", [("nope", ">", 1)], pa.compute.field("nope") > 1])
+@pytest.mark.parametrize("option", ["filters", "scan_filter"])
+def test_an_unknown_column_in_a_filter(numbers: Table, option: str, filters: Any) -> None:
+    said = error_of(lambda: open_table(numbers, **{option: filters}), ColumnNotFoundError)
+    assert "nope" in said
+    assert "id" in said
+
+
+@pytest.mark.parametrize("filters", ["id >", "", "id = 'x'", [("id", "~", 1)], [("id", "=", "x")], 5])
+def test_a_filter_that_is_none(numbers: Table, filters: Any) -> None:
+    error_of(lambda: open_table(numbers, filters=filters), OptionError)
+
+
+def test_unknown_columns(numbers: Table) -> None:
+    said = error_of(lambda: open_table(numbers, columns=["id", "nope"]), ColumnNotFoundError)
+    assert "nope" in said
+    assert "_nope" in error_of(lambda: open_table(numbers, metadata_columns=["_nope"]), OptionError)
+    assert "version 3" in error_of(lambda: open_table(numbers, metadata_columns=["_row_id"]), OptionError)
+    error_of(lambda: open_table(numbers, metadata_columns="_pos"), OptionError)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("format", "parquet"), ("schema", pa.schema([])), ("partitioning", "hive"), ("manifest", "m")]
+)
+def test_options_of_files_are_refused_by_name(numbers: Table, name: str, value: Any) -> None:
+    assert repr(name) in error_of(lambda: open_table(numbers, **{name: value}), UnknownOptionError)
+
+
+@pytest.mark.parametrize(
+    "given", [{"catalog_config": {"token": "t0ken"}}, {"snapshot_id": 1}, {"metadata_columns": ["_pos"]}]
+)
+def test_options_of_tables_are_refused_for_files(tmp_path: Path, given: dict[str, Any]) -> None:
+    said = error_of(lambda: StructuredDataset.create_dataloader(tmp_path, **given), UnknownOptionError)
+    assert "IcebergDataset" in said
+    assert "t0ken" not in said
+
+
+def test_a_misspelled_option(numbers: Table) -> None:
+    assert "'snapshot_id'" in error_of(lambda: open_table(numbers, snapshot=1), UnknownOptionError)
+
+
+@pytest.mark.parametrize("kind", ["variant", "geometry", "unknown"])
+def test_a_type_that_cannot_be_read_matters_only_where_it_is_read(numbers: Table, kind: str) -> None:
+    path = Path(numbers.metadata_location.removeprefix("file://"))
+    text = path.read_text()
+    assert '"type":"string"' in text
+    path.write_text(text.replace('"type":"string"', f'"type":"{kind}"'))
+    for options, error in (
+        ({}, UnsupportedTypeError),
+        ({"columns": ["s"]}, UnsupportedTypeError),
+        ({"columns": ["id"], "filters": "s is null"}, ColumnNotFoundError),
+    ):
+        said = error_of(lambda options=options: open_table(path, **options), error)
+        assert "'s'" in said
+        assert kind in said
+    loader, _ = open_table(path, columns=["id"])
+    assert [batch["id"].tolist() for batch in loader] == [[1]]
+
+
+# ---------------------------------------------------------------------------------------------------------- snapshots
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"snapshot_id": 1, "ref": "main"}, {"ref": "main", "as_of": 5}, {"snapshot_id": 1, "start_snapshot_id": 2}],
+)
+def test_two_choices_of_a_snapshot(numbers: Table, given: dict[str, Any]) -> None:
+    said = error_of(lambda: open_table(numbers, **given), OptionError)
+    assert all(name in said for name in given)
+
+
+@pytest.mark.parametrize("as_of", [datetime(2030, 1, 1), "2030-01-01", "yesterday", 1.5, True])
+def test_a_time_that_is_none(numbers: Table, as_of: Any) -> None:
+    assert "as_of" in error_of(lambda: open_table(numbers, as_of=as_of), OptionError)
+
+
+def test_a_time_before_the_table(numbers: Table) -> None:
+    assert "no snapshot then" in error_of(lambda: open_table(numbers, as_of=0), SnapshotError)
+
+
+def test_an_expired_snapshot_is_named(numbers: Table, catalog: Catalog) -> None:
+    old = numbers.current_snapshot().snapshot_id
+    numbers.append(pa.table({"id": [2], "s": ["b"]}))
+    new = numbers.current_snapshot().snapshot_id
+    with catalog.load_table("ns.numbers").maintenance.expire_snapshots() as expire:
+        expire.by_id(old)
+    said = error_of(lambda: open_table(catalog.load_table("ns.numbers"), snapshot_id=old), SnapshotError)
+    assert str(old) in said
+    assert str(new) in said
+    said = error_of(lambda: open_table(numbers, ref="nope"), SnapshotError)
+    assert "'nope'" in said
+    assert "main" in said
+
+
+def test_only_appends_are_read_between_snapshots(numbers: Table) -> None:
+    first = numbers.current_snapshot().snapshot_id
+    numbers.append(pa.table({"id": [2], "s": ["b"]}))
+    loader, _ = open_table(numbers, start_snapshot_id=first)
+    assert [batch["id"].tolist() for batch in loader] == [[2]]
+    numbers.delete("id = 1")
+    deleting = numbers.current_snapshot().snapshot_id
+    said = error_of(lambda: open_table(numbers, start_snapshot_id=first), SnapshotError)
+    assert str(deleting) in said
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def test_a_missing_or_damaged_data_file_is_named(numbers: Table) -> None:
+    (task,) = numbers.scan().plan_files()
+    path = Path(task.file.file_path.removeprefix("file://"))
+    whole = path.read_bytes()
+    for left in (whole[: len(whole) // 2], b"x" * len(whole), None):
+        if left is None:
+            path.unlink()
+        else:
+            path.write_bytes(left)
+        for options in ({}, {"split_bytes": 8}):  # what is read when it is planned, and when it is read
+            said = error_of(lambda options=options: list(open_table(numbers, **options)[0]), FileReadError)
+            assert path.name in said
+
+
+def test_a_missing_manifest_list_is_an_error_of_its_snapshot(numbers: Table) -> None:
+    first = numbers.current_snapshot()
+    numbers.append(pa.table({"id": [2], "s": ["b"]}))
+    Path(first.manifest_list.removeprefix("file://")).unlink()
+    said = error_of(lambda: open_table(numbers, snapshot_id=first.snapshot_id), FileReadError)
+    assert str(first.snapshot_id) in said
+    assert sorted(i for batch in open_table(numbers)[0] for i in batch["id"].tolist()) == [1, 2]
