@@ -183,6 +183,11 @@ class FileLayout:
         """Whether the physical rows of every segment are known."""
         return all(segment.rows is not None for segment in self.segments)
 
+    @property
+    def row_count(self) -> int | None:
+        """Physical rows, or None where only reading tells."""
+        return sum(segment.rows or 0 for segment in self.segments) if self.known else None
+
     def plan_starts(self) -> tuple[int, ...]:
         """Plan row number of each segment's first row; with a last entry, the end of the last segment."""
         if self.counted:

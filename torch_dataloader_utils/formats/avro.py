@@ -15,8 +15,8 @@ from torch_dataloader_utils.formats.avro_container import find_runs, read_header
 from torch_dataloader_utils.formats.avro_schema import arrow_schema
 from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
-from torch_dataloader_utils.formats.sizes import size_estimate
-from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.formats.sizes import counted_segments
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, naming
 
 try:
@@ -153,9 +153,5 @@ class AvroReader:
 
 
 def _layout(index: AvroIndex) -> FileLayout:
-    segments, first_row, estimate = [], 0, size_estimate(index.schema)
-    for number, (_, stored, rows) in enumerate(index.runs):
-        if rows:
-            segments.append(Segment(number, first_row, rows, estimate(rows, stored)))
-        first_row += rows
-    return FileLayout(tuple(segments), metadata=index)
+    parts = ((rows, stored) for _, stored, rows in index.runs)
+    return FileLayout(counted_segments(parts, index.schema), metadata=index)

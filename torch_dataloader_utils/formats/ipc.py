@@ -13,8 +13,8 @@ from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.ipc_messages import Index, Message, index_of
 from torch_dataloader_utils.formats.ipc_reader import IpcReader
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
-from torch_dataloader_utils.formats.sizes import size_estimate
-from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.formats.sizes import counted_segments
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, naming
 
 _MESSAGE = ("offset", "metadata", "body", "kind", "rows")
@@ -86,9 +86,5 @@ FORMAT = IpcFormat()
 
 
 def _layout(index: Index, schema: pa.Schema) -> FileLayout:
-    segments, first_row, size = [], 0, size_estimate(schema)
-    for number, batch in enumerate(index.batches):
-        if batch.rows:
-            segments.append(Segment(number, first_row, batch.rows, size(batch.rows, batch.body)))
-        first_row += batch.rows
-    return FileLayout(tuple(segments), metadata=index)
+    parts = ((batch.rows, batch.body) for batch in index.batches)
+    return FileLayout(counted_segments(parts, schema), metadata=index)

@@ -15,8 +15,8 @@ from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.decoding import decoding
 from torch_dataloader_utils.formats.orc_footer import OrcFooter, read_footer
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
-from torch_dataloader_utils.formats.sizes import size_estimate
-from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.formats.sizes import counted_segments
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, naming, prefetch
 
 _INDEX = ("offset", "stored", "rows")
@@ -142,12 +142,8 @@ class OrcReader:
 
 
 def _layout(footer: OrcFooter, schema: pa.Schema) -> FileLayout:
-    segments, first_row, size = [], 0, size_estimate(schema)
-    for number, (_, stored, rows) in enumerate(footer.stripes):
-        if rows:
-            segments.append(Segment(number, first_row, rows, size(rows, stored)))
-        first_row += rows
-    return FileLayout(tuple(segments), metadata=footer)
+    parts = ((rows, stored) for _, stored, rows in footer.stripes)
+    return FileLayout(counted_segments(parts, schema), metadata=footer)
 
 
 def _check(footer: OrcFooter, opened: orc.ORCFile, schema: pa.Schema) -> None:

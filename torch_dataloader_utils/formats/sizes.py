@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.types as pt
+
+from torch_dataloader_utils.model import Segment
 
 # The least decoded bytes of a value whose type has no fixed width: an offset and some content.
 LEAST_WIDTH = 16
@@ -40,6 +42,21 @@ def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
     loose, every = widths.count(None), max(len(widths), 1)
     fixed = sum(width for width in widths if width is not None)
     return lambda rows, stored: rows * fixed + max(stored * loose // every, rows * LEAST_WIDTH * loose)
+
+
+def counted_segments(parts: Iterable[tuple[int, int]], schema: pa.Schema) -> tuple[Segment, ...]:
+    """The parts of a file that hold rows, as segments numbered in file order.
+
+    Args:
+        parts: (rows, bytes stored of all columns) of each part.
+        schema: of the file.
+    """
+    found, first_row, estimate = [], 0, size_estimate(schema)
+    for number, (rows, stored) in enumerate(parts):
+        if rows:
+            found.append(Segment(number, first_row, rows, estimate(rows, stored)))
+        first_row += rows
+    return tuple(found)
 
 
 def _widths(kind: pa.DataType) -> list[int | None]:

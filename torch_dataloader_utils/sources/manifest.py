@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch_dataloader_utils.sources.files import (
     open_entries,
     partition_values,
 )
+from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest_file import (
     Asked,
     Inspected,
@@ -32,9 +32,7 @@ from torch_dataloader_utils.sources.manifest_file import (
     kept_inspection,
     stale_remedy,
 )
-from torch_dataloader_utils.storage import Storage, printable, usable_cores
-
-_REMOTE_FOOTERS = 64  # read at once: waiting, not computing
+from torch_dataloader_utils.storage import Storage, printable
 
 
 @dataclass(frozen=True)
@@ -139,20 +137,20 @@ def _inspected(
     """What the manifest file, or else listing and footers tell."""
     if read.manifest is None:
         storage, found = find_files(path, read)
-        return storage, _read_footers(storage, found, read)
+        return storage, _inspect(storage, found, read)
 
     def ask() -> Asked:
         storage, entries = open_entries(path, read)
         return asked_of(entries, storage, read.format, read.format_options or {})
 
     inspected = kept_inspection(
-        read.manifest, read, ask, lambda: _read_footers(*find_files(path, read), read), num_ranks, group
+        read.manifest, read, ask, lambda: _inspect(*find_files(path, read), read), num_ranks, group
     )
     storage, _ = open_entries(path, read)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
-def _read_footers(storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> Inspected:
+def _inspect(storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> Inspected:
     form = detect_format(storage, found, read.format)
     options = checked_options(form, read.format_options)
 
@@ -160,16 +158,13 @@ def _read_footers(storage: Storage, found: Sequence[FoundFile], read: ReadOption
         layout, schema = form.layout(DataFileInfo(file.path, file.size, version=file.version), storage, options)
         return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
 
-    most = min(len(found), usable_cores() if storage.local else _REMOTE_FOOTERS)
-    with ThreadPoolExecutor(most, thread_name_prefix="footers") as pool:
-        return Inspected(form.name, tuple(pool.map(inspect, found)))
+    return Inspected(form.name, tuple(read_footers(storage, inspect, found)))
 
 
 def _data_file(footer: _Footer, schema: pa.Schema, partition_names: Sequence[str]) -> DataFile:
     file, layout = footer.file, footer.layout
-    rows = sum(segment.rows or 0 for segment in layout.segments) if layout.known else None
     values = tuple((name, _typed(footer.texts[name], schema.field(name), file.path)) for name in partition_names)
-    return DataFile(DataFileInfo(file.path, file.size, rows, version=file.version), layout, values)
+    return DataFile(DataFileInfo(file.path, file.size, layout.row_count, version=file.version), layout, values)
 
 
 # ----------------------------------------------------------------------------------------------------------- schema

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +17,9 @@ from torch_dataloader_utils.formats.iceberg import (
 from torch_dataloader_utils.formats.sizes import size_estimate
 from torch_dataloader_utils.model import DataFile, FileLayout
 from torch_dataloader_utils.options import SplitOptions
+from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.iceberg.plan import IcebergPlan, PlannedFile
 from torch_dataloader_utils.sources.manifest import Manifest, pruned_counts
-from torch_dataloader_utils.storage import usable_cores
-
-_REMOTE_FOOTERS = 64  # read at once: waiting, not computing
 
 
 def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split: SplitOptions) -> Manifest:
@@ -75,12 +72,9 @@ def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int) -> li
 
     def data_file(planned: PlannedFile) -> DataFile:
         found = layout(planned)
-        rows = sum(segment.rows or 0 for segment in found.segments) if found.known else None
-        return DataFile(replace(planned.info, record_count=rows), found)
+        return DataFile(replace(planned.info, record_count=found.row_count), found)
 
-    most = usable_cores() if plan.storage.local else _REMOTE_FOOTERS
-    with ThreadPoolExecutor(max(1, min(most, len(plan.files))), thread_name_prefix="footers") as pool:
-        return list(pool.map(data_file, plan.files))
+    return read_footers(plan.storage, data_file, plan.files)
 
 
 def _pruned(plan: IcebergPlan, files: Sequence[DataFile]) -> list[DataFile]:
