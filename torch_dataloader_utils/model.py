@@ -8,7 +8,7 @@ of every segment is known, physical rows otherwise; only the reader converts bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -63,27 +63,22 @@ class Rows:
     def clip(self, start: int, stop: int) -> Rows:
         """The selected rows whose numbers lie in `[start, stop)`."""
         start, stop = max(self.start, start), min(self.stop, stop)
-        return replace(self, start=start, stop=max(start, stop))
+        return Rows(start, max(start, stop), self.step, self.block, self.phase)  # plans clip often: `replace` is slow
 
-    def stride(self, at: int, turns: int, turn: int, block: int = 1) -> list[Rows]:
-        """The rows whose place p, counted from `at`, has `(p // block) % turns == turn`.
-
-        One value, unless blocks of more than one row are dealt from rows that are not contiguous themselves.
-        """
-        if turns == 1:
-            return [self] if len(self) else []
+    def at(self, places: Rows) -> list[Rows]:
+        """The rows at these places (all within the length): one value where a pattern of patterns is one again."""
+        if not len(places):
+            return []
+        places = places.slice(0, len(places))
+        if places.contiguous:
+            return [self.slice(places.start, places.stop)]
         if self.contiguous:
-            dealt = Rows(self.start, self.stop, turns * block, block, self.start - at + turn * block)
-            dealt = dealt.slice(0, len(dealt))
-            return [dealt] if len(dealt) else []
-        if block == 1 and self.block == 1:
-            first = (turn - at) % turns
-            if first >= len(self):
-                return []
-            dealt = replace(self, start=self.row(first), step=self.step * turns, phase=self.row(first))
-            return [dealt.slice(0, len(dealt))]
-        first_deal = Rows(at, at + len(self), turns * block, block, turn * block)
-        return [rows for a, b in first_deal.runs() if len(rows := self.slice(a - at, b - at))]
+            shifted = replace(places, start=places.start + self.start, stop=places.stop + self.start)
+            return [replace(shifted, phase=places.phase + self.start)]
+        if places.block == 1 and self.block == 1:
+            first, last = self.row(places.start), self.row(places.stop - 1)
+            return [Rows(first, last + 1, self.step * places.step, 1, first)]
+        return [self.slice(first, last) for first, last in places.runs()]
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """The runs of consecutive row numbers as half-open `(start, stop)`."""
@@ -254,19 +249,44 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Rows that are delivered together, in an order drawn by a key: a row-shuffle window.
+
+    Also what is left of a begun block where row counts are unknown: then without a key.
+
+    Attributes:
+        pieces: whose rows it holds, in the order before they are permuted.
+        key: of the permutation of its live rows (`permutation(n, key)`); None keeps the order.
+        row_count: rows delivered, or None where only reading tells.
+        size_bytes: estimated decoded bytes.
+        task: windows of a shard with the same number, one after another, are cut from the same runs of segments, which
+            are decoded once.
+        index: place in the list of a plan's sources, for a window that an earlier stretch of the epoch began; else -1.
+    """
+
+    pieces: tuple[Piece, ...]
+    key: int | None
+    row_count: int | None
+    size_bytes: int = 0
+    task: int = 0
+    index: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """A split narrowed to some of its rows, at its place in the epoch's order; `pad` marks repeats.
+    """A split or window narrowed to some of its rows, at its place in the epoch's order; `pad` marks repeats.
 
     The unit of planning: policies, transfer and workers cut and move pieces and never look inside a source.
 
     Attributes:
-        source: the split (later steps: also a begun shuffle window).
-        rows: the selected plan rows, or None where only reading tells (such a piece is never cut).
-        order: place of the source in this epoch's order.
+        source: the split or window.
+        rows: the selected plan rows of a split's file, or places in a window's order; None where only reading tells
+            (such a piece is never cut).
+        order: place of the source in this epoch's order; -1 for a begun window.
         pad: whether these rows are repeats, delivered under a False `valid` mask.
     """
 
-    source: Split
+    source: Split | Window
     rows: Rows | None
     order: int = 0
     pad: bool = False
@@ -281,12 +301,59 @@ class Piece:
         return replace(self, rows=self.rows.slice(first, last))
 
 
+def split_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces with each one of a window replaced by those that the window holds (all of them)."""
+    for piece in pieces:
+        if isinstance(piece.source, Window):
+            yield from split_pieces(piece.source.pieces)
+        else:
+            yield piece
+
+
+def split_of(piece: Piece) -> Split:
+    """The split of a piece that is of no window."""
+    if isinstance(piece.source, Window):
+        raise TypeError("expected a piece of a split, not of a window")
+    return piece.source
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a shard has been delivered: its tasks before `task`, and `rows` rows of that one.
+
+    Attributes:
+        task: number of the task in the shard's list.
+        rows: rows of its block that were delivered.
+        live: rows that its block has, if some were delivered.
+        lap: how often the shard has begun again (`steps_per_epoch`).
+    """
+
+    task: int = 0
+    rows: int = 0
+    live: int = 0
+    lap: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankCursor:
+    """How far a rank has come where row counts are unknown.
+
+    Attributes:
+        turn: the worker whose batch is next.
+        shards: of each worker.
+    """
+
+    turn: int
+    shards: tuple[Cursor, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What one decode job reads: pieces of whole segments, decoded together into one block.
 
     Attributes:
-        pieces: in the order of delivery; each lies within the segments of one file.
+        pieces: in the order of delivery; all of splits, each within the segments of one file; or all of windows, cut
+            from the same runs of segments.
         rows: plan rows, or None where only reading tells.
         size_bytes: estimated decoded bytes over all columns of the segments it reads.
         pad: whether its rows are repeats.

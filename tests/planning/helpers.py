@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Piece, Rows, Segment, Split
+from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Piece, Rows, Segment, Split, Window
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
+from torch_dataloader_utils.seeding import permutation
 
 RowId = tuple[str, int]
 
@@ -42,7 +43,18 @@ def make_plan(
 
 
 def row_ids(pieces: Iterable[Piece]) -> list[RowId]:
-    return [(piece.source.file.path, int(row)) for piece in pieces for row in piece.rows.numbers()]
+    """The rows of pieces of splits and of windows (whose live rows are all of their rows), in order of delivery."""
+    found: list[RowId] = []
+    for piece in pieces:
+        source = piece.source
+        if isinstance(source, Window):
+            rows = row_ids(source.pieces)
+            if source.key is not None:
+                rows = [rows[place] for place in permutation(len(rows), source.key)]
+            found += rows if piece.rows is None else [rows[place] for place in piece.rows.numbers()]
+        else:
+            found += [(source.file.path, int(row)) for row in piece.rows.numbers()]
+    return found
 
 
 def all_rows(files: Iterable[DataFile]) -> list[RowId]:
@@ -100,8 +112,9 @@ def settings_of(
     even: Sequence[str] = ("none", "drop", "pad"),
     sharding: Sequence[str] = POLICIES,
     last_batch: Sequence[str] = ("partial",),
+    buffers: bool = False,
 ) -> tuple[int, dict[str, object]]:
-    """(ranks, keywords of PlanOptions) with each policy in each of its forms."""
+    """(ranks, keywords of PlanOptions) with each policy in each of its forms; with `buffers` also row shuffle."""
     ranks, size, name = draw(st.integers(1, 5)), draw(st.integers(1, 6)), draw(st.sampled_from(sharding))
     found: dict[str, object] = {"sharding": name}
     if name == "total_shards":
@@ -122,4 +135,7 @@ def settings_of(
         "shuffle": draw(st.booleans()),
         "seed": draw(st.integers(0, 3)),
     }
+    if buffers:
+        found["buffer_rows"] = draw(st.one_of(st.none(), st.integers(1, 30)))
+        found["open_splits"] = draw(st.integers(1, 4))
     return ranks, found

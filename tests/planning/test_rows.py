@@ -52,15 +52,14 @@ def test_clip_selects_row_numbers(rows: Rows, start: int, stop: int) -> None:
     assert len(clipped) == len(plain(clipped))
 
 
-@given(rows_values(), st.integers(0, 30), st.integers(1, 5), st.integers(1, 4))
-def test_stride_deals_places(rows: Rows, at: int, turns: int, block: int) -> None:
-    for turn in range(turns):
-        dealt = rows.stride(at, turns, turn, block)
-        expected = [x for i, x in enumerate(plain(rows)) if (at + i) // block % turns == turn]
-        assert [x for part in dealt for x in plain(part)] == expected
-        assert all(len(part) for part in dealt)
-        if rows.contiguous or (block == 1 and rows.block == 1):
-            assert len(dealt) <= 1
+@given(rows_values(), rows_values())
+def test_rows_at_places(rows: Rows, places: Rows) -> None:
+    places = places.clip(0, len(rows))
+    found = rows.at(places)
+    assert [x for part in found for x in plain(part)] == [plain(rows)[place] for place in plain(places)]
+    assert all(len(part) for part in found)
+    if rows.contiguous or places.contiguous or (places.block == 1 and rows.block == 1):
+        assert len(found) <= 1
 
 
 def test_a_piece_is_cut_by_places_and_an_uncounted_one_is_not_cut() -> None:

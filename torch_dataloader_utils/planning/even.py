@@ -40,7 +40,7 @@ def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, in
     return own
 
 
-def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool) -> I64:
+def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, levelled: bool = False) -> I64:
     """Real rows that each rank shall hold, shape [ranks].
 
     Args:
@@ -48,8 +48,12 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool) ->
         counts: rows that the policy gave each rank, rows left out not among them, shape [ranks].
         batch_rows: rows of a rank's batch.
         deals_evenly: whether no rank has more rows than the steps of `even="pad"` hold, so that none need to move.
+        levelled: whether `even="none"` gives ranks equal full steps, and shares what is left.
     """
     total, ranks = int(counts.sum()), len(counts)
+    if even in ("none", "sync") and levelled:
+        steps, left = divmod(total, ranks * batch_rows)
+        return steps * batch_rows + np.diff(np.arange(ranks + 1, dtype=np.int64) * left // ranks)
     if even == "drop":
         return np.full(ranks, total // ranks, dtype=np.int64)
     if even == "pad" and not deals_evenly:

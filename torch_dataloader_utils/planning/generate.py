@@ -92,11 +92,11 @@ def generated_plan(
     pieces += [[] for _ in range(options.num_shards - len(shards))]
     layouts = {file.info.key: file.layout for file in files}
     if not exact or any(piece.rows is None for shard in pieces for piece in shard):
-        return RankPlan(epoch, rank, tuple(map(tuple, pieces)), None, None, layouts)
+        return RankPlan(epoch, rank, tuple(map(tuple, pieces)), None, None, layouts, options.batch_size)
     ended = [end_with(shard, options.batch_size, options.last_batch, ()) for shard in pieces]
     steps = sum(-(-total_rows(shard) // options.batch_size) for shard in ended)
     rows = sum(total_rows(piece for piece in shard if not piece.pad) for shard in ended)
-    return RankPlan(epoch, rank, tuple(map(tuple, ended)), steps, rows, layouts)
+    return RankPlan(epoch, rank, tuple(map(tuple, ended)), steps, rows, layouts, options.batch_size)
 
 
 def _numbered(shards: Sequence[Sequence[Split]]) -> list[list[Piece]]:

@@ -65,6 +65,7 @@ class Lane:
         options: of the plan, with a seed of its own.
         weight: as in `Part`.
         shards: where the splits of each given shard end, counted from `first`, shape [shards]; None without any.
+        rest: its rows where earlier stretches of the epoch delivered the others; None: all, in an order of its own.
     """
 
     table: SplitTable
@@ -74,9 +75,12 @@ class Lane:
     options: PlanOptions
     weight: float | None = None
     shards: I64 | None = None
+    rest: Order | None = None
 
     def order(self, epoch: int) -> Order:
         """All its rows, in the order that the policy deals."""
+        if self.rest is not None:
+            return self.rest
         key = None
         if self.options.shuffle and self.shards is None:
             seed = self.options.seed
@@ -118,6 +122,11 @@ def lanes_of(
             dealt_by = _given_shards(shards)
         lanes.append(Lane(table, first, last, dealt_by, own, part.weight, shards))
     return tuple(lanes)
+
+
+def lane_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> Lane:
+    """The one lane of what is left of an epoch; the options are those of the rest."""
+    return Lane(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
 
 
 def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_shards: int) -> I64:

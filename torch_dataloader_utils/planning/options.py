@@ -32,6 +32,12 @@ class PlanOptions:
         total_shards: `rotate` over that many shards, one per rank and epoch.
         even: how ranks get equal steps; `"sync"` does not change a plan.
         last_batch: what becomes of a rank's last, short batch.
+        buffer_rows: rows of a row-shuffle window; None shuffles no rows.
+        open_splits: how many splits a window draws from.
+        canonical_ranks: virtual ranks that take the place of ranks in the policy, so that global batches do not depend
+            on the number of ranks.
+        steps_per_epoch: batches of each rank; the rows of a worker that has ended begin again.
+        levelled: whether ranks get equal full steps though `even` is `"none"`, and share what is left.
     """
 
     batch_size: int = 1024
@@ -47,11 +53,17 @@ class PlanOptions:
     total_shards: int | None = None
     even: str = "none"
     last_batch: str = "partial"
+    buffer_rows: int | None = None
+    open_splits: int = 4
+    canonical_ranks: int | None = None
+    steps_per_epoch: int | None = None
+    levelled: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("num_shards", 1)):
-            if getattr(self, name) < least:
-                raise OptionError(f"{name}={getattr(self, name)!r}: expected a whole number of at least {least}.")
+        for name in ("batch_size", "num_shards", "buffer_rows", "open_splits", "canonical_ranks", "steps_per_epoch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name}={value!r}: expected a whole number of at least 1.")
         for name, allowed in (("even", EVEN), ("last_batch", LAST_BATCH), ("assignment", ("lpt", "turn"))):
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, allowed))}.")

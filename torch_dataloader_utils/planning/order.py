@@ -15,16 +15,27 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import CountsRequiredError
-from torch_dataloader_utils.model import Rows, Split
-from torch_dataloader_utils.planning.runs import I64, Runs
+from torch_dataloader_utils.model import Rows, Split, Window
+from torch_dataloader_utils.planning.runs import I64, Runs, joined
 from torch_dataloader_utils.seeding import permutation
 
 
 @dataclass(frozen=True, eq=False)
 class SplitTable:
-    """All splits in file order; what the numbers of an `Order` refer to."""
+    """What the numbers of an `Order` refer to.
+
+    Attributes:
+        splits: all splits in file order.
+        begun: after those: what earlier stretches of an epoch began, or left of a split that cannot be cut by rows.
+    """
 
     splits: Sequence[Split]
+    begun: Sequence[Split | Window] = ()
+
+    @cached_property
+    def sources(self) -> Sequence[Split | Window]:
+        """All of them, by number."""
+        return [*self.splits, *self.begun]
 
     @cached_property
     def uncounted(self) -> Split | None:
@@ -32,26 +43,38 @@ class SplitTable:
         return next((split for split in self.splits if split.row_range is None), None)
 
     @cached_property
+    def counted(self) -> npt.NDArray[np.bool_]:
+        """Whether the plan rows of each source are known, shape [sources]."""
+        if self.uncounted is None:
+            return np.ones(len(self.sources), dtype=np.bool_)
+        return np.array([source.row_count is not None for source in self.sources], dtype=np.bool_)
+
+    @cached_property
     def lengths(self) -> I64:
-        """Plan rows of each split (0 where unknown), shape [splits]."""
-        return np.array([split.row_count or 0 for split in self.splits], dtype=np.int64)
+        """Plan rows of each source (0 where unknown), shape [sources]."""
+        return np.array([source.row_count or 0 for source in self.sources], dtype=np.int64)
 
     @cached_property
     def sizes(self) -> I64:
-        """Estimated decoded bytes of each split, shape [splits]."""
-        return np.array([split.size_bytes for split in self.splits], dtype=np.int64)
+        """Estimated decoded bytes of each source, shape [sources]."""
+        return np.array([source.size_bytes for source in self.sources], dtype=np.int64)
 
     @cached_property
     def starts(self) -> I64:
-        """First plan row of each split, shape [splits]."""
-        return np.array([split.row_range.start if split.row_range else 0 for split in self.splits], dtype=np.int64)
+        """First plan row of each source, shape [sources]."""
+        return np.array([first_row(source) for source in self.sources], dtype=np.int64)
 
     def order(self, key: int | None, first: int = 0, last: int | None = None) -> Order:
         """The rows of the splits `[first, last)`: permuted by `key`, or in file order without one."""
         n = (len(self.splits) if last is None else last) - first
         places = np.arange(n, dtype=np.int64)
         source = first + (places if key is None else permutation(n, key))
-        return Order(self, source, places, np.zeros(n, dtype=np.int64), self.lengths[source])
+        return Order(Runs.contiguous_runs(self, source, places, np.zeros(n, dtype=np.int64), self.lengths[source]))
+
+
+def first_row(source: Split | Window) -> int:
+    """The plan row that the rows of a source are counted from."""
+    return source.row_range.start if isinstance(source, Split) and source.row_range is not None else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,35 +82,27 @@ class Order:
     """A sequence of rows; `len` is their number.
 
     Attributes:
-        table: the splits.
-        source: the split of each unit (its place in the table), shape [units].
-        place: the place of that split in the epoch's order, shape [units].
-        first: the unit's first row, counted within its split, shape [units].
-        last: where the unit ends, exclusive, shape [units].
-        picked: which rows of the units, counted over all of them, are meant; None means all.
+        rows: the units, one after another.
+        picked: which of their rows, counted over all of them, are meant; None means all.
     """
 
-    table: SplitTable
-    source: I64
-    place: I64
-    first: I64
-    last: I64
+    rows: Runs
     picked: Rows | None = None
 
     def __len__(self) -> int:
         if self.picked is not None:
             return len(self.picked)
-        return int(self.ends[-1]) if len(self.ends) else 0
+        return int(self.rows.ends[-1]) if self.num_units else 0
+
+    @property
+    def table(self) -> SplitTable:
+        """The splits."""
+        return self.rows.table
 
     @property
     def num_units(self) -> int:
         """Runs of rows of one split; for a fresh order, the number of splits."""
-        return len(self.source)
-
-    @cached_property
-    def ends(self) -> I64:
-        """Rows up to the end of each unit, shape [units]."""
-        return np.cumsum(self.last - self.first)
+        return len(self.rows.source)
 
     def every(self, turn: int, turns: int) -> Order:
         """The units `turn`, `turn + turns`, ...: whole splits of a fresh order."""
@@ -98,12 +113,11 @@ class Order:
         self._need_counts()
         first, last = max(first, 0), min(last, len(self))
         if self.picked is None or first >= last:
-            return self._trim(first, last)
-        rows = self.picked.slice(first, last)
-        at = rows.start
-        return replace(
-            self._trim(at, rows.stop),
-            picked=replace(rows, start=0, stop=rows.stop - at, phase=rows.phase - at),
+            return Order(self.rows.take(first, last))
+        picked = self.picked.slice(first, last)
+        at = picked.start
+        return Order(
+            self.rows.take(at, picked.stop), replace(picked, start=0, stop=picked.stop - at, phase=picked.phase - at)
         )
 
     def part(self, number: int, parts: int) -> Order:
@@ -127,56 +141,75 @@ class Order:
 
     def shuffled(self, key: int) -> Order:
         """The same units in an order drawn by `key`, numbered anew."""
-        shuffled = self._units(permutation(self.num_units, key))
-        return replace(shuffled, place=np.arange(self.num_units, dtype=np.int64))
+        units = self.rows.select(permutation(self.num_units, key))
+        return Order(replace(units, place=np.arange(self.num_units, dtype=np.int64)))
 
     def in_file_order(self) -> Order:
         """The same rows in file order; each keeps its place."""
-        return self._units(np.lexsort((self.first, self.source)))
+        return self._units(np.lexsort((self.rows.first, self.rows.source)))
 
     def without(self, run: Order) -> Order:
-        """The rows that lie, in file order, before the first or after the last row of `run`."""
-        before = self._reach(int(run.source[0]), int(run.first[0]))
-        after = self._reach(int(run.source[-1]), int(run.last[-1]))
+        """The rows that are not in `run`: consecutive rows of this sequence in file order."""
+        if not (self.rows.contiguous and run.rows.contiguous):
+            return self._without_patterns(run.rows)
+        units = self.rows
+        before = self._reach(int(run.rows.source[0]), int(run.rows.first[0]))
+        after = self._reach(int(run.rows.source[-1]), int(run.rows.last[-1]))
         # A unit that holds the whole run leaves two: before it and after it.
-        twice = self._units(np.repeat(np.arange(self.num_units), 2))
-        first = np.stack([self.first, after], axis=1).ravel()
-        last = np.stack([before, self.last], axis=1).ravel()
-        return replace(twice, first=first, last=last)._units(first < last)
+        twice = units.select(np.repeat(np.arange(self.num_units), 2))
+        first = np.stack([units.first, after], axis=1).ravel()
+        last = np.stack([before, units.last], axis=1).ravel()
+        return Order(replace(twice, first=first, last=last).select(first < last))
 
     def runs(self, first: int = 0, last: int | None = None) -> Runs:
         """The rows `[first, last)` of this sequence (by default all), as they become pieces."""
         if last is not None:
             return self.take(first, last).runs()
         if self.picked is None:
-            nothing, one = np.zeros_like(self.first), np.ones_like(self.first)
-            return Runs(self.table, self.source, self.place, self.first, self.last, nothing, one, one)
-        picked = self.picked
+            return self.rows
+        if not self.rows.contiguous:
+            return self._picked_of_patterns(self.picked)
+        units, picked = self.rows, self.picked
         # From rows counted over all units to rows of a split.
-        shift = self.last - self.ends
-        bounds = np.clip([picked.start + shift, picked.stop + shift], self.first, self.last)
+        shift = units.last - units.ends
+        bounds = np.clip([picked.start + shift, picked.stop + shift], units.first, units.last)
         step, block = (np.full_like(shift, value) for value in (picked.step, picked.block))
-        return Runs(self.table, self.source, self.place, bounds[0], bounds[1], picked.phase + shift, step, block)
+        return replace(units, first=bounds[0], last=bounds[1], phase=picked.phase + shift, step=step, block=block)
 
     def _units(self, which: slice | npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Order:
-        return Order(self.table, self.source[which], self.place[which], self.first[which], self.last[which])
+        return Order(self.rows.select(which))
 
-    def _trim(self, start: int, stop: int) -> Order:
-        """The rows `[start, stop)` counted over all units."""
-        if start >= stop:
-            return self._units(slice(0, 0))
-        low = int(np.searchsorted(self.ends, start, side="right"))
-        high = int(np.searchsorted(self.ends, stop, side="left")) + 1
-        trimmed = self._units(slice(low, high))
-        first, last = trimmed.first.copy(), trimmed.last.copy()
-        last[-1] -= self.ends[high - 1] - stop
-        first[0] += start - (self.ends[low] - (self.last[low] - self.first[low]))
-        return replace(trimmed, first=first, last=last)
+    def _picked_of_patterns(self, picked: Rows) -> Runs:
+        """The picked rows of units that are patterns themselves: after a resume with another number of ranks."""
+        units, found = self.rows, []
+        for unit, (source, place, count, end) in enumerate(
+            zip(*(x.tolist() for x in (units.source, units.place, units.rows, units.ends)), strict=True)
+        ):
+            begin = end - count
+            inside = picked.clip(begin, end)
+            inside = replace(inside, start=inside.start - begin, stop=inside.stop - begin, phase=inside.phase - begin)
+            found += [(source, place, rows) for rows in units.rows_of(unit).at(inside)]
+        return Runs.of_rows(units.table, found)
+
+    def _without_patterns(self, run: Runs) -> Order:
+        """The rows that are not in `run`, where units are patterns: those of a run were cut from units like these."""
+        cut: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for number in range(len(run.source)):
+            rows = run.rows_of(number)
+            cut.setdefault((int(run.source[number]), *_pattern(rows)), []).append((rows.start, rows.stop))
+        found = []
+        for number, (source, place) in enumerate(zip(self.rows.source.tolist(), self.rows.place.tolist(), strict=True)):
+            rest = [self.rows.rows_of(number)]
+            for start, stop in cut.get((source, *_pattern(rest[0])), ()):
+                rest = [part for rows in rest for part in (rows.clip(rows.start, start), rows.clip(stop, rows.stop))]
+            found += [(source, place, rows) for rows in rest if len(rows)]
+        return Order(Runs.of_rows(self.table, found))
 
     def _reach(self, source: int, row: int) -> I64:
         """Up to where each unit lies before that row in file order, within `[first, last]`, shape [units]."""
-        inside = np.clip(row, self.first, self.last)
-        return np.where(self.source < source, self.last, np.where(self.source > source, self.first, inside))
+        units = self.rows
+        inside = np.clip(row, units.first, units.last)
+        return np.where(units.source < source, units.last, np.where(units.source > source, units.first, inside))
 
     def _need_counts(self) -> None:
         split = self.table.uncounted
@@ -189,10 +222,9 @@ class Order:
 
 def concatenated(orders: Sequence[Order]) -> Order:
     """The rows of these orders (at least one; of one table, none dealt), one order after another."""
-    return Order(
-        orders[0].table,
-        source=np.concatenate([order.source for order in orders]),
-        place=np.concatenate([order.place for order in orders]),
-        first=np.concatenate([order.first for order in orders]),
-        last=np.concatenate([order.last for order in orders]),
-    )
+    return Order(joined([order.rows for order in orders]))
+
+
+def _pattern(rows: Rows) -> tuple[int, int, int]:
+    """What rows have in common that were cut from one pattern."""
+    return (1, 1, 0) if rows.contiguous else (rows.step, rows.block, rows.phase % rows.step)

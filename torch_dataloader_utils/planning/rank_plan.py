@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task
+from torch_dataloader_utils.errors import CountsRequiredError
+from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
+from torch_dataloader_utils.planning.even import take, total_rows
+from torch_dataloader_utils.planning.receipt import RowRange, row_ranges
+from torch_dataloader_utils.planning.schedule import delivered_by_shard
 from torch_dataloader_utils.planning.tasks import FileSegments, make_tasks
 from torch_dataloader_utils.planning.workers import Shards
 
@@ -21,6 +25,9 @@ class RankPlan:
         steps: batches, or None where only reading tells.
         rows: real rows (padding not among them), or None where only reading tells.
         layouts: of each file, by its key.
+        batch_rows: rows of a batch of this rank.
+        joint: whether each batch is made of rows of every shard (`canonical_ranks`: a shard is then a virtual rank);
+            else shards are drained in turn, a batch each.
     """
 
     epoch: int
@@ -29,20 +36,32 @@ class RankPlan:
     steps: int | None
     rows: int | None
     layouts: Mapping[FileKey, FileLayout] = field(repr=False, compare=False)
+    batch_rows: int = 1
+    joint: bool = False
     _segments: dict[FileKey, FileSegments] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_splits(self) -> int:
         """Splits of which this rank delivers rows."""
-        return len({piece.source.index for shard in self.shards for piece in shard if not piece.pad})
+        return len({split_of(piece).index for shard in self.shards for piece in split_pieces(_real(shard))})
 
     def as_repeats(self) -> RankPlan:
         """The same rows in the same order, marked as repeats."""
         return replace(self, shards=tuple(tuple(replace(piece, pad=True) for piece in shard) for shard in self.shards))
 
+    def rows_after(self, batches: int) -> tuple[list[int], int]:
+        """How many rows each shard has delivered after so many batches of the rank, and whose turn is next.
+
+        Only where row counts are known.
+        """
+        return _rows_after([total_rows(shard) for shard in self.shards], batches, self.batch_rows, self.joint)
+
     def shard(self, worker: int) -> Shard:
-        """What a worker delivers, as a public value: splits narrowed to the rows delivered, without padding."""
-        splits = tuple(_as_split(piece) for piece in self.shards[worker] if not piece.pad)
+        """What a worker delivers, as a public value: splits narrowed to the rows delivered, without padding.
+
+        Of a shuffle window that an earlier stretch began, all that it was made of is shown.
+        """
+        splits = tuple(_as_split(piece) for piece in split_pieces(_real(self.shards[worker])))
         counts = [split.row_count for split in splits]
         known = [count for count in counts if count is not None]
         rows = sum(known) if len(known) == len(counts) else None
@@ -53,9 +72,81 @@ class RankPlan:
         return make_tasks(self.shards[worker], self.layouts, self._segments)
 
 
+def lap_places(plans: Callable[[int], RankPlan], batches: int) -> tuple[list[tuple[int, int]], int]:
+    """Where each shard is after so many batches of a rank whose shards begin again; and whose turn is next.
+
+    A place is (lap, rows of that lap delivered). A shard that has no row in a lap after its first has ended.
+
+    Args:
+        plans: of the rank, by lap; with known row counts.
+        batches: of the rank.
+    """
+    sizes = [[total_rows(shard) for shard in plans(0).shards]]
+    batch_rows = plans(0).batch_rows
+    found, going = list(sizes[0]), [True] * len(sizes[0])
+    while any(more and rows < batches * batch_rows for rows, more in zip(found, going, strict=True)):
+        sizes.append([total_rows(shard) for shard in plans(len(sizes)).shards])
+        going = [more and size > 0 for more, size in zip(going, sizes[-1], strict=True)]
+        found = [rows + size * more for rows, size, more in zip(found, sizes[-1], going, strict=True)]
+    done, turn = _rows_after(found, batches, batch_rows, plans(0).joint)
+    return [_lap_place([size[shard] for size in sizes], rows) for shard, rows in enumerate(done)], turn
+
+
+def _rows_after(totals: Sequence[int], batches: int, batch_rows: int, joint: bool) -> tuple[list[int], int]:
+    """The rows that shards of so many rows have delivered after some batches of the rank, and whose turn is next."""
+    if joint:
+        return [min(total, batches * (batch_rows // len(totals))) for total in totals], 0
+    counts = [-(-total // batch_rows) for total in totals]
+    given, turn = delivered_by_shard(counts, min(batches, sum(counts)))
+    return [min(n * batch_rows, total) for n, total in zip(given, totals, strict=True)], turn
+
+
+def _lap_place(sizes: Sequence[int], rows: int) -> tuple[int, int]:
+    lap = 0
+    while lap + 1 < len(sizes) and rows >= sizes[lap]:
+        rows -= sizes[lap]
+        lap += 1
+    return lap, rows
+
+
+def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = False) -> tuple[RowRange, ...]:
+    """The rows of one batch of a rank, in file order.
+
+    Args:
+        plans: of the rank, by lap.
+        step: number of the batch.
+        laps: whether shards that have ended begin again (`steps_per_epoch`).
+
+    Raises:
+        CountsRequiredError: row counts are not known before reading.
+        IndexError: there is no such step.
+    """
+    plan = plans(0)
+    if plan.rows is None or plan.steps is None:
+        raise CountsRequiredError(
+            "rows_of: which rows a step holds is known only where all row counts are: give count_rows=True."
+        )
+    if not 0 <= step < plan.steps:
+        raise IndexError(f"step {step} of {plan.steps}: rank {plan.rank} has no such step in epoch {plan.epoch}.")
+    if laps:
+        (first, _), (last, _) = lap_places(plans, step), lap_places(plans, step + 1)
+    else:
+        first, last = ([(0, rows) for rows in plan.rows_after(number)[0]] for number in (step, step + 1))
+    pieces = []
+    for shard, ((lap, begin), (last_lap, end)) in enumerate(zip(first, last, strict=True)):
+        for number in range(lap, last_lap + 1):
+            own = plans(number).shards[shard]
+            pieces += take(own, begin if number == lap else 0, end if number == last_lap else total_rows(own))
+    return row_ranges(pieces)
+
+
+def _real(shard: Iterable[Piece]) -> Iterator[Piece]:
+    return (piece for piece in shard if not piece.pad)
+
+
 def _as_split(piece: Piece) -> Split:
     """The source of the piece, narrowed to its rows, with their share of the bytes."""
-    source = piece.source
+    source = split_of(piece)
     if piece.rows == source.row_range:
         return source
     share = source.size_bytes * len(piece) // max(source.row_count or 0, 1)

@@ -24,8 +24,8 @@ class Runs:
 
     Attributes:
         table: the splits.
-        source: the split of each run (its place in the table), shape [runs].
-        place: the place of that split in the epoch's order, shape [runs].
+        source: the split or window of each run (its place in the table), shape [runs].
+        place: the place of that source in the epoch's order, shape [runs].
         first: the run's first row, counted within its split, shape [runs].
         last: where the run ends, exclusive, shape [runs].
         phase: where its blocks begin, counted as `first` is, shape [runs].
@@ -42,20 +42,37 @@ class Runs:
     step: I64
     block: I64
 
+    @classmethod
+    def contiguous_runs(cls, table: SplitTable, source: I64, place: I64, first: I64, last: I64) -> Runs:
+        """Runs of which all rows are meant."""
+        nothing, one = np.zeros_like(first), np.ones_like(first)
+        return cls(table, source, place, first, last, nothing, one, one)
+
+    @cached_property
+    def contiguous(self) -> bool:
+        """Whether all rows of all runs are meant."""
+        return not (self.step > 1).any()
+
     @cached_property
     def rows(self) -> I64:
         """How many rows of each run are meant, shape [runs]."""
+        if self.contiguous:
+            return self.last - self.first
         return self._before(self.last) - self._before(self.first)
+
+    @cached_property
+    def ends(self) -> I64:
+        """Rows up to the end of each run, shape [runs]."""
+        return np.cumsum(self.rows)
 
     def take(self, first: int, last: int) -> Runs:
         """The rows `[first, last)` of this sequence."""
         if first >= last:
             return self.select(slice(0, 0))
-        ends = np.cumsum(self.rows)
-        low = int(np.searchsorted(ends, first, side="right"))
-        high = int(np.searchsorted(ends, last, side="left"))
-        begins = ends - self.rows
-        start, stop = self._rows(low).row(first - int(begins[low])), self._rows(high).row(last - 1 - int(begins[high]))
+        low = int(np.searchsorted(self.ends, first, side="right"))
+        high = int(np.searchsorted(self.ends, last, side="left"))
+        begins = int(self.ends[low] - self.rows[low]), int(self.ends[high] - self.rows[high])
+        start, stop = self.rows_of(low).row(first - begins[0]), self.rows_of(high).row(last - 1 - begins[1])
         taken = self.select(slice(low, high + 1))
         firsts, lasts = taken.first.copy(), taken.last.copy()
         firsts[0], lasts[-1] = start, stop + 1
@@ -67,8 +84,8 @@ class Runs:
 
     def pieces(self) -> list[Piece]:
         """A piece for each run that has rows, in this order."""
-        uncounted = self.table.uncounted is not None
-        some = self if uncounted else self.select(self.rows > 0)
+        counted = self.table.counted
+        some = self.select((self.rows > 0) | ~counted[self.source])
         lower = some._before(some.first)
         start, stop = some._row(lower), some._row(lower + some.rows - 1) + 1
         gaps, shift = stop - start > some.rows, self.table.starts[some.source]
@@ -84,18 +101,23 @@ class Runs:
         )
         out = []
         for source, place, a, b, step, block, phase, has_gaps in zip(*(x.tolist() for x in columns), strict=True):
-            split = self.table.splits[source]
             rows = Rows(a, b, step, block, phase) if has_gaps else Rows(a, b)
-            out.append(Piece(split, None if split.row_range is None else rows, place))
+            out.append(Piece(self.table.sources[source], rows if counted[source] else None, place))
         return out
 
     def _columns(self) -> list[I64]:
         return [getattr(self, item.name) for item in fields(self)[1:]]
 
-    def _rows(self, run: int) -> Rows:
+    def rows_of(self, run: int) -> Rows:
         """The rows of one run, counted within its split."""
         columns = (self.first, self.last, self.step, self.block, self.phase)
         return Rows(*(int(column[run]) for column in columns))
+
+    @staticmethod
+    def of_rows(table: SplitTable, found: Sequence[tuple[int, int, Rows]]) -> Runs:
+        """Runs of (source, place, rows counted within the source)."""
+        columns = [(source, place, x.start, x.stop, x.phase, x.step, x.block) for source, place, x in found]
+        return Runs(table, *np.array(columns, dtype=np.int64).reshape(-1, 7).T)
 
     def _before(self, numbers: I64) -> I64:
         """How many rows of each run's pattern lie below a number, counted from its phase, shape [runs]."""

@@ -14,6 +14,7 @@ from torch_dataloader_utils.planning.mixing import Lane, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, concatenated
 from torch_dataloader_utils.planning.runs import I64, Runs
+from torch_dataloader_utils.seeding import derive_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +52,8 @@ class Shares:
             yield from self.pieces((rank + step) % len(self.orders))
 
 
-def deal(lanes: Sequence[Lane], options: PlanOptions, num_ranks: int, epoch: int) -> Shares:
-    """The shares of all ranks of an epoch.
+def deal(lanes: Sequence[Lane], options: PlanOptions, num_ranks: int, epoch: int, stretch: int = 0) -> Shares:
+    """The shares of all ranks of an epoch (of what is left of it, after `stretch` stretches).
 
     Raises:
         ShardingError: the policy lost or repeated rows.
@@ -66,13 +67,18 @@ def deal(lanes: Sequence[Lane], options: PlanOptions, num_ranks: int, epoch: int
             [x for lane, order in zip(lanes, whole, strict=True) for x in _read(lane, order, num_ranks, epoch)]
         )
         excess = len(rows) % (num_ranks * batch_rows)
-        left_out = left_out_runs(rows, excess, options.seed if options.shuffle else None, epoch // laps)
+        left_out = left_out_runs(rows, excess, _left_out_seed(options, stretch), epoch // laps)
     dealt = [_dealt(lane, order, left_out, num_ranks, epoch) for lane, order in zip(lanes, whole, strict=True)]
     orders = tuple(mixed(lanes, shares) for shares in zip(*dealt, strict=True))
     counts = np.array([len(share) for share in orders], dtype=np.int64)
-    return Shares(
-        orders, tuple(left_out), counts, even_targets(options.even, counts, batch_rows, _deals_evenly(orders))
-    )
+    targets = even_targets(options.even, counts, batch_rows, _deals_evenly(orders), options.levelled)
+    return Shares(orders, tuple(left_out), counts, targets)
+
+
+def _left_out_seed(options: PlanOptions, stretch: int) -> int | None:
+    if not options.shuffle:
+        return None
+    return derive_key("stretch", options.seed, stretch) if stretch else options.seed
 
 
 def _read(lane: Lane, order: Order, num_ranks: int, epoch: int) -> list[Order]:

@@ -1,16 +1,17 @@
 """Decode jobs: a shard's pieces cut at segment borders, so that each job reads whole segments, once.
 
 Small consecutive segments of one file share a task (few large decodes are faster than many small ones); a segment that
-is larger than the limits is a task of its own.
+is larger than the limits is a task of its own. Row-shuffle windows that are cut from the same segments share one, too.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
-from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Task
+from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.spans import plan_spans
 
 TASK_ROWS = 65_536
@@ -42,7 +43,7 @@ class FileSegments:
         """The segments that hold rows of the piece, in file order."""
         rows = piece.rows
         if rows is None:
-            return range(*(piece.source.segments or (0, len(self.sizes))))
+            return range(*(split_of(piece).segments or (0, len(self.sizes))))
         found = range(bisect_right(self.stops, rows.start), bisect_left(self.starts, rows.stop))
         if len(found) == 1:
             return found
@@ -53,9 +54,18 @@ class FileSegments:
     def narrowed(self, piece: Piece, first: int, last: int) -> Piece:
         """The rows of the piece that lie in the segments from `first` to `last`, both included."""
         if piece.rows is None:
-            source = replace(piece.source, segments=(first, last + 1), size_bytes=sum(self.sizes[first : last + 1]))
-            return replace(piece, source=source)
-        return replace(piece, rows=piece.rows.clip(self.starts[first], self.stops[last]))
+            size = sum(self.sizes[first : last + 1])
+            return replace(piece, source=replace(split_of(piece), segments=(first, last + 1), size_bytes=size))
+        return Piece(piece.source, piece.rows.clip(self.starts[first], self.stops[last]), piece.order, piece.pad)
+
+
+def segments_of(
+    key: FileKey, layouts: Mapping[FileKey, FileLayout], segments: dict[FileKey, FileSegments]
+) -> FileSegments:
+    """The segments of a file, from `segments` if they are there; else they are put there."""
+    if key not in segments:
+        segments[key] = FileSegments(layouts[key])
+    return segments[key]
 
 
 @dataclass(slots=True)
@@ -83,8 +93,7 @@ class _OpenTask:
             self.size += size
 
     def closed(self) -> Task:
-        known = all(piece.rows is not None for piece in self.pieces)
-        return Task(tuple(self.pieces), sum(map(len, self.pieces)) if known else None, self.size, self.pad)
+        return Task(tuple(self.pieces), _rows_of(self.pieces), self.size, self.pad)
 
 
 def make_tasks(
@@ -99,16 +108,51 @@ def make_tasks(
         layouts: of each file, by its key.
         segments: what earlier calls found of these layouts, by key; filled further.
     """
-    tasks: list[_OpenTask] = []
     files = {} if segments is None else segments
+    tasks: list[Task] = []
+    for of_windows, run in groupby(pieces, key=_windows_of):
+        if of_windows is None:
+            tasks += _split_tasks(run, layouts, files)
+        else:
+            tasks.append(_window_task(tuple(run), layouts, files))
+    return tuple(tasks)
+
+
+def _windows_of(piece: Piece) -> tuple[int, int, bool] | None:
+    """Equal for pieces of windows that are cut from the same runs (a begun window is alone); None for a split's."""
+    source = piece.source
+    return (source.index, source.task, piece.pad) if isinstance(source, Window) else None
+
+
+def _window_task(
+    pieces: tuple[Piece, ...], layouts: Mapping[FileKey, FileLayout], files: dict[FileKey, FileSegments]
+) -> Task:
+    """The task of windows that are cut from the same runs."""
+    read: dict[FileKey, set[int]] = {}
+    for piece in split_pieces(pieces):
+        key = split_of(piece).file.key
+        read.setdefault(key, set()).update(segments_of(key, layouts, files).touched(piece))
+    size = sum(files[key].sizes[number] for key, numbers in read.items() for number in numbers)
+    return Task(pieces, _rows_of(pieces), size, pieces[0].pad)
+
+
+def _rows_of(pieces: Sequence[Piece]) -> int | None:
+    """Rows of all pieces, or None where only reading tells those of one."""
+    return sum(map(len, pieces)) if all(piece.rows is not None for piece in pieces) else None
+
+
+def _split_tasks(
+    pieces: Iterable[Piece], layouts: Mapping[FileKey, FileLayout], files: dict[FileKey, FileSegments]
+) -> Iterator[Task]:
+    """The tasks of consecutive pieces of splits."""
+    tasks: list[_OpenTask] = []
     for piece in pieces:
-        key = piece.source.file.key
-        if key not in files:
-            files[key] = FileSegments(layouts[key])
+        key = split_of(piece).file.key
+        file = segments_of(key, layouts, files)
         if not tasks or tasks[-1].file != key or tasks[-1].pad != piece.pad:
-            tasks.append(_OpenTask(key, piece.pad, files[key].task_rows))
-        _add_piece(tasks, piece, files[key])
-    return tuple(task.closed() for task in tasks)
+            tasks.append(_OpenTask(key, piece.pad, file.task_rows))
+        _add_piece(tasks, piece, file)
+    return (task.closed() for task in tasks)
 
 
 def _add_piece(tasks: list[_OpenTask], piece: Piece, file: FileSegments) -> None:
@@ -118,7 +162,7 @@ def _add_piece(tasks: list[_OpenTask], piece: Piece, file: FileSegments) -> None
         rows, size = file.rows(number), file.sizes[number]
         if not tasks[-1].accepts(number, rows, size):
             _add_run(tasks[-1], piece, file, runs[-1])
-            tasks.append(_OpenTask(piece.source.file.key, piece.pad, file.task_rows))
+            tasks.append(_OpenTask(split_of(piece).file.key, piece.pad, file.task_rows))
             runs.append([])
         tasks[-1].add(number, rows, size)
         runs[-1].append(number)

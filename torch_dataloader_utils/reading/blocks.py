@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.model import DataFile, FileKey, Task
-from torch_dataloader_utils.reading.columns import Column, Dense, concat
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
+from torch_dataloader_utils.reading.columns import Array, Column, Dense, concat, take_rows
+from torch_dataloader_utils.reading.convert import compact
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,24 @@ class Block:
         """The block of these unconverted rows."""
         return cls(table.num_rows, None, table, table.nbytes)
 
+    @staticmethod
+    def joined(blocks: Sequence[Block]) -> Block:
+        """The rows of all blocks (at least one, all of the same keys)."""
+        if len(blocks) == 1:
+            return blocks[0]
+        if blocks[0].columns is None:
+            return Block.of_table(compact(pa.Table.from_batches([block.table for block in blocks])))
+        found = {key: concat([(block.columns or {})[key] for block in blocks]) for key in blocks[0].columns}
+        return Block.of_columns(sum(block.rows for block in blocks), found)
+
+    def take(self, places: Array) -> Block:
+        """The rows with these numbers (int64 [m]), in fresh memory."""
+        if self.columns is None:
+            table = pa.Table.from_batches([self.table])
+            taken = [take_rows(column, places) for column in table.columns]
+            return Block.of_table(compact(pa.Table.from_arrays(taken, schema=table.schema)))
+        return Block.of_columns(len(places), {key: column.take(places) for key, column in self.columns.items()})
+
     def copied(self, rows: int, valid_key: str) -> Block:
         """The first rows in memory of their own, marked as repeats under `valid_key`."""
         marks = np.zeros(rows, np.bool_)
@@ -60,6 +79,14 @@ class BlockReader(Protocol):
 
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
+
+    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[tuple[int, int]]]:
+        """The rows of pieces of splits as one block, and where each piece's rows lie in it: (first row, how many).
+
+        Args:
+            pieces: the pieces.
+            pad: whether they are repeats.
+        """
 
     def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Hand the task's rows to `add` a few columns at a time: how many rows; None where only `block` can read it."""

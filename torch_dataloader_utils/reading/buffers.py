@@ -13,11 +13,11 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-_ROUND = 1 << 16  # bytes: sizes are rounded up, so that nearly equal requests share buffers
+_ROUND = 1 << 16  # bytes: sizes are rounded up, to this or an eighth, so that nearly equal requests share buffers
 
 
 class BufferPool:
-    """Writable buffers, reused after their last view died.
+    """Writable buffers, reused after their last view died; may be shared by threads, and is empty where unpickled.
 
     Args:
         keep: how many idle buffers of one size are kept; more are given back to the allocator.
@@ -28,9 +28,13 @@ class BufferPool:
         self._keep = keep
         self.made = 0
 
+    def __reduce__(self) -> tuple[type[BufferPool], tuple[int]]:
+        return BufferPool, (self._keep,)
+
     def lease(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """A writable uint8 array, shape [nbytes], whose memory returns here after the last view of it has died."""
-        size = -(-max(nbytes, 1) // _ROUND) * _ROUND
+        step = max(_ROUND, 1 << max(0, nbytes.bit_length() - 4))
+        size = -(-max(nbytes, 1) // step) * step
         idle = self._idle.setdefault(size, deque())
         try:
             memory = idle.pop()

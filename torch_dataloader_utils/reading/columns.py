@@ -1,8 +1,9 @@
 """The converted columns of a block: numpy arrays that batches are sliced from, and what becomes Python objects late.
 
 A column is rows `[0, n)` of one output key. `slice` gives views, `concat` fresh memory (for batches that cross
-blocks). `parts` is what a worker process ships: a tiny picklable header, and arrays whose bytes may be laid anywhere,
-such as into one packed shared buffer; `rebuild(header, arrays)` is the column again.
+blocks), and so does `take` (rows by number, in any order). `parts` is what a worker process ships: a tiny picklable
+header, and arrays whose bytes may be laid anywhere, such as into one packed shared buffer; `rebuild(header, arrays)` is
+the column again.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Dense:
     def concat(columns: Sequence[Dense]) -> Dense:
         """The rows of all `columns` in fresh memory."""
         return Dense(np.concatenate([column.array for column in columns]))
+
+    def take(self, places: Array) -> Dense:
+        """The rows with these numbers (int64 [m]), in fresh memory."""
+        return Dense(self.array[places])
 
     def parts(self) -> tuple[Header, list[Array]]:
         """A header and the one array."""
@@ -90,6 +95,16 @@ class Ragged:
         """The rows of all `columns` in fresh memory; offsets begin at 0."""
         values = np.concatenate([column.values for column in columns])
         return Ragged(values, join_offsets([column.offsets for column in columns]), columns[0].layout)
+
+    def take(self, places: Array) -> Ragged:
+        """The rows with these numbers (int64 [m]), in fresh memory; offsets begin at 0."""
+        shape = self.values.shape[1:]
+        if not self.values.size:
+            offsets = np.concatenate([[0], np.cumsum(np.diff(self.offsets)[places])])
+            return Ragged(np.empty((offsets[-1], *shape), self.values.dtype), offsets, self.layout)
+        item = self.values[0].nbytes
+        data, offsets = _take_bytes(self.values.reshape(-1).view(np.uint8), self.offsets * item, places)
+        return Ragged(data.view(self.values.dtype).reshape(-1, *shape), offsets // item, self.layout)
 
     def parts(self) -> tuple[Header, list[Array]]:
         """A header (with the layout), values and offsets."""
@@ -141,6 +156,11 @@ class Text:
                 [np.ones(len(column), np.bool_) if column.valid is None else column.valid for column in columns]
             )
         return Text(values, offsets, valid, columns[0].binary)
+
+    def take(self, places: Array) -> Text:
+        """The rows with these numbers (int64 [m]), in fresh memory."""
+        values, offsets = _take_bytes(self.values, self.offsets, places)
+        return Text(values, offsets, None if self.valid is None else self.valid[places], self.binary)
 
     def to_list(self, first: int = 0, last: int | None = None) -> list[str | None] | list[bytes | None]:
         """The rows `[first, last)` as str or bytes, None where a row is null."""
@@ -201,6 +221,10 @@ class Objects:
         chunks = [chunk for column in columns for chunk in column.chunks.chunks]
         return Objects(pa.chunked_array(chunks, type=columns[0].chunks.type))
 
+    def take(self, places: Array) -> Objects:
+        """The rows with these numbers (int64 [m])."""
+        return Objects(take_rows(self.chunks, places))
+
     def to_list(self, first: int = 0, last: int | None = None) -> list[Any]:
         """The rows `[first, last)` as Python objects, None where a row is null."""
         objects: list[Any] = self.slice(first, len(self) if last is None else last).chunks.to_pylist()
@@ -244,6 +268,26 @@ def join_offsets(parts: Sequence[Array]) -> Array:
         joined[at : at + len(part) - 1] = part[1:] + (joined[at - 1] - part[0])
         at += len(part) - 1
     return joined
+
+
+def take_rows(chunks: pa.ChunkedArray, places: Array) -> pa.ChunkedArray:
+    """The rows with these numbers (int64 [m]), of any Arrow type."""
+    try:
+        return chunks.take(pa.array(places))
+    except pa.ArrowNotImplementedError:  # views and run-end encoded arrays, say: nothing but slices of them
+        rows = [chunks.slice(place, 1).chunk(0) for place in places.tolist()]
+        return pa.chunked_array([pa.concat_arrays(rows)] if rows else [], type=chunks.type)
+
+
+def _take_bytes(values: Array, offsets: Array, places: Array) -> tuple[Array, Array]:
+    """Bytes and offsets (int64, from 0) of the rows with these numbers; `values` (uint8) begins with the first row."""
+    rows = len(offsets) - 1
+    starts = pa.py_buffer(np.subtract(offsets, offsets[0]))
+    taken = pa.Array.from_buffers(pa.large_binary(), rows, [None, starts, pa.py_buffer(values)]).take(pa.array(places))
+    _, ends, data = taken.buffers()
+    found = np.frombuffer(ends, np.int64, len(places) + 1)
+    size = int(found[-1])
+    return np.frombuffer(data, np.uint8, size) if size else np.empty(0, np.uint8), found
 
 
 def _cut(values: Array, offsets: Array, first: int, last: int) -> tuple[Array, Array]:

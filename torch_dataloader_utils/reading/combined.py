@@ -1,16 +1,17 @@
-"""Tasks of several datasets: each is executed by the reader of its own."""
+"""Tasks of several datasets: each is executed by the reader of its own, windows by those of all that they draw from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.model import DataFile, FileKey, Task
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Scan
 from torch_dataloader_utils.reading.columns import Column
+from torch_dataloader_utils.reading.windows import Span, shuffled
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,34 @@ class CombinedReader:
 
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
-        return self._readers[task.pieces[0].source.file.part].block(task)
+        parts = _parts(task.pieces)
+        return self._readers[parts.pop()].block(task) if len(parts) == 1 else shuffled(task, self.read)
+
+    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
+        """The rows of pieces of splits as one block, part after part, and where those of each piece lie."""
+        spans: list[Span] = [(0, 0)] * len(pieces)
+        blocks: list[Block] = []
+        at = 0
+        for part in sorted(_parts(pieces)):
+            own = [i for i, piece in enumerate(pieces) if split_of(piece).file.part == part]
+            block, found = self._readers[part].read([pieces[i] for i in own], pad)
+            for i, (first, count) in zip(own, found, strict=True):
+                spans[i] = at + first, count
+            blocks.append(block)
+            at += block.rows
+        return Block.joined(blocks), spans
 
     def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Hand the task's rows to `add` a few columns at a time."""
-        return self._readers[task.pieces[0].source.file.part].pour(task, add)
+        """Hand the task's rows to `add` a few columns at a time; None where they are of several parts."""
+        parts = _parts(task.pieces)
+        return self._readers[parts.pop()].pour(task, add) if len(parts) == 1 else None
 
     def close(self) -> None:
         """Close the files that are open."""
         for reader in self._readers:
             reader.close()
+
+
+def _parts(pieces: Iterable[Piece]) -> set[int]:
+    """The parts that the pieces' rows are of."""
+    return {split_of(piece).file.part for piece in split_pieces(pieces)}

@@ -69,6 +69,11 @@ def narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
     return table.take(pa.array(piece.rows.numbers() - start))
 
 
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of all tables (at least one), without a copy."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
 def evaluate(table: pa.Table, predicate: pc.Expression) -> pa.ChunkedArray:
     """The predicate's value for each row, in order, on this thread."""
     plan = acero.Declaration.from_sequence(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from torch_dataloader_utils.model import Cursor
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
 
@@ -15,27 +16,33 @@ class LapDriver:
 
     Args:
         open_lap: starts the driver of a lap: 0 for the epoch's own rows, then 1, 2, ...
-        num_shards: how many shards.
+        starts: where each shard begins.
+        on_lap: told the shard that begins its next lap.
     """
 
-    def __init__(self, open_lap: Callable[[int], Driver], num_shards: int) -> None:
+    def __init__(
+        self, open_lap: Callable[[int], Driver], starts: Sequence[Cursor], on_lap: Callable[[int], None]
+    ) -> None:
         self._open_lap = open_lap
+        self._on_lap = on_lap
         self._drivers: dict[int, Driver] = {}
-        self._laps = [0] * num_shards
-        self._rows = [0] * num_shards  # delivered of the shard's lap
+        self._laps = [start.lap for start in starts]
+        # Whether the shard's lap has had a row.
+        self._rows = [start.task > 0 or start.rows > 0 for start in starts]
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None where a whole lap had no row."""
         while True:
             block = self._driver(self._laps[shard]).next_block(shard)
             if block is not None:
-                self._rows[shard] += block.rows
+                self._rows[shard] |= block.rows > 0
                 return block
             # An empty lap 0 is no end yet: a rank without rows of its own repeats others'.
             if not self._rows[shard] and self._laps[shard]:
                 return None
-            self._rows[shard] = 0
+            self._rows[shard] = False
             self._laps[shard] += 1
+            self._on_lap(shard)
             for lap in [lap for lap in self._drivers if lap < min(self._laps)]:
                 self._drivers.pop(lap).close()
 

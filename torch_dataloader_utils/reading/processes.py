@@ -17,7 +17,7 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
-from torch_dataloader_utils.model import DataFile, FileKey, Task
+from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.slots import MappedSlot, unpack
 from torch_dataloader_utils.reading.threads import describe
@@ -91,7 +91,7 @@ class Crew:
 
     def send_tasks(self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile]) -> None:
         """Tell a worker its tasks of a pass."""
-        keys = {piece.source.file.key for task in tasks for piece in task.pieces} - self._known[shard]
+        keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
         self._known[shard] |= keys
         self.members[shard].send(("pass", number, list(tasks), {key: files[key] for key in keys}))
 

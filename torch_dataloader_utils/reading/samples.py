@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError
-from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.columns import Column, Dense
 from torch_dataloader_utils.reading.sample_fields import Field, columns_of
+from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
 
 _OPEN_SHARDS = 8  # shards kept per thread
 
@@ -75,11 +76,20 @@ class SampleReader:
 
     def block(self, task: Task) -> Block:
         """The task's samples, as columns."""
+        if of_windows(task):
+            return shuffled(task, self.read)
+        return self.read(task.pieces, task.pad)[0]
+
+    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
+        """The samples of these pieces, as columns, and where those of each lie."""
+        return self._block(pieces, pad), spans_of([len(piece) for piece in pieces])
+
+    def _block(self, pieces: Sequence[Piece], pad: bool) -> Block:
         spec = self._spec
-        with _noting(task.pieces[0].source.file.path):
-            samples = [sample for piece in task.pieces for sample in self._samples(piece)]
+        with _noting(split_of(pieces[0]).file.path):
+            samples = [sample for piece in pieces for sample in self._samples(piece)]
             columns = columns_of(samples, spec.fields, spec.name)
-        marks = np.full(len(samples), not task.pad)
+        marks = np.full(len(samples), not pad)
         if spec.arrow:
             table = pa.RecordBatch.from_arrays(
                 [field.arrow(columns[field.key]) for field in spec.fields], schema=spec.output_schema
@@ -98,7 +108,7 @@ class SampleReader:
     def _samples(self, piece: Piece) -> Sequence[Any]:
         assert piece.rows is not None
         numbers = piece.rows.numbers().tolist()
-        shard = self._shard(self._files[piece.source.file.key].layout.metadata)
+        shard = self._shard(self._files[split_of(piece).file.key].layout.metadata)
         # torch's own loader fetches so too: Hugging Face datasets read many rows at a time.
         if hasattr(shard, "__getitems__"):
             found: Sequence[Any] = shard.__getitems__(numbers)

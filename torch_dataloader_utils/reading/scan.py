@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,17 @@ import pyarrow.compute as pc
 
 from torch_dataloader_utils import arrow_ops
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
-from torch_dataloader_utils.formats import format_named
-from torch_dataloader_utils.formats.base import Reader
-from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.columns import Column, Dense
 from torch_dataloader_utils.reading.convert import Converter, compact
-from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, evaluate, narrow, read_columns
+from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, evaluate, joined, narrow
+from torch_dataloader_utils.reading.runs import Run, RunReader, runs_of
+from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of
 from torch_dataloader_utils.storage import Storage
 
-_OPEN_FILES = 8  # readers kept open per thread
+_KEPT_BUFFERS = 256  # of one size, between two uses: no more than were in use at one time
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class ScanSpec:
         valid_key: key of the mask of real rows, or None where no plan repeats rows.
         encoded: columns of `schema` that are read as dictionaries, though the files say plain strings or bytes.
         arrow: whether the output stays Arrow.
+        pool: of the memory that rows are shuffled into.
     """
 
     format: str
@@ -63,6 +64,7 @@ class ScanSpec:
     arrow: bool
     valid_key: str | None = None
     encoded: frozenset[str] = frozenset()
+    pool: BufferPool = field(default_factory=lambda: BufferPool(keep=_KEPT_BUFFERS), repr=False, compare=False)
 
     @property
     def local(self) -> bool:
@@ -89,45 +91,71 @@ class TaskReader:
 
     def __init__(self, spec: ScanSpec, files: Mapping[FileKey, DataFile]) -> None:
         self._spec = spec
-        self._files = files
-        self._readers: dict[str, Reader] = {}
+        self._runs = RunReader(spec, files)
         self._parts: dict[tuple[str, ...], Converter] = {}
-        self._format = format_named(spec.format)
-        self._alone = self._format.columnar and spec.local
 
     def block(self, task: Task) -> Block:
         """The task's rows, converted."""
-        groups = [(*key, list(pieces)) for key, pieces in groupby(task.pieces, key=self._place)]
-        where = self._where(groups[0][0], [place for _, first, last, _ in groups for place in range(first, last)])
+        if not of_windows(task):
+            return self.read(task.pieces, task.pad)[0]
+        columns: dict[str, Column] = {}
+        rows = self.pour(task, columns.update)
+        return shuffled(task, self.read) if rows is None else Block.of_columns(rows, columns)
+
+    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
+        """The rows of pieces of splits, converted, and where those of each piece lie."""
+        runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
+        where = self._runs.where(runs)
         with _noting(where):
-            tables = [self._rows(*group) for group in groups]
-            table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-            return self._finish(table, where, task.pad)
+            return self._finish(self._rows(runs, owners, pieces), where, pad)
 
     def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Hand the task's rows to `add` a few columns at a time: how many rows.
 
         Each is still in the processor's cache from its decoding.
-        None, and nothing was read, where columns depend on each other (filter, transform, stack) or pieces are joined.
+        None, and nothing was read, where columns depend on each other (filter, transform, stack), or counts on reading.
         """
-        spec, piece = self._spec, task.pieces[0]
-        rows = piece.rows
-        if not spec.columns_stand_alone or len(task.pieces) > 1 or not (rows is None or rows.contiguous):
+        pieces = list(split_pieces(task.pieces))
+        runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
+        if not self._spec.columns_stand_alone or any(self._runs.layout(run).counted for run in runs):
             return None
-        key, first, last = self._place(piece)
-        file = self._files[key]
-        if file.layout.counted:
-            return None
-        start, count = file.layout.plan_starts()[first], 0
-        where = self._where(key, range(first, last))
+        if of_windows(task):
+            known = all(piece.rows is not None for piece in pieces)
+            rows = self._pour_windows(task, runs, owners, add) if known else None
+        else:
+            alone = len(pieces) == 1 and (pieces[0].rows is None or pieces[0].rows.contiguous)
+            rows = self._pour_run(runs[0], pieces[0], add) if alone else None
+        if rows is not None and self._spec.valid_key is not None:
+            add({self._spec.valid_key: Dense(np.full(rows, not task.pad))})
+        return rows
+
+    def _pour_run(self, run: Run, piece: Piece, add: Callable[[dict[str, Column]], None]) -> int:
+        """Hand on the rows of a piece that lies in one run."""
+        start, count, where = self._runs.start(run), 0, self._runs.where([run])
         with _noting(where):
-            for items, columns in self._columns(file, first, last):
+            for items, columns in self._runs.columns(run, list(self._spec.schema)):
                 table = narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, start)
                 count = table.num_rows
                 add(self._part(tuple(table.column_names)).convert(table, True, where))
-        if spec.valid_key is not None:
-            add({spec.valid_key: Dense(np.full(count, not task.pad))})
         return count
+
+    def _pour_windows(
+        self, task: Task, runs: Sequence[Run], owners: Sequence[int], add: Callable[[dict[str, Column]], None]
+    ) -> int:
+        """Hand on the rows of windows: each column is decoded for all runs, then gathered."""
+        gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
+        rows = sum(segment.rows or 0 for run in runs for segment in self._runs.segments(run))
+        told = [self._runs.where([run]) for run in runs]
+        for items in decoder_calls(list(self._spec.schema), rows, self._runs.alone):
+            found = [self._converted(run, items, where) for run, where in zip(runs, told, strict=True)]
+            add({key: gather.column([columns[key] for columns in found]) for key in found[0]})
+        return gather.rows
+
+    def _converted(self, run: Run, items: Sequence[pa.Field], where: str) -> dict[str, Column]:
+        """All rows of a run, of some columns that stand alone."""
+        with _noting(where):
+            schema = pa.schema(items)
+            return self._part(tuple(schema.names)).convert(self._runs.decode(run, schema), True, where)
 
     def _part(self, names: tuple[str, ...]) -> Converter:
         if names not in self._parts:
@@ -141,8 +169,9 @@ class TaskReader:
             file: the file's key.
             place: of the segment in the file's layout.
         """
-        with _noting(self._where(file, [place])):
-            table = self._decode(self._files[file], place, place + 1)
+        run = Run(file, place, place + 1)
+        with _noting(self._runs.where([run])):
+            table = self._runs.decode(run, self._spec.schema)
             asked, keep = self._asked(table)
             count = table.num_rows if keep is None else pc.sum(keep, min_count=0).as_py()
             rows = asked if keep is None else asked.filter(keep)
@@ -150,95 +179,40 @@ class TaskReader:
 
     def close(self) -> None:
         """Close the open files."""
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
+        self._runs.close()
 
-    def _place(self, piece: Piece) -> tuple[FileKey, int, int]:
-        """Where a piece lies: its file and the half-open range of segments there."""
-        file = piece.source.file.key
-        if piece.rows is None:
-            first, last = piece.source.segments or (0, len(self._files[file].layout.segments))
-            return file, first, last
-        starts = self._files[file].layout.plan_starts()
-        first = int(np.searchsorted(starts[:-1], piece.rows.start, side="right")) - 1
-        last = int(np.searchsorted(starts[:-1], piece.rows.stop, side="left"))
-        return file, first, last
+    def _rows(self, runs: Sequence[Run], owners: Sequence[int], pieces: Sequence[Piece]) -> list[pa.Table]:
+        """The rows of each piece that pass the filter, of segments that are decoded once."""
+        found: dict[int, pa.Table] = {}
+        for number, run in enumerate(runs):
+            own = [i for i, owner in enumerate(owners) if owner == number]
+            tables = self._rows_of(run, [pieces[i] for i in own])
+            found |= dict(zip(own, tables, strict=True))
+        return [found[i] for i in range(len(pieces))]
 
-    def _where(self, file: FileKey, places: Sequence[int]) -> str:
-        """Where a file is read, for messages: its path and segments."""
-        segments = self._files[file].layout.segments
-        numbers = dict.fromkeys(segments[place].number for place in places)
-        plural = "s" if len(numbers) > 1 else ""
-        return f"{self._files[file].info.path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}"
-
-    def _rows(self, key: FileKey, first: int, last: int, pieces: Sequence[Piece]) -> pa.Table:
-        """The pieces' rows that pass the filter, of segments that are decoded once."""
-        file = self._files[key]
-        table = self._decode(file, first, last)
-        counted = file.layout.counted
+    def _rows_of(self, run: Run, pieces: Sequence[Piece]) -> list[pa.Table]:
+        """The rows of each piece that pass the filter; all lie in one run."""
+        table = self._runs.decode(run, self._spec.schema)
+        counted = self._runs.layout(run).counted
         if counted:
-            table = self._filter(table)
-        start = file.layout.plan_starts()[first]
+            table, _ = self._filter(table, [table.num_rows])
+        start = self._runs.start(run)
         parts = [narrow(table, piece, start) for piece in pieces]
-        table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-        return table if counted else self._filter(table)
+        if counted:
+            return parts
+        table, counts = self._filter(joined(parts), [part.num_rows for part in parts])
+        return [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
 
-    def _decode(self, file: DataFile, first: int, last: int) -> pa.Table:
-        """The segments' rows, each column of the resolved type."""
-        found = {
-            item.name: column
-            for items, columns in self._columns(file, first, last)
-            for item, column in zip(items, columns, strict=True)
-        }
-        schema = self._spec.schema
-        return pa.Table.from_arrays([found[name] for name in schema.names], schema=schema)
+    def _filter(self, table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
+        """The asked-for columns of the live rows, in order.
 
-    def _columns(self, file: DataFile, first: int, last: int) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
-        """The segments' rows, column by column as they are decoded: those of one call of the decoder at a time."""
-        spec, reader = self._spec, self._reader(file)
-        segments = file.layout.segments[first:last]
-        numbers = [segment.number for segment in segments]
-        rows = sum(segment.rows or 0 for segment in segments)
-        there = frozenset(reader.schema.names) - spec.partition_names
-        known = all(segment.rows is not None for segment in segments)
-        for items in decoder_calls([item for item in spec.schema if item.name in there], rows, self._alone):
-            columns = read_columns(reader, numbers, items, self._alone)
-            rows, known = len(columns[0]), True
-            yield items, [self._conformed(*pair) for pair in zip(columns, items, strict=True)]
-        if not known:  # only reading tells how many rows there are, and none of the columns has been read
-            rows = len(reader.read(numbers, reader.schema.names[:1])[0])
-        constants = dict(file.partition)
-        for item in spec.schema:
-            if item.name in spec.partition_names:
-                yield [item], [arrow_ops.constant(constants[item.name], rows, item.type)]
-            elif item.name not in there:
-                yield [item], [arrow_ops.conform(None, rows, item.type)]
-
-    def _conformed(self, column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
-        """A file's column as the resolved type; encoded here, where the reader could not."""
-        if item.name not in self._spec.encoded or column.type.equals(item.type):
-            return arrow_ops.conform(column, len(column), item.type)
-        return arrow_ops.conform(column, len(column), item.type.value_type).dictionary_encode()
-
-    def _reader(self, file: DataFile) -> Reader:
-        path = file.info.path
-        reader = self._readers.pop(path, None)
-        if reader is None:
-            while len(self._readers) >= _OPEN_FILES:
-                self._readers.pop(next(iter(self._readers))).close()
-            spec = self._spec
-            wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
-            reader = self._format.open(file.info, file.layout, spec.storage, spec.format_options, wanted)
-        self._readers[path] = reader  # the last used one is last
-        return reader
-
-    def _filter(self, table: pa.Table) -> pa.Table:
-        """The asked-for columns of the live rows, in order."""
+        And how many of each of `counts` consecutive rows are live.
+        """
         asked, keep = self._asked(table)
         if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
-            return asked
-        return asked.filter(keep)
+            return asked, list(counts)
+        live = [pc.sum(keep.slice(*span), min_count=0).as_py() for span in spans_of(counts)]
+        return asked.filter(keep), live
 
     def _asked(self, table: pa.Table) -> tuple[pa.Table, pa.Array | None]:
         """The asked-for columns, and which rows are live: they satisfy the predicate and have no null that is dropped.
@@ -253,22 +227,27 @@ class TaskReader:
             keep = passed if keep is None else pc.and_(passed, keep)
         return asked, keep
 
-    def _finish(self, table: pa.Table, where: str, pad: bool) -> Block:
-        """The output of the transform, converted."""
+    def _finish(self, tables: list[pa.Table], where: str, pad: bool) -> tuple[Block, list[Span]]:
+        """The output of the transform, converted; and where the rows of each table lie in it."""
         spec = self._spec
         owned: bool | frozenset[int] = True
+        counts = [table.num_rows for table in tables]
         if spec.transform is not None:
-            owned = frozenset(addresses(table))
-            table = self._transformed(compact(table))
+            # Where it changes the number of rows, that of each piece is asked for.
+            tables = [joined(tables)] if spec.transform_rows == "same" else tables
+            owned = frozenset(address for table in tables for address in addresses(table))
+            tables = [self._transformed(compact(table)) for table in tables]
+            counts = counts if spec.transform_rows == "same" else [table.num_rows for table in tables]
+        table, spans = joined(tables), spans_of(counts)
         if spec.arrow:
             batch = compact(table)
             if spec.valid_key is not None:
                 batch = batch.append_column(spec.valid_key, pa.array(np.full(batch.num_rows, not pad)))
-            return Block.of_table(batch)
+            return Block.of_table(batch), spans
         columns = spec.converter.convert(table, owned, where)
         if spec.valid_key is not None:
             columns[spec.valid_key] = Dense(np.full(table.num_rows, not pad))
-        return Block.of_columns(table.num_rows, columns)
+        return Block.of_columns(table.num_rows, columns), spans
 
     def _transformed(self, batch: pa.RecordBatch) -> pa.Table:
         assert self._spec.transform is not None

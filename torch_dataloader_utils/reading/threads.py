@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch_dataloader_utils.errors import BatchTimeoutError
-from torch_dataloader_utils.model import Task
+from torch_dataloader_utils.model import Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader
 
 _CLOSE_SECONDS = 10.0  # how long to wait for reads under way: a store that hangs must not hang its user
@@ -199,8 +199,11 @@ def _decode(state: _State, open_reader: Callable[[], BlockReader]) -> None:
 
 
 def describe(task: Task) -> str:
-    """Where a task reads, for messages: file and rows."""
-    piece = task.pieces[0]
-    rows = piece.rows
-    where = "" if rows is None else f", rows {rows.start} to {rows.stop}"
-    return f"{piece.source.file.path}{where}"
+    """Where a task reads, for messages: file and rows, or the files that it shuffles rows of."""
+    pieces = list(split_pieces(task.pieces))
+    paths = list(dict.fromkeys(split_of(piece).file.path for piece in pieces))
+    if len(paths) > 1:
+        return f"{', '.join(paths[:3])}{f' and {len(paths) - 3} more files' if len(paths) > 3 else ''}"
+    rows = pieces[0].rows
+    where = "" if rows is None or len(pieces) > 1 else f", rows {rows.start} to {rows.stop}"
+    return f"{paths[0]}{where}"

@@ -1,0 +1,192 @@
+"""The orders of all policies, frozen: a state of an older release must go on in the same order.
+
+Whoever changes an order on purpose raises `PLAN_VERSION`, so that older states are refused with a clear error, and
+writes the new digests down (the failing test prints them).
+"""
+
+import hashlib
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from tests.planning.helpers import data_files, make_plan, row_ids
+from torch_dataloader_utils.planning.plan import PLAN_VERSION, Plan, plan_of_rest
+from torch_dataloader_utils.planning.rest import Stretch
+
+FILES = [[5, 3, 4], [7], [2, 2, 2, 2], [6, 1], [9, 9, 1], [4], [3, 8]]
+POLICIES = {
+    "interleave": {},
+    "contiguous": {"sharding": "contiguous"},
+    "rotate": {"sharding": "rotate"},
+    "stick": {"sharding": "rotate", "stick_to_shard": True},
+    "total_shards": {"sharding": "rotate", "total_shards": 6},
+    "full_rotation": {"sharding": "rotate", "total_shards": 6, "full_rotation": True},
+    "strided": {"sharding": "strided"},
+    "shard_batches": {"sharding": "strided", "shard_batches": True},
+    "split_batches": {"sharding": "strided", "split_batches": True},
+    "auto": {"sharding": "auto"},
+}
+ENDS = {"none": {}, "drop": {"even": "drop"}, "pad": {"even": "pad"}, "wrap": {"last_batch": "wrap"}}
+ROWS = {"splits": {}, "windows": {"buffer_rows": 12, "open_splits": 3}}
+
+
+def order_digest(plan: Plan, epochs: tuple[int, ...]) -> str:
+    """Of all rows of all workers of all ranks, in order of delivery."""
+    state = hashlib.blake2b(digest_size=6)
+    for epoch, rank in itertools.product(epochs, range(plan.num_ranks)):
+        for lap in (0, 1) if plan.options.steps_per_epoch else (0,):
+            for worker, shard in enumerate(plan.rank(epoch, rank, lap).shards):
+                rows = [(row, piece.pad) for piece in shard for row in row_ids([piece])]
+                state.update(repr((epoch, rank, lap, worker, rows)).encode())
+    return state.hexdigest()
+
+
+def plan_of(policy: str, end: str, rows: str, **more: object) -> Plan:
+    options = {
+        "shuffle": True,
+        "seed": 42,
+        "batch_size": 4,
+        "num_shards": 2,
+        **POLICIES[policy],
+        **ENDS[end],
+        **ROWS[rows],
+    }
+    return make_plan(data_files(FILES), 2, split_rows=8, **{**options, **more})
+
+
+def found_orders() -> dict[str, str]:
+    found = {
+        " ".join(case): order_digest(plan_of(*case), (0, 1, 7)) for case in itertools.product(POLICIES, ENDS, ROWS)
+    }
+    for rows in ROWS:
+        found[f"unshuffled {rows}"] = order_digest(plan_of("interleave", "none", rows, shuffle=False), (0, 1))
+        found[f"laps {rows}"] = order_digest(plan_of("interleave", "none", rows, steps_per_epoch=40), (0, 1))
+        found[f"unknown {rows}"] = order_digest(replace(plan_of("interleave", "none", rows), exact=False), (0, 1))
+        for policy in ("interleave", "contiguous", "strided"):
+            plan = plan_of(policy, "none", rows, canonical_ranks=4)
+            found[f"canonical {policy} {rows}"] = order_digest(plan, (0, 1))
+            first = plan_of(policy, "none", rows)
+            past = [Stretch(first.options, 2, 3), Stretch(replace(first.options, num_shards=3), 2, 1)]
+            rest = plan_of_rest(replace(first, num_ranks=3), 1, past)
+            found[f"rest {policy} {rows}"] = order_digest(rest, (1,))
+    return found
+
+
+def test_orders_are_frozen() -> None:
+    found = found_orders()
+    assert PLAN_VERSION == FROZEN_VERSION
+    changed = {case: digest for case, digest in found.items() if FROZEN.get(case) != digest}
+    assert not changed, "\n".join(f'    "{case}": "{digest}",' for case, digest in changed.items())
+    assert found.keys() == FROZEN.keys()
+
+
+@pytest.mark.parametrize("seed", [0, 1, -5, 2**70])
+def test_any_whole_number_is_a_seed(seed: int) -> None:
+    plan = plan_of("interleave", "none", "windows", seed=seed)
+    assert sorted(row for rank in range(2) for shard in plan.rank(0, rank).shards for row in row_ids(shard)) == sorted(
+        (f"{i:03d}.parquet", row) for i, groups in enumerate(FILES) for row in range(sum(groups))
+    )
+
+
+FROZEN_VERSION = 1
+FROZEN = {
+    "interleave none splits": "03147322f84f",
+    "interleave none windows": "5b005e94d0f8",
+    "interleave drop splits": "a54954715047",
+    "interleave drop windows": "801f6d16d2b9",
+    "interleave pad splits": "afa94a632399",
+    "interleave pad windows": "1b09edf5fd2a",
+    "interleave wrap splits": "ea1c25e2b2d5",
+    "interleave wrap windows": "cead4f9413cd",
+    "contiguous none splits": "e8adea51876b",
+    "contiguous none windows": "3f7e816a4e57",
+    "contiguous drop splits": "34f8077fb0a6",
+    "contiguous drop windows": "9a5b45da734d",
+    "contiguous pad splits": "d2d93d32f1a9",
+    "contiguous pad windows": "0a3947efa56b",
+    "contiguous wrap splits": "8eedf8a42b66",
+    "contiguous wrap windows": "2bb25a7fafb6",
+    "rotate none splits": "e6dc39822a8f",
+    "rotate none windows": "1b029abc9989",
+    "rotate drop splits": "ca3facb85203",
+    "rotate drop windows": "b7c7c3e6f40f",
+    "rotate pad splits": "cf12b440e800",
+    "rotate pad windows": "582079b34c31",
+    "rotate wrap splits": "b72b3954b9ff",
+    "rotate wrap windows": "a0cb1d7b2dca",
+    "stick none splits": "5259bfa9a2ff",
+    "stick none windows": "0406b5ca3fd7",
+    "stick drop splits": "de9701a1c9a3",
+    "stick drop windows": "201385eb9ded",
+    "stick pad splits": "e79040acc4df",
+    "stick pad windows": "ff6719480516",
+    "stick wrap splits": "1950101bebcb",
+    "stick wrap windows": "d30f4fb29c43",
+    "total_shards none splits": "574c75264c2a",
+    "total_shards none windows": "70bdf8760006",
+    "total_shards drop splits": "cc3547e25021",
+    "total_shards drop windows": "fe30aa493914",
+    "total_shards pad splits": "6ccbe0fd9a4e",
+    "total_shards pad windows": "cfcb49669d59",
+    "total_shards wrap splits": "44fe265adcf4",
+    "total_shards wrap windows": "3dd370796db6",
+    "full_rotation none splits": "574c75264c2a",
+    "full_rotation none windows": "70bdf8760006",
+    "full_rotation drop splits": "cc3547e25021",
+    "full_rotation drop windows": "fe30aa493914",
+    "full_rotation pad splits": "6ccbe0fd9a4e",
+    "full_rotation pad windows": "cfcb49669d59",
+    "full_rotation wrap splits": "44fe265adcf4",
+    "full_rotation wrap windows": "3dd370796db6",
+    "strided none splits": "f70e01a8f55e",
+    "strided none windows": "328121a1fd57",
+    "strided drop splits": "863d5b3dceaa",
+    "strided drop windows": "8463ebd672d3",
+    "strided pad splits": "66f6b50aaf65",
+    "strided pad windows": "cea6351dcdc3",
+    "strided wrap splits": "9cb187ca00f1",
+    "strided wrap windows": "3765c1100603",
+    "shard_batches none splits": "deaa0d6ab075",
+    "shard_batches none windows": "59a8bff1438a",
+    "shard_batches drop splits": "31590246a8f5",
+    "shard_batches drop windows": "8efba60db2ac",
+    "shard_batches pad splits": "603e97c33ad4",
+    "shard_batches pad windows": "dbb19a1e3ce8",
+    "shard_batches wrap splits": "deaa0d6ab075",
+    "shard_batches wrap windows": "59a8bff1438a",
+    "split_batches none splits": "ab505b719170",
+    "split_batches none windows": "89d0b6a835a5",
+    "split_batches drop splits": "ab505b719170",
+    "split_batches drop windows": "89d0b6a835a5",
+    "split_batches pad splits": "ab505b719170",
+    "split_batches pad windows": "89d0b6a835a5",
+    "split_batches wrap splits": "ab505b719170",
+    "split_batches wrap windows": "89d0b6a835a5",
+    "auto none splits": "03147322f84f",
+    "auto none windows": "5b005e94d0f8",
+    "auto drop splits": "a54954715047",
+    "auto drop windows": "801f6d16d2b9",
+    "auto pad splits": "afa94a632399",
+    "auto pad windows": "1b09edf5fd2a",
+    "auto wrap splits": "ea1c25e2b2d5",
+    "auto wrap windows": "cead4f9413cd",
+    "unshuffled splits": "5693428435a8",
+    "laps splits": "ed1566fc7628",
+    "unknown splits": "af36648a661b",
+    "canonical interleave splits": "0e74fc19b3c5",
+    "rest interleave splits": "b664b239e6f8",
+    "canonical contiguous splits": "2f2b1967a7a2",
+    "rest contiguous splits": "ee3a1bde99ad",
+    "canonical strided splits": "7f9d5e15932b",
+    "rest strided splits": "8bbe7d750101",
+    "unshuffled windows": "89f228005fd4",
+    "laps windows": "a9377c7e656b",
+    "unknown windows": "18a7ffc8111f",
+    "canonical interleave windows": "404e9373a05d",
+    "rest interleave windows": "93169a2482eb",
+    "canonical contiguous windows": "d7711cbe8527",
+    "rest contiguous windows": "0df65045a0d4",
+    "canonical strided windows": "4bfc147d04d7",
+    "rest strided windows": "4903ba8da65a",
+}

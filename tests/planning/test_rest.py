@@ -1,0 +1,158 @@
+"""Elastic resume: what is left of an epoch is dealt again, each row exactly once, to any number of ranks."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.planning.helpers import all_rows, data_files, delivered, groups, make_plan, real_rows, row_ids, settings_of
+from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
+from torch_dataloader_utils.model import Rows
+from torch_dataloader_utils.planning.merging import merged_rows
+from torch_dataloader_utils.planning.plan import Plan, PlanOptions, plan_of_rest
+from torch_dataloader_utils.planning.rest import Stretch
+
+
+def stretched(first: Plan, epoch: int, past: Sequence[Stretch], ranks: int, options: PlanOptions) -> Plan:
+    return plan_of_rest(replace(first, options=options, num_ranks=ranks), epoch, past)
+
+
+def plan_or_none(files: list, ranks: int, options: dict[str, object]) -> Plan | None:
+    try:
+        return make_plan(files, ranks, split_rows=8, **options)
+    except (ShardingError, EmptyDatasetError):  # fewer rows than even="drop" needs
+        return None
+
+
+def of_size(rows: Rows) -> list[int]:
+    return rows.numbers().tolist()
+
+
+chains = st.lists(settings_of(buffers=True), min_size=2, max_size=4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40), st.integers(1, 6), st.integers(1, 6)), max_size=6))
+def test_merged_rows_are_the_same_rows(raw: list[tuple[int, int, int, int]]) -> None:
+    used: set[int] = set()
+    parts = []
+    for start, length, step, block in raw:
+        rows = Rows(start, start + length, step, block, start) if block < step else Rows(start, start + length)
+        if not used & set(of_size(rows)):
+            used |= set(of_size(rows))
+            parts.append(rows)
+    merged = merged_rows(parts)
+    assert sorted(x for part in merged for x in of_size(part)) == sorted(used)
+    assert all(len(part) for part in merged)
+
+
+def test_strided_ranks_leave_one_run() -> None:
+    """Eight ranks in lockstep, strided: what they leave of a split is one run again."""
+    parts = [Rows(0, 800, 8, 1, rank).clip(400, 800) for rank in range(8)]
+    assert merged_rows(parts) == [Rows(400, 800)]
+    blocks = [Rows(0, 800, 40, 10, 10 * rank).clip(400, 800) for rank in range(4)]
+    assert merged_rows(blocks) == [Rows(400, 800)]
+
+
+@given(groups, chains, st.integers(0, 3), st.data())
+def test_every_row_once_over_all_stretches(
+    sizes: list[list[int]], chain: list[tuple[int, dict[str, object]]], epoch: int, data: st.DataObject
+) -> None:
+    files = data_files(sizes)
+    total = len(all_rows(files))
+    seen: Counter = Counter()
+    past: list[Stretch] = []
+    first = plan_or_none(files, *chain[0])
+    assume(first is not None and first.options.total_shards is None)
+    options = first.options
+    for number, (ranks, keywords) in enumerate(chain):
+        fresh = plan_or_none(files, ranks, keywords)
+        assume(fresh is not None)
+        options = replace(fresh.options, shuffle=first.options.shuffle, seed=first.options.seed)
+        plan = stretched(first, epoch, past, ranks, options)
+        steps = plan.steps(epoch)
+        last = number == len(chain) - 1
+        count = max(steps) if last else data.draw(st.integers(0, max(steps)))
+        for rank in range(ranks):
+            batches = delivered(plan, epoch, rank)
+            assert len(batches) == steps[rank]
+            assert all(len(batch) == plan.batch_rows for batch in batches[:-1])
+            seen.update(real_rows(batches[:count]))
+        if options.even != "none":
+            assert len(set(steps)) == 1
+        over = count >= max(steps)
+        left_out = {row for piece in plan.left_out(epoch) for row in row_ids([piece])}
+        past.append(Stretch(options, ranks, count))
+        if over:
+            break
+    assert all(times == 1 for times in seen.values())
+    assert set(seen) | left_out == set(all_rows(files)) or not over
+    assert not set(seen) & left_out
+    if over and options.even != "drop":
+        assert len(seen) == total
+    if over:  # nothing is left, whatever comes after
+        assert stretched(first, epoch, past, 3, PlanOptions()).steps(epoch) == [0, 0, 0]
+
+
+@given(
+    groups, settings_of(buffers=True), st.integers(0, 3), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data()
+)
+def test_a_change_of_workers_alone_keeps_rows_and_steps(
+    sizes: list[list[int]],
+    setting: tuple[int, dict[str, object]],
+    epoch: int,
+    workers: list[int],
+    data: st.DataObject,
+) -> None:
+    ranks, keywords = setting
+    files = data_files(sizes)
+    first = plan_or_none(files, ranks, keywords)
+    assume(first is not None and first.options.sharding != "auto")
+    own = [Counter(real_rows(delivered(first, epoch, rank))) for rank in range(ranks)]
+    left = first.steps(epoch)
+    done = [Counter() for _ in own]
+    past: list[Stretch] = []
+    options = first.options
+    for count in [*workers, 2]:
+        plan = stretched(first, epoch, past, ranks, options)
+        assert plan.steps(epoch) == left
+        n = data.draw(st.integers(0, max(left)))
+        for rank in range(ranks):
+            done[rank].update(real_rows(delivered(plan, epoch, rank)[:n]))
+        left = [max(0, steps - n) for steps in left]
+        past.append(Stretch(options, ranks, n))
+        options = replace(options, num_shards=count)
+        if not any(left):
+            break
+    plan = stretched(first, epoch, past, ranks, options)
+    for rank in range(ranks):
+        done[rank].update(real_rows(delivered(plan, epoch, rank)))
+    assert done == own
+
+
+@given(groups, chains, st.data())
+def test_ranks_that_are_not_in_lockstep(
+    sizes: list[list[int]], chain: list[tuple[int, dict[str, object]]], data: st.DataObject
+) -> None:
+    files = data_files(sizes)
+    ranks, keywords = chain[0]
+    first = plan_or_none(files, ranks, keywords)
+    assume(first is not None and first.options.total_shards is None and first.options.even == "none")
+    steps = first.steps(0)
+    counts = tuple(data.draw(st.integers(0, most)) for most in steps)
+    seen = Counter(row for r, n in enumerate(counts) for row in real_rows(delivered(first, 0, r)[:n]))
+    plan = stretched(first, 0, [Stretch(first.options, ranks, counts)], 3, replace(first.options, batch_size=6))
+    for rank in range(3):
+        seen.update(real_rows(delivered(plan, 0, rank)))
+    assert seen == Counter(all_rows(files))
+
+
+def test_many_changes_leave_few_pieces() -> None:
+    """8 -> 6 -> 8 -> 6 -> 5 strided ranks over one long split."""
+    first = make_plan(data_files([[30_000]]), 8, sharding="strided", batch_size=5)
+    past: list[Stretch] = []
+    for ranks, count in ((8, 100), (6, 117), (8, 31), (6, 59)):
+        past.append(Stretch(first.options, ranks, count))
+    plan = stretched(first, 0, past, 5, first.options)
+    assert sum(len(plan.rank(0, rank).shards[0]) for rank in range(5)) <= 5

@@ -1,0 +1,185 @@
+"""Row-shuffle windows: which rows are drawn together, and which tasks decode them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.planning.helpers import data_file, data_files, groups
+from torch_dataloader_utils.model import DataFile, Piece, Rows, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
+from torch_dataloader_utils.planning.tasks import make_tasks
+from torch_dataloader_utils.planning.windows import make_windows
+
+Row = tuple[str, int]
+
+
+def pieces_of(files: Sequence[DataFile], split_rows: int | None = None) -> list[Piece]:
+    splits = make_splits(TargetSizeSplitStrategy(split_rows=split_rows), files)
+    return [Piece(split, split.row_range, order) for order, split in enumerate(splits)]
+
+
+def windows_of(
+    files: Sequence[DataFile], pieces: Sequence[Piece], n: int, k: int, *, exact: bool = True
+) -> tuple[list[Piece], tuple[Task, ...]]:
+    layouts = {file.info.key: file.layout for file in files}
+    made = make_windows(
+        pieces, layouts, {}, buffer_rows=n, open_splits=k, exact=exact, key_of=lambda number: 1000 + number
+    )
+    return made, make_tasks(made, layouts)
+
+
+def rows_in(pieces: Sequence[Piece]) -> list[Row]:
+    """The rows of splits that the pieces hold, before windows are permuted."""
+    return [
+        (split_of(piece).file.path, int(row))
+        for piece in split_pieces(pieces)
+        for row in (() if piece.rows is None else piece.rows.numbers())
+    ]
+
+
+def segments_in(files: Sequence[DataFile], pieces: Sequence[Piece]) -> set[tuple[str, int]]:
+    """The segments in which the rows of pieces lie."""
+    starts = {file.info.path: file.layout.plan_starts() for file in files}
+    return {
+        (path, max(i for i, start in enumerate(starts[path][:-1]) if start <= row)) for path, row in rows_in(pieces)
+    }
+
+
+def reference(files: Sequence[DataFile], pieces: Sequence[Piece], n: int, k: int) -> list[list[list[Row]]]:
+    """The rule, row by row: the windows of each set."""
+    starts = {file.info.path: file.layout.plan_starts() for file in files}
+    queues = []
+    for piece in pieces:  # each piece as the lists of its rows in each segment
+        path, numbers = split_of(piece).file.path, piece.rows.numbers().tolist()
+        spans = zip(starts[path], starts[path][1:], strict=False)
+        queues.append([[(path, row) for row in numbers if a <= row < b] for a, b in spans])
+    queues = [[segment for segment in queue if segment] for queue in queues]
+    waiting, opened, sets = [queue for queue in queues if queue], [], []
+    while waiting or opened:
+        while waiting and len(opened) < k:
+            opened.append(waiting.pop(0))
+        runs = []
+        for queue in opened:
+            run = queue.pop(0)
+            while queue and len(run) < n // k:
+                run = run + queue.pop(0)
+            runs.append(run)
+        opened = [queue for queue in opened if queue]
+        q = -(-sum(map(len, runs)) // n)
+        windows = [[row for r in runs for row in r[j * len(r) // q : (j + 1) * len(r) // q]] for j in range(q)]
+        sets.append([window for window in windows if window])
+    return sets
+
+
+@st.composite
+def narrowed(draw: st.DrawFn, pieces: list[Piece]) -> list[Piece]:
+    """The pieces, some cut, some with gaps."""
+    found = []
+    for piece in pieces:
+        first = draw(st.integers(0, len(piece) - 1))
+        piece = piece.cut(first, draw(st.integers(first + 1, len(piece))))
+        turns = draw(st.sampled_from([1, 1, 2, 3]))
+        rows = piece.rows.at(Rows(0, len(piece), turns, 1, 0) if turns > 1 else Rows(0, len(piece)))
+        found.append(replace(piece, rows=rows[0]))
+    return found
+
+
+@given(groups, st.integers(1, 12), st.integers(1, 30), st.integers(1, 5), st.data())
+def test_windows_follow_the_rule(sizes: Any, split_rows: int, n: int, k: int, data: st.DataObject) -> None:
+    files = data_files(sizes)
+    pieces = data.draw(narrowed(pieces_of(files, split_rows)))
+    made, tasks = windows_of(files, pieces, n, k)
+    assert sorted(rows_in(made)) == sorted(rows_in(pieces))
+    sets = reference(files, pieces, n, k)
+    assert [rows_in([piece]) for piece in made] == [window for windows in sets for window in windows]
+    assert [piece.source.task for piece in made] == [number for number, windows in enumerate(sets) for _ in windows]
+    assert [piece.source.key for piece in made] == list(range(1000, 1000 + len(made)))
+    for piece in made:
+        assert piece.rows == Rows(0, piece.source.row_count)
+        assert len(piece) == len(rows_in([piece]))
+        assert piece.order == -1
+    # A task is a set: each is decoded once, and no segment is decoded for two, except where a piece was cut inside it.
+    assert [list(task.pieces) for task in tasks] == [
+        [piece for piece in made if piece.source.task == number] for number in range(len(sets))
+    ]
+    own = [segments_in(files, task.pieces) for task in tasks]
+    shared = {segment for piece in pieces for other in pieces if piece is not other
+              for segment in segments_in(files, [piece]) & segments_in(files, [other])}  # fmt: skip
+    for number, segments in enumerate(own):
+        assert all(not (segments & other) - shared for other in own[:number])
+        rows = {(file.info.path, i): s.rows for file in files for i, s in enumerate(file.layout.segments)}
+        assert tasks[number].size_bytes == sum(10 * rows[segment] for segment in segments)
+        assert tasks[number].rows == len(rows_in(tasks[number].pieces))
+
+
+@given(groups, st.integers(1, 30), st.integers(1, 5))
+def test_a_window_has_about_n_rows(sizes: Any, n: int, k: int) -> None:
+    """At most n, and a row more for each run that was not cut evenly."""
+    files = data_files(sizes)
+    made, _ = windows_of(files, pieces_of(files), n, k)
+    assert all(len(piece) <= n + k for piece in made)
+
+
+def test_runs_are_whole_segments_of_the_open_splits() -> None:
+    files = data_files([[4] * 5, [4] * 2, [4] * 3])
+    made, tasks = windows_of(files, pieces_of(files), 12, 2)
+    assert [sorted(segments_in(files, task.pieces)) for task in tasks] == [
+        [("000.parquet", 0), ("000.parquet", 1), ("001.parquet", 0), ("001.parquet", 1)],
+        [("000.parquet", 2), ("000.parquet", 3), ("002.parquet", 0), ("002.parquet", 1)],
+        [("000.parquet", 4), ("002.parquet", 2)],
+    ]
+    # 16 rows are two windows, each with half of each run.
+    assert rows_in(made[:1]) == [*(("000.parquet", i) for i in range(4)), *(("001.parquet", i) for i in range(4))]
+    assert [len(piece) for piece in made] == [8, 8, 8, 8, 8]
+
+
+def test_where_counts_are_unknown_a_run_is_a_segment_and_a_set_a_window() -> None:
+    files = [data_file("a", [None] * 3), data_file("b", [None])]
+    made, tasks = windows_of(files, pieces_of(files), 5, 2, exact=False)
+    assert [[split_of(part).segments for part in piece.source.pieces] for piece in made] == [
+        [(0, 1), (0, 1)],
+        [(1, 2)],
+        [(2, 3)],
+    ]
+    assert {(piece.rows, piece.source.row_count) for piece in made} == {(None, None)}
+    assert [(task.rows, task.size_bytes) for task in tasks] == [(None, 200), (None, 100), (None, 100)]
+
+
+def test_where_rows_may_be_filtered_windows_are_cut_by_physical_rows() -> None:
+    files = data_files([[6, 6], [6]])
+    made, tasks = windows_of(files, pieces_of(files), 6, 2, exact=False)
+    assert [len(rows_in([piece])) for piece in made] == [6, 6, 6]
+    assert {(piece.rows, piece.source.row_count) for piece in made} == {(None, None)}
+    assert [len(task.pieces) for task in tasks] == [2, 1]
+
+
+def test_begun_windows_come_first_and_padding_last() -> None:
+    files = data_files([[4, 4], [4]])
+    pieces = pieces_of(files)
+    begun = Piece(Window((pieces[1],), 7, 4, index=9), Rows(1, 4), -1)
+    other = Piece(Window((pieces[1].cut(0, 2),), 7, 2, index=10), Rows(1, 2), -1)
+    pads = [replace(begun, rows=Rows(1, 3), pad=True), replace(pieces[0].cut(0, 1), pad=True)]
+    made, tasks = windows_of(files, [begun, pieces[0], other, *pads], 100, 2)
+    assert made[:2] == [begun, other]
+    assert rows_in(made[2:3]) == rows_in(pieces[:1])
+    assert made[3:] == pads
+    assert [(task.pieces, task.rows, task.size_bytes, task.pad) for task in tasks] == [
+        ((begun,), 3, 40, False),
+        ((other,), 1, 40, False),
+        ((made[2],), 8, 80, False),
+        ((pads[0],), 2, 40, True),
+        ((pads[1],), 1, 40, True),
+    ]
+
+
+def test_pieces_of_one_begun_window_are_one_task() -> None:
+    files = data_files([[4], [4]])
+    window = Window(tuple(pieces_of(files)), 7, 8, index=9)
+    pieces = [Piece(window, Rows(1, 3), -1), Piece(window, Rows(5, 8), -1)]
+    _, (task,) = windows_of(files, pieces, 100, 2)
+    assert (task.pieces, task.rows, task.size_bytes) == (tuple(pieces), 5, 80)

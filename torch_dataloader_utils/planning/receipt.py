@@ -1,0 +1,69 @@
+"""Which rows pieces hold, row by row: what a step of a past epoch was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from torch_dataloader_utils.model import Piece, Split, Window
+from torch_dataloader_utils.planning.runs import I64
+from torch_dataloader_utils.seeding import permutation
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Consecutive rows of one file.
+
+    Attributes:
+        path: of the file.
+        start: first row: counted among the file's live rows where a plan counts those, else among all.
+        stop: where they end, exclusive.
+        pad: whether they are repeats.
+    """
+
+    path: str
+    start: int
+    stop: int
+    pad: bool = False
+
+
+def row_ranges(pieces: Iterable[Piece]) -> tuple[RowRange, ...]:
+    """The rows of these pieces, in file order; repeats are ranges of their own."""
+    found: dict[tuple[bool, int], tuple[Split, list[I64]]] = {}
+    for piece in pieces:
+        for split, rows in _rows(piece):
+            found.setdefault((piece.pad, split.index), (split, []))[1].append(rows)
+    out = []
+    for (pad, _), (split, parts) in sorted(found.items(), key=lambda item: item[0]):
+        rows = np.sort(np.concatenate(parts))
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+        out += [RowRange(split.file.path, int(run[0]), int(run[-1]) + 1, pad) for run in runs]
+    return tuple(out)
+
+
+def _rows(piece: Piece) -> list[tuple[Split, I64]]:
+    """The numbers of the piece's rows, by split; what is empty left out."""
+    splits, which, rows = _numbered(piece)
+    return [(split, rows[which == number]) for number, split in enumerate(splits) if (which == number).any()]
+
+
+def _numbered(piece: Piece) -> tuple[list[Split], I64, I64]:
+    """The splits of a piece, and for each of its rows in order: the split's place there, and the row's number."""
+    source = piece.source
+    if piece.rows is None:
+        raise ValueError("a piece without a row count has no row numbers")
+    places = piece.rows.numbers()
+    if not isinstance(source, Window):
+        return [source], np.zeros(len(places), dtype=np.int64), places
+    splits: list[Split] = []
+    which, rows = [], []
+    for part in source.pieces:
+        own, number, row = _numbered(part)
+        which.append(number + len(splits))
+        rows.append(row)
+        splits += own
+    order = np.arange(sum(map(len, rows))) if source.key is None else permutation(sum(map(len, rows)), source.key)
+    order = order[places]
+    return splits, np.concatenate(which)[order], np.concatenate(rows)[order]

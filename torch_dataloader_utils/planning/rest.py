@@ -1,0 +1,175 @@
+"""What is left of an epoch after some batches of it were delivered, to be dealt again to any number of ranks.
+
+An epoch that was resumed under other options consists of *stretches*: each dealt what the one before it had left. What
+is left is a function of the plan and of how far each rank came, so a state needs to hold no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from torch_dataloader_utils.model import Cursor, Piece, RankCursor, Rows, Split, Task, Window
+from torch_dataloader_utils.planning.even import take, total_rows
+from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.order import Order, SplitTable, first_row
+from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_places
+from torch_dataloader_utils.planning.runs import Runs
+
+# Batches of all ranks, where they move in lockstep; of each rank; or, with unknown counts, how far each rank came.
+Delivered = int | tuple[int, ...] | tuple[RankCursor | None, ...]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of an epoch that ran under one set of options.
+
+    Attributes:
+        options: of its plan.
+        num_ranks: all ranks.
+        delivered: how far the ranks came.
+    """
+
+    options: PlanOptions
+    num_ranks: int
+    delivered: Delivered
+
+    def of_rank(self, rank: int) -> int | RankCursor | None:
+        """How far one rank came."""
+        return self.delivered if isinstance(self.delivered, int) else self.delivered[rank]
+
+    def keeps_ranks(self, options: PlanOptions, num_ranks: int) -> bool:
+        """Whether options differ in the workers alone, so that each rank goes on with its own rows."""
+        same = replace(self.options, num_shards=1) == replace(options, num_shards=1) and self.num_ranks == num_ranks
+        # What "auto" means depends on the number of workers. Ranks at different steps would not end together.
+        return same and options.sharding != "auto" and (isinstance(self.delivered, int) or options.even == "none")
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """The rows of an epoch that are left after its first stretches.
+
+    Attributes:
+        epoch: the epoch.
+        stretch: how many stretches came before.
+        order: the rows, to be dealt to the ranks; with `ranks`, those that no rank holds.
+        ranks: the pieces of each rank, padding last, where each goes on with its own.
+    """
+
+    epoch: int
+    stretch: int
+    order: Order
+    ranks: tuple[tuple[Piece, ...], ...] | None = None
+
+
+def rest_of(splits: Sequence[Split], pieces: Iterable[Piece]) -> Order:
+    """The rows of these pieces as an order: begun windows, then few runs for each split, in the epoch's order."""
+    begun: dict[Split | Window, int] = {}
+
+    def number(source: Split | Window) -> int:
+        if isinstance(source, Split) and splits[source.index] is source:
+            return source.index
+        return begun.setdefault(source, len(splits) + len(begun))
+
+    found = [(number(piece.source), piece) for piece in merged(pieces)]
+    table = SplitTable(splits, [_numbered(source, number) for source, number in begun.items()])
+    runs = [
+        (source, piece.order, Rows(0, 0) if piece.rows is None else _from(piece.rows, first_row(piece.source)))
+        for source, piece in found
+    ]
+    return Order(Runs.of_rows(table, runs))
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same rows in the fewest pieces: begun windows as they are, rows of one split joined; in the epoch's order."""
+    by_source: dict[Window | int, list[Piece]] = {}
+    for piece in pieces:
+        if isinstance(piece.source, Window):
+            by_source.setdefault(piece.source, []).append(replace(piece, order=-1))
+        else:
+            by_source.setdefault(piece.source.index, []).append(piece)
+    out: list[Piece] = []
+    for same in sorted(by_source.values(), key=lambda same: (same[0].order, same[0].source.index)):
+        rows = [piece.rows for piece in same if piece.rows is not None]
+        if rows:
+            source = same[0].source
+            # Begun windows of several workers may meet in one: numbers tell them apart.
+            source = replace(source, index=len(out)) if isinstance(source, Window) else source
+            out += [replace(same[0], source=source, rows=part) for part in merged_rows(rows)]
+        else:
+            out += merged_segments(same)
+    return out
+
+
+def left_by_rank(
+    plans: Callable[[int], RankPlan], delivered: int | RankCursor | None, *, laps: bool = False
+) -> list[Piece]:
+    """What a rank has not delivered: rows of splits, and begun windows; padding last.
+
+    Args:
+        plans: of the rank, by lap.
+        delivered: batches, where the plan knows the counts; else a cursor, None at the beginning.
+        laps: whether a worker that has ended begins again (`steps_per_epoch`), so that none is passed over.
+    """
+    if isinstance(delivered, int):
+        left = _after_batches(plans, delivered, laps)
+    else:
+        plan = plans(0)
+        cursors = delivered.shards if delivered else (Cursor(),) * len(plan.shards)
+        left = [piece for shard, at in enumerate(cursors) for piece in _after_cursor(plan.tasks(shard), at)]
+    real = [piece for found in left if not found.pad for piece in _dissolved(found)]
+    return real + [piece for piece in left if piece.pad]
+
+
+def _after_batches(plans: Callable[[int], RankPlan], count: int, laps: bool) -> list[Piece]:
+    plan = plans(0)
+    if laps:
+        places, _ = lap_places(plans, count)
+        done = [rows if lap == 0 else total_rows(shard) for (lap, rows), shard in zip(places, plan.shards, strict=True)]
+    else:
+        done, _ = plan.rows_after(count)
+    return [
+        piece for shard, rows in zip(plan.shards, done, strict=True) for piece in take(shard, rows, total_rows(shard))
+    ]
+
+
+def _after_cursor(tasks: Sequence[Task], at: Cursor) -> list[Piece]:
+    if at.lap:
+        return []
+    begun = _begun(tasks[at.task].pieces, at) if at.rows else []
+    rest = tasks[at.task + bool(begun or at.rows) :]
+    return begun + [piece for task in rest for piece in task.pieces]
+
+
+def _begun(pieces: Sequence[Piece], at: Cursor) -> list[Piece]:
+    """What is left of a block: the rows from the cursor on, in the order in which it had them."""
+    if at.rows >= at.live:
+        return []
+    first = pieces[0]
+    if len(pieces) > 1 or isinstance(first.source, Split):
+        return [Piece(Window(tuple(pieces), None, at.live, _bytes(pieces)), Rows(at.rows, at.live), -1)]
+    if first.rows is not None:
+        return [first.cut(at.rows, at.live)]
+    return [Piece(replace(first.source, row_count=at.live), Rows(at.rows, at.live), -1)]
+
+
+def _dissolved(piece: Piece) -> Sequence[Piece]:
+    """A window that was not begun, as the pieces that it was made of."""
+    window = piece.source
+    if isinstance(window, Split) or (piece.rows is not None and (window.index >= 0 or len(piece) != window.row_count)):
+        return [piece]
+    return window.pieces
+
+
+def _numbered(source: Split | Window, number: int) -> Split | Window:
+    return replace(source, index=number) if isinstance(source, Window) else source
+
+
+def _bytes(pieces: Iterable[Piece]) -> int:
+    return sum(piece.source.size_bytes for piece in pieces)
+
+
+def _from(rows: Rows, start: int) -> Rows:
+    """Rows counted from `start`."""
+    return replace(rows, start=rows.start - start, stop=rows.stop - start, phase=rows.phase - start)

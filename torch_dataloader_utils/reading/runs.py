@@ -1,0 +1,152 @@
+"""Runs: consecutive segments of a file that are decoded together, once, whoever wants rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from torch_dataloader_utils import arrow_ops
+from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
+from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.reading.scan import ScanSpec
+
+_OPEN_FILES = 8  # readers kept open per thread
+_TOLD_FILES = 4  # named in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments that are decoded together: the places `[first, last)` in the layout of a file."""
+
+    file: FileKey
+    first: int
+    last: int
+
+
+def runs_of(places: Sequence[tuple[FileKey, int, int]]) -> tuple[list[Run], list[int]]:
+    """The runs in which all of these ranges of segments lie, no segment in two; and the run of each range.
+
+    Args:
+        places: file, and half-open range of segments there.
+    """
+    runs: list[Run] = []
+    owners = [0] * len(places)
+    for i in sorted(range(len(places)), key=places.__getitem__):
+        key, first, last = places[i]
+        if runs and runs[-1].file == key and first < runs[-1].last:
+            runs[-1] = Run(key, runs[-1].first, max(last, runs[-1].last))
+        else:
+            runs.append(Run(key, first, last))
+        owners[i] = len(runs) - 1
+    return runs, owners
+
+
+class RunReader:
+    """Decodes runs of segments, column by column, as the types that a scan resolved; keeps the last few files open."""
+
+    def __init__(self, spec: ScanSpec, files: Mapping[FileKey, DataFile]) -> None:
+        self._spec = spec
+        self._files = files
+        self._readers: dict[str, Reader] = {}
+        self._format = format_named(spec.format)
+        self.alone = self._format.columnar and spec.local
+
+    def close(self) -> None:
+        """Close the open files."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def layout(self, run: Run) -> FileLayout:
+        """The layout of a run's file."""
+        return self._files[run.file].layout
+
+    def place(self, piece: Piece) -> tuple[FileKey, int, int]:
+        """Where a piece of a split lies: its file and the half-open range of segments there."""
+        split = split_of(piece)
+        file = split.file.key
+        if piece.rows is None:
+            first, last = split.segments or (0, len(self._files[file].layout.segments))
+            return file, first, last
+        starts = self._files[file].layout.plan_starts()
+        first = int(np.searchsorted(starts[:-1], piece.rows.start, side="right")) - 1
+        last = int(np.searchsorted(starts[:-1], piece.rows.stop, side="left"))
+        return file, first, last
+
+    def start(self, run: Run) -> int:
+        """The plan row number of a run's first row."""
+        return self._files[run.file].layout.plan_starts()[run.first]
+
+    def segments(self, run: Run) -> Sequence[Segment]:
+        """The segments of a run."""
+        return self._files[run.file].layout.segments[run.first : run.last]
+
+    def where(self, runs: Sequence[Run]) -> str:
+        """Where runs are read, for messages: their files' paths and segments."""
+        by_file: dict[FileKey, list[int]] = {}
+        for run in runs:
+            by_file.setdefault(run.file, []).extend(segment.number for segment in self.segments(run))
+        told = []
+        for file, found in list(by_file.items())[:_TOLD_FILES]:
+            numbers = dict.fromkeys(found)
+            plural = "s" if len(numbers) > 1 else ""
+            path = self._files[file].info.path
+            told.append(f"{path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}")
+        more = f" and {len(by_file) - _TOLD_FILES} more files" if len(by_file) > _TOLD_FILES else ""
+        return "; ".join(told) + more
+
+    def decode(self, run: Run, schema: pa.Schema) -> pa.Table:
+        """These columns of the segments' rows, each of the resolved type."""
+        found = {
+            item.name: column
+            for items, columns in self.columns(run, list(schema))
+            for item, column in zip(items, columns, strict=True)
+        }
+        return pa.Table.from_arrays([found[name] for name in schema.names], schema=schema)
+
+    def columns(self, run: Run, wanted: Sequence[pa.Field]) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
+        """The segments' rows, column by column as they are decoded: those of one call of the decoder at a time."""
+        spec, file, segments = self._spec, self._files[run.file], self.segments(run)
+        reader = self._reader(file)
+        numbers = [segment.number for segment in segments]
+        rows = sum(segment.rows or 0 for segment in segments)
+        there = frozenset(reader.schema.names) - spec.partition_names
+        known = all(segment.rows is not None for segment in segments)
+        for items in decoder_calls([item for item in wanted if item.name in there], rows, self.alone):
+            columns = read_columns(reader, numbers, items, self.alone)
+            rows, known = len(columns[0]), True
+            yield items, [self._conformed(*pair) for pair in zip(columns, items, strict=True)]
+        if not known:  # only reading tells how many rows there are, and none of the columns has been read
+            rows = len(reader.read(numbers, reader.schema.names[:1])[0])
+        constants = dict(file.partition)
+        for item in wanted:
+            if item.name in spec.partition_names:
+                yield [item], [arrow_ops.constant(constants[item.name], rows, item.type)]
+            elif item.name not in there:
+                yield [item], [arrow_ops.conform(None, rows, item.type)]
+
+    def _conformed(self, column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
+        """A file's column as the resolved type; encoded here, where the reader could not."""
+        if item.name not in self._spec.encoded or column.type.equals(item.type):
+            return arrow_ops.conform(column, len(column), item.type)
+        return arrow_ops.conform(column, len(column), item.type.value_type).dictionary_encode()
+
+    def _reader(self, file: DataFile) -> Reader:
+        path = file.info.path
+        reader = self._readers.pop(path, None)
+        if reader is None:
+            while len(self._readers) >= _OPEN_FILES:
+                self._readers.pop(next(iter(self._readers))).close()
+            spec = self._spec
+            wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
+            reader = self._format.open(file.info, file.layout, spec.storage, spec.format_options, wanted)
+        self._readers[path] = reader  # the last used one is last
+        return reader
