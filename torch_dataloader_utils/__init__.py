@@ -49,6 +49,7 @@ _HOMES = {
     "combine": "api",
     "distribute_shards": "iterables",
     "merge_gen_kwargs": "iterables",
+    "merge_state_dicts": "states",
     "number_of_shards": "iterables",
     "register_policy": "planning.sharding",
     "shuffle_gen_kwargs": "iterables",

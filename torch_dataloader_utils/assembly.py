@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -43,6 +44,7 @@ class Source:
         keys: the keys of a batch, in order.
         parts: the datasets of a combination; files and splits come in their order.
         origin: what the files were found by, where they do not tell: a snapshot.
+        table: the plan of a table, where it is one.
     """
 
     files: tuple[DataFile, ...]
@@ -52,6 +54,7 @@ class Source:
     keys: tuple[str, ...]
     parts: tuple[Part, ...] = (Part(),)
     origin: str = ""
+    table: Any = field(default=None, repr=False, compare=False)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -65,7 +68,7 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
     name = ", ".join(printable(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
 
     def manifest() -> Manifest:
-        made = build_manifest(path, options.read, shard.num_ranks, shard.process_group)
+        made = build_manifest(path, options.read, shard.num_ranks, shard.peers)
         if not made.has_rows:
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, and they hold no rows at all.")
         return made
@@ -146,7 +149,7 @@ def _sharing(options: Options) -> Sharing:
     codes = "codes" in (words.values() if isinstance(words, Mapping) else [words])
     if not options.shard.count_rows and not codes:
         return Sharing()
-    return Sharing(*object_exchange(options.shard.num_ranks, options.shard.process_group))
+    return Sharing(*object_exchange(options.shard.num_ranks, options.shard.peers))
 
 
 def _census(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> Census:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch_dataloader_utils.assembly import Source, mask_key, splits_of
-from torch_dataloader_utils.distributed import initialized_distributed
+from torch_dataloader_utils.distributed import job_peers
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.model import DataFile, Split
 from torch_dataloader_utils.options import ConvertOptions, Options, ReadOptions
@@ -97,8 +97,8 @@ def _known_ranks(options: Options) -> int | None:
     """The number of ranks if it is known already; else it is checked at first use."""
     if options.shard.num_ranks is not None:
         return options.shard.num_ranks
-    dist = initialized_distributed()
-    return None if dist is None else int(dist.get_world_size(options.shard.process_group))
+    peers = options.shard.peers or job_peers()
+    return None if peers is None else peers.world.num_ranks
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> list[float | None]:

@@ -1,11 +1,9 @@
-"""The dataset: a source, its plan for any epoch and rank, and how a pass over it is run."""
+"""The dataset: a source, its plan for any epoch and rank, its passes, and their state."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import cached_property
+import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,43 +11,46 @@ import torch
 from torch.utils.data import IterableDataset
 
 from torch_dataloader_utils.assembly import Source
-from torch_dataloader_utils.delivery.agreement import check_positions, smallest
-from torch_dataloader_utils.delivery.batching import Cut, Form, exactly, in_step, rank_batches, shard_batches
-from torch_dataloader_utils.delivery.execution import Execution
-from torch_dataloader_utils.delivery.forms import make_form
-from torch_dataloader_utils.delivery.passes import BatchIterator, Passes, Run
-from torch_dataloader_utils.distributed import World
-from torch_dataloader_utils.errors import ShardingError
+from torch_dataloader_utils.delivery.passes import BatchIterator, Passes, Place
+from torch_dataloader_utils.distributed import World, object_exchange
+from torch_dataloader_utils.epochs import Epochs
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.reading.blocks import Driver, Scan
-
-_LOG = logging.getLogger("torch_dataloader_utils")
+from torch_dataloader_utils.planning.receipt import RowRange
+from torch_dataloader_utils.prepared import Turn, check_caller, placed
+from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.states import check_form, merge_state_dicts
 
 
 class LoaderDataset(IterableDataset[Any]):
     """Batches of one source, for one rank.
 
-    Iterating it gives what its loader gives. It pickles: it holds plain data, and no file, lock or thread.
+    Iterating it gives what its loader gives. It pickles, with its place in the epoch: it holds plain data, and no file,
+    lock or thread.
     """
 
     def __init__(self, source: Source, options: Options) -> None:
-        self._source = source
         self._options = options
-        self._planner = Planner(source, options)
-        self._execution = Execution(source.scan, source.by_key, options.worker)
-        self._passes = Passes(self._start)
+        self._epochs = Epochs(source, options, self._renew)
+        self._parent: Epochs | None = None
+        self._inherited: dict[str, Any] | None = None  # a state to begin at
+        self._accelerated: tuple[torch.device | None] | None = None  # Accelerate drives the loop, on this device
 
     @property
     def source(self) -> Source:
         """What it reads."""
-        return self._source
+        return self._here.source
+
+    @property
+    def options(self) -> Options:
+        """How it reads it."""
+        return self._options
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows after `transform`, before conversion."""
-        return self._source.scan.output_schema
+        return self.source.scan.output_schema
 
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for: code i is that of `vocabulary(column)[i]`.
@@ -57,151 +58,251 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             ColumnNotFoundError: the column has no codes.
         """
-        return self._source.scan.vocabulary(column)
+        return self.source.scan.vocabulary(column)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
-        self._passes.set_epoch(epoch)
+        """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank.
+
+        The epoch of a state that was loaded keeps its place.
+
+        Raises:
+            ShardingError: a wrapper of Accelerate calls it, and would deal out the rows a second time.
+        """
+        check_caller(lambda: self.world.num_ranks)
+        self._here.passes.set_epoch(epoch)
 
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
         """What a rank reads in an epoch, without reading data (by default this rank, in the live or next epoch)."""
         epoch = self._passes.epoch if epoch is None else epoch
-        return self._planner.rank_plan(epoch, self.world.rank if rank is None else rank)
+        return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
         """The rows of a rank in an epoch (repeats not among them), or None where only reading tells."""
         return self.plan(epoch, rank).rows
 
+    def rows_of(self, epoch: int, step: int, rank: int | None = None) -> tuple[RowRange, ...]:
+        """The rows of one batch, by default of this rank: file and row ranges, without reading data.
+
+        Args:
+            epoch: the epoch.
+            step: number of the batch in it.
+            rank: whose batch.
+
+        Raises:
+            CountsRequiredError: row counts are not known before reading.
+            IndexError: there is no such step, or it was taken under other options, before the epoch was resumed.
+        """
+        place, here = self._passes.place, self._here
+        past = place.past if place.epoch == epoch else ()
+        before = place.before if past else 0
+        if 0 <= step < before:
+            raise IndexError(
+                f"step {step} of epoch {epoch} was taken under other options; known are those from {before}."
+            )
+        return here.planner.rows_of(
+            epoch, step - before, self.world.rank if rank is None else rank, here.ledger.stretches(past)
+        )
+
     @property
     def world(self) -> World:
         """The number of ranks and this process's rank: found at first use, then kept."""
-        return self._planner.world
+        return self._epochs.planner.world
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next pass; within a worker of torch's own DataLoader, those of that worker's shard."""
-        worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            return BatchIterator(self._passes)
-        return self._foreign_worker(worker.id, worker.num_workers)
+        here = self._here
+        if self._accelerated is None or here.worker is not None:
+            return StatefulIterator(here)
+        return AcceleratedIterator(here, *self._accelerated)
+
+    def accelerate(self, device: torch.device | None) -> None:
+        """Deliver for Accelerate's training loop: batches on the device (None: as they are), the last one announced."""
+        self._accelerated = (device,)
 
     def steps(self) -> int | None:
         """How many batches this rank's live or next pass has, or None where only reading tells."""
-        return None if self._options.shard.even == "sync" else self.plan().steps
+        return self._epochs.steps()
+
+    def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
+        """The place of the live or next pass, as plain data: what was delivered, whatever was read ahead.
+
+        Args:
+            all_ranks: also how far each other rank came. Every rank must call it then. It is needed only where
+                row counts are unknown and the state shall be loaded by another number of ranks, or where ranks are at
+                different steps.
+        """
+        here = self._here
+        own = self._with_cursor(here.ledger.state(here.passes.place))
+        if not all_ranks or here.planner.world.num_ranks == 1:
+            return own
+        _, _, exchange = object_exchange(self._options.shard.num_ranks, self._options.shard.peers)
+        if exchange is None or here.worker is not None:
+            raise OptionError(
+                f"state_dict(all_ranks=True) with num_ranks={here.planner.world.num_ranks}: the ranks must be able to "
+                "tell each other, and torch.distributed is not initialised. Save the state of each rank, and join them "
+                "with merge_state_dicts([...])."
+            )
+        found = dict(exchange((here.planner.world.rank, own)))
+        return merge_state_dicts([found[rank] for rank in sorted(found)])
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Begin the next pass where the state was taken. A live pass ends.
+
+        Args:
+            state: from `state_dict()`. It may be of another number of ranks or workers, another batch size or sharding:
+                what is left of the epoch is then dealt out again.
+            strict: whether other data than the state's are an error; else its counts are applied to what is here.
+
+        Raises:
+            CheckpointMismatchError: it is a state of other data, or cannot be continued here.
+        """
+        check_form(state)
+        if state.get("source") is not None:
+            self.restore_source(state["source"])
+        here = self._here
+        here.passes.load(here.ledger.place(state, strict=strict))
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that a state can be continued here; nothing is loaded.
+
+        Raises:
+            CheckpointMismatchError: it is a state of other data, or cannot be continued here.
+        """
+        self._here.ledger.place(state)
+
+    def skip_steps(self, first: int, last: int) -> None:
+        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are yet to come.
+
+        They count as taken. Call it with the same numbers on every rank.
+        """
+        if not 0 <= first <= last:
+            raise OptionError(f"skip_steps({first}, {last}): expected the steps [a, b) with 0 <= a <= b.")
+        if self._here.worker is not None:
+            raise OptionError(
+                "skip_steps in a worker of a foreign loader: only this package's loader leaves out steps."
+            )
+        self._passes.skip_steps(first, last)
+
+    def source_cursor(self) -> dict[str, Any] | None:
+        """Where in the history of its source the live or next pass reads, as plain data; None without a history."""
+        return None
+
+    def restore_source(self, cursor: Mapping[str, Any]) -> None:
+        """Read at this place of the source's history. A live pass ends."""
 
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
-        live = self._passes.live
-        if live is not None:
-            live.close()
-        self._execution.close()
+        self._epochs.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain data: a copy in another process finds its own rank and starts its own passes there."""
-        return {"source": self._source, "options": self._options, "epoch": self._passes.epoch}
+        place = self._passes.place
+        # Without a place in the epoch the ranks need not be known yet.
+        told = {"epoch": place.epoch} if place == Place(place.epoch) else {"state": self.state_dict()}
+        return {"source": self.source, "options": self._options, **told}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         LoaderDataset.__init__(self, state["source"], state["options"])
-        self._passes.resume_at(state["epoch"])
+        if "state" in state:
+            self._inherited = state["state"]
+        else:
+            self._passes.load(Place(state["epoch"]))
 
-    def _start(self, epoch: int) -> Run:
-        """Begin to read this rank's share of an epoch; with peers, only once all ranks have the same plan."""
-        plan = self._agreed_plan(epoch)
-        self._announce(plan)
-        driver = self._driver(plan)
-        batches = rank_batches(driver, len(plan.shards), self._cut(plan), self._form)
-        batches = self._of_equal_steps(batches)
-        if self._options.batch.collate_fn is not None:
-            batches = map(self._options.batch.collate_fn, batches)
-        execution = self._execution
+    def _renew(self) -> None:
+        """Called before a pass is read, once the ranks have agreed."""
 
-        def close() -> None:
-            driver.close()
-            execution.end_pass()
-
-        return Run(batches, None if self._options.shard.even == "sync" else plan.steps, close)
+    def _with_cursor(self, state: dict[str, Any]) -> dict[str, Any]:
+        cursor = self.source_cursor()
+        return state if cursor is None else {**state, "source": cursor}
 
     def _read_by(self, scan: Scan) -> None:
         """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
-        self._execution.close()
-        self._source = replace(self._source, scan=scan)
-        self._execution = Execution(scan, self._source.by_key, self._options.worker)
+        self._epochs.read_by(scan)
 
-    def _agreed_plan(self, epoch: int) -> RankPlan:
-        planner, shard = self._planner, self._options.shard
-        if not planner.has_peers:
-            return planner.rank_plan(epoch, planner.world.rank)
+    @property
+    def _source(self) -> Source:
+        return self._epochs.source
+
+    @property
+    def _passes(self) -> Passes:
+        return self._here.passes
+
+    @property
+    def _here(self) -> Epochs:
+        """The passes of this process: in a worker of a foreign loader, those of its shard."""
+        info = torch.utils.data.get_worker_info()
+        worker = None if info is None else (info.id, info.num_workers)
+        if worker != self._epochs.worker:
+            # The parent's passes go on in the parent: they are left as they are.
+            self._parent, self._epochs = self._epochs, Epochs(self._epochs.source, self._options, self._renew, worker)
+            place = self._parent.passes.place
+            if self._inherited is None and place != Place(place.epoch):
+                self._inherited = self._parent.ledger.state(place)
+            self._epochs.passes.load(Place(place.epoch))
+        if self._inherited is not None:
+            state, self._inherited = self._inherited, None
+            self._epochs.passes.load(self._epochs.ledger.place(state))
+        self._epochs.settle()
+        return self._epochs
+
+
+class StatefulIterator(BatchIterator):
+    """One pass with a state of its own, as frameworks that own the loader ask for it: dataset, iter, iterator."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        super().__init__(epochs.passes)
+        self._epochs = epochs
+        self._ended: Mapping[str, Any] | None = None
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        if self._ended is not None:
+            raise StopIteration
+        return super().__next__()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far this pass came; after its end still this pass, where the dataset's state is the next epoch."""
+        if self._ended is not None:
+            return dict(self._ended)
+        own, ledger = self._pass, self._epochs.ledger
+        if own is None:
+            return ledger.state(self._passes.place)
+        return ledger.state(own.now) | ({"ended": True} if own.over else {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was taken; nowhere if that was the end of a pass."""
+        if state.get("ended"):
+            self._ended = state
+        else:
+            self._passes.load(self._epochs.ledger.place(state))
+            self._pass = None
+
+
+class AcceleratedIterator(StatefulIterator):
+    """One pass as Accelerate's training loop needs it: batches on the device, and the last one announced."""
+
+    def __init__(self, epochs: Epochs, device: torch.device | None) -> None:
+        super().__init__(epochs)
+        self._device = device
+        self._turn: Turn | None = None
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        turn = self._turn
+        if turn is None:
+            turn = self._turn = Turn()
+            turn.begin()
+            weakref.finalize(self, turn.end).atexit = False
         try:
-            plan = planner.rank_plan(epoch, planner.world.rank)
-        except Exception:
-            # The others wait for this rank: tell them before it goes.
-            check_positions(planner.position(epoch, failed=True), shard.process_group, self._options.worker.timeout)
+            batch = super().__next__()
+        except BaseException:
+            turn.end()
             raise
-        check_positions(planner.position(epoch), shard.process_group, self._options.worker.timeout)
-        planner.warn_of_uneven_steps(epoch)
-        return plan
+        turn.end_of_dataloader = self.at_end()
+        return batch if self._device is None else placed(batch, self._device)
 
-    def _driver(self, plan: RankPlan) -> Driver:
-        def tasks_of(lap: int) -> list[Any]:
-            of_lap = plan if lap == 0 else self._planner.rank_plan(plan.epoch, plan.rank, lap)
-            return [of_lap.tasks(shard) for shard in range(len(plan.shards))]
-
-        if self._options.shard.steps_per_epoch is not None:
-            return self._execution.laps(tasks_of)
-        return self._execution.open(tasks_of(0))
-
-    def _of_equal_steps(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, ended where the options say that all ranks end."""
-        shard = self._options.shard
-        if shard.steps_per_epoch is not None:
-            return exactly(batches, shard.steps_per_epoch)
-        if shard.even != "sync" or self.world.num_ranks == 1:
-            return batches
-        if not self._planner.has_peers:
-            raise ShardingError(
-                f"even='sync' with num_ranks={self.world.num_ranks}: the ranks must be able to ask each other, and "
-                "torch.distributed is not initialised. Initialise it, or use steps_per_epoch=n or count_rows=True."
-            )
-        return in_step(batches, shard.sync_every, smallest(shard.process_group))
-
-    def _cut(self, plan: RankPlan) -> Cut:
-        """How shards are cut into batches: a plan that knows its steps has dealt with the last one."""
-        batch = self._options.batch
-        last = batch.last_batch if plan.steps is None else "partial"
-        return Cut(self._planner.batch_rows, last, batch.valid_key)
-
-    @cached_property
-    def _form(self) -> Form:
-        """Kept over the passes, with the memory that it recycles."""
-        pin = self._options.worker.pin_memory and _can_pin()
-        return make_form(self._options.batch.output_format, self._source.keys, pin)
-
-    def _foreign_worker(self, shard: int, num_shards: int) -> Iterator[Any]:
-        """The batches of one of `num_shards` shards, read in this process."""
-        epoch = self._passes.epoch
-        plan = self._planner.rank_plan(epoch, self.world.rank, num_shards=num_shards)
-        driver = self._execution.inline([plan.tasks(shard)])
-        try:
-            batches = shard_batches(driver, 0, self._cut(plan), self._form)
-            collate = self._options.batch.collate_fn
-            yield from batches if collate is None else map(collate, batches)
-        finally:
-            driver.close()
-        self._passes.resume_at(epoch + 1)
-
-    def _announce(self, plan: RankPlan) -> None:
-        world, worker = self.world, self._options.worker
-        rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
-        steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
-        mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
-        _LOG.info(
-            "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s",
-            plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
-        )  # fmt: skip
-
-
-def _can_pin() -> bool:
-    """Whether there is an accelerator to pin memory for; says so where not, as torch does."""
-    if torch.cuda.is_available() or (hasattr(torch, "accelerator") and torch.accelerator.is_available()):
-        return True
-    _LOG.warning("pin_memory=True without an accelerator: memory is not pinned")
-    return False
+    def close(self) -> None:
+        """End the pass: no thread, file or buffer of it stays behind; idempotent."""
+        if self._turn is not None:
+            self._turn.end()
+        super().close()

@@ -1,38 +1,163 @@
-"""Which rank this process is, found once and late: at the first use of a loader that was not told."""
+"""Which rank this process is, and which processes are the other ranks.
+
+What the user gives counts. The rest is found late, at the first use of a loader, and from what is imported and set
+already: launchers set their variables, and frameworks initialise torch.distributed, at times after a loader was made.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_dataloader_utils.errors import ShardingError
+from torch_dataloader_utils.errors import OptionError, ShardingError
+
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process's place among its peers, and what said so."""
+    """This process's place among the ranks.
+
+    Attributes:
+        num_ranks: all ranks.
+        rank: this process's, in `[0, num_ranks)`.
+        source: what said so.
+        given: whether the user did, by numbers, a group, a mesh or an accelerator.
+    """
 
     num_ranks: int
     rank: int
     source: str
+    given: bool = False
 
 
-def resolve_world(num_ranks: int | None, rank: int | None, group: Any = None) -> World:
-    """The given numbers, else the group's, else torch.distributed's, else those of RANK and WORLD_SIZE, else (1, 0).
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The processes that run one loader together.
+
+    Attributes:
+        world: this process's rank. A mesh has fewer ranks than processes where some differ in other dimensions only.
+        members: the processes' global ranks, in the row-major order of their mesh.
+        groups: the process groups of the mesh's dimensions: collectives over one after the other reach all members.
+    """
+
+    world: World
+    members: tuple[int, ...]
+    groups: tuple[Any, ...]
+
+
+# ----------------------------------------------------------------------------------------------------------- ranks
+
+
+def resolve_world(num_ranks: int | None, rank: int | None, peers: Peers | None = None) -> World:
+    """The given numbers, else those of the given peers, else what the running process and its environment say.
 
     Raises:
-        ShardingError: WORLD_SIZE says that there are peers, but nothing says which of them this process is.
+        ShardingError: nothing is given, and the sources disagree or say only half.
     """
     if num_ranks is not None and rank is not None:
-        return World(num_ranks, rank, "the arguments")
+        _warn_of_another_rank(num_ranks, rank)
+        return World(num_ranks, rank, "the arguments", given=True)
+    return _detected() if peers is None else peers.world
+
+
+def _warn_of_another_rank(num_ranks: int, rank: int) -> None:
+    """Say so where the launcher calls this process another rank; under torch.distributed, ranks compare their plans."""
+    own, size, local = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if own in (None, str(rank)) or num_ranks == 1 or initialized_distributed() is not None:
+        return
+    if size == str(num_ranks) or local == str(rank):
+        _LOG.warning(
+            "rank=%d of num_ranks=%d was given, which counts, but the launcher set RANK=%s and WORLD_SIZE=%s. Pass the "
+            "global rank, not the one on this machine: two processes of one rank read the same rows.",
+            rank, num_ranks, own, size,
+        )  # fmt: skip
+
+
+def _detected() -> World:
+    running = _present(_of_torch(), _of_horovod(), _of_accelerate())
+    if not running:
+        _check_whole("RANK", "WORLD_SIZE")
+    said = [*running, *_present(_of_variables("RANK", "WORLD_SIZE"), _of_variables("HOROVOD_RANK", "HOROVOD_SIZE"))]
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they tell of the processes that hold torchrun
+        said += _present(_of_mpi(), _of_slurm())
+    if not said:
+        return World(1, 0, "default: a single process")
+    if len({(world.num_ranks, world.rank) for world in said}) > 1:
+        listed = "; ".join(f"{world.source}: rank {world.rank} of {world.num_ranks}" for world in said)
+        raise ShardingError(f"which rank this process is, is told differently: {listed}. Pass num_ranks and rank.")
+    return said[0]
+
+
+def _present(*worlds: World | None) -> list[World]:
+    return [world for world in worlds if world is not None]
+
+
+def _of_torch() -> World | None:
     dist = initialized_distributed()
-    if dist is not None:
-        source = "torch.distributed" if group is None else "process_group"
-        return World(dist.get_world_size(group), dist.get_rank(group), source)
-    return _from_environment()
+    return None if dist is None else World(dist.get_world_size(), dist.get_rank(), "torch.distributed")
+
+
+def _of_horovod() -> World | None:
+    # As for torch.distributed: only a process that has imported it can have initialised it.
+    horovod = sys.modules.get("horovod.torch")
+    if horovod is None or not horovod.is_initialized():
+        return None
+    return World(horovod.size(), horovod.rank(), "Horovod")
+
+
+def _of_accelerate() -> World | None:
+    state = sys.modules.get("accelerate.state")
+    if state is None or not state.is_initialized():
+        return None
+    found = state.PartialState()
+    return _launched(World(found.num_processes, found.process_index, "Accelerate"))
+
+
+def _of_mpi() -> World | None:
+    return _launched(_of_variables("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+
+
+def _of_slurm() -> World | None:
+    if "SLURM_STEP_ID" not in os.environ:
+        return None  # a batch script: its variables tell of tasks that are not started yet
+    # The shell of salloc is a step of one task, whose SLURM_NTASKS is that of the job.
+    size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in os.environ else "SLURM_NTASKS"
+    return _launched(_of_variables("SLURM_PROCID", size))
+
+
+def _launched(world: World | None) -> World | None:
+    """The world, unless it is of one process: that says nothing of what another launcher started within it."""
+    return None if world is None or world.num_ranks == 1 else world
+
+
+def _of_variables(rank_name: str, size_name: str) -> World | None:
+    rank, size = os.environ.get(rank_name), os.environ.get(size_name)
+    if rank is None or size is None:
+        return None
+    if not (size.isdecimal() and rank.isdecimal() and int(rank) < int(size)):
+        raise ShardingError(
+            f"{rank_name}={rank!r}, {size_name}={size!r}: expected whole numbers with 0 <= {rank_name} < {size_name}."
+        )
+    return World(int(size), int(rank), f"{rank_name} and {size_name}")
+
+
+def _check_whole(rank_name: str, size_name: str) -> None:
+    """Check that both or neither is set, or the one that is says nothing."""
+    rank, size = os.environ.get(rank_name), os.environ.get(size_name)
+    if (rank is None and size not in (None, "1")) or (size is None and rank not in (None, "0")):
+        there, value, missing = (size_name, size, rank_name) if rank is None else (rank_name, rank, size_name)
+        raise ShardingError(
+            f"{there}={value} without {missing}: set {missing}, or pass num_ranks and rank (the global rank). Where a "
+            "framework sets both later, use the loader (len, plan, iteration) only after that."
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------- peers
 
 
 def initialized_distributed() -> Any:
@@ -42,52 +167,145 @@ def initialized_distributed() -> Any:
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
-def object_exchange(num_ranks: int | None, group: Any = None) -> tuple[int, int, Callable[[object], list[Any]] | None]:
-    """This process's place among those that share work, their number, and a collective from its object to theirs.
+def job_peers() -> Peers | None:
+    """All processes of torch.distributed, where it is initialised."""
+    dist, world = initialized_distributed(), _of_torch()
+    return None if dist is None or world is None else Peers(world, tuple(range(world.num_ranks)), (dist.group.WORLD,))
 
-    (0, 1, None) where there is nobody to share with: no process group, or a loader for other ranks than the group's,
-    such as one made with explicit (1, 0).
+
+def peers_of_group(group: Any) -> Peers:
+    """The processes of a process group, each a rank.
+
+    Raises:
+        ShardingError: this process is not one of them.
     """
     dist = initialized_distributed()
-    size = 1 if dist is None else dist.get_world_size(group)
-    if size < 2 or num_ranks not in (None, size):
+    if dist is None:
+        raise ShardingError("process_group was given, and torch.distributed is not initialised in this process.")
+    if dist.get_rank(group) < 0:
+        raise ShardingError(f"process_group was given, and process {dist.get_rank()} is not one of its members.")
+    world = World(dist.get_world_size(group), dist.get_rank(group), "process_group", given=True)
+    return Peers(world, tuple(dist.get_process_group_ranks(group)), (group,))
+
+
+def peers_of_mesh(mesh: Any, names: Sequence[str] | None) -> Peers:
+    """The processes of a DeviceMesh; those that differ in other dimensions than these are the same rank.
+
+    Args:
+        mesh: of this process.
+        names: of the data-parallel dimensions; None for those whose names begin with "dp".
+
+    Raises:
+        OptionError: no such mesh or dimensions.
+        ShardingError: this process is not in the mesh.
+    """
+    if not hasattr(mesh, "get_local_rank"):
+        raise OptionError(f"device_mesh={mesh!r}: expected a torch.distributed DeviceMesh.")
+    dims = _dims_named(mesh, names)
+    if mesh.get_coordinate() is None:
+        raise ShardingError(f"this process is not in the device_mesh of processes {mesh.mesh.tolist()}.")
+    chosen = [mesh.mesh_dim_names[dim] for dim in dims] if mesh.mesh_dim_names else []
+    return _peers_along(mesh, dims, f"device_mesh ({', '.join(chosen)})" if chosen else "device_mesh")
+
+
+def peers_of_accelerator(accelerator: Any) -> Peers:
+    """The processes of an `accelerate.Accelerator`; where it has a mesh, those of one data-parallel place are one rank.
+
+    Raises:
+        OptionError: no such object.
+        ShardingError: it is of one process of several.
+    """
+    if not (hasattr(accelerator, "num_processes") and hasattr(accelerator, "process_index")):
+        raise OptionError(f"accelerator={accelerator!r}: expected an accelerate.Accelerator.")
+    mesh = getattr(accelerator, "torch_device_mesh", None)
+    if mesh is not None:
+        dims = tuple(dim for dim, name in enumerate(mesh.mesh_dim_names) if name.startswith("dp"))
+        return _peers_along(mesh, dims, "accelerator")
+    world = World(accelerator.num_processes, accelerator.process_index, "accelerator", given=True)
+    job = job_peers()
+    if job is None:
+        return Peers(world, (world.rank,), ())
+    if len(job.members) != world.num_ranks:
+        raise ShardingError(
+            f"accelerator has {world.num_ranks} process(es), and torch.distributed has {len(job.members)}: make the "
+            "Accelerator after init_process_group, or pass num_ranks and rank."
+        )
+    return Peers(world, job.members, job.groups)
+
+
+def _dims_named(mesh: Any, wanted: Sequence[str] | None) -> tuple[int, ...]:
+    """The numbers of the data-parallel dimensions, in the mesh's order."""
+    names = mesh.mesh_dim_names
+    if names is None and mesh.ndim == 1 and wanted is None:
+        return (0,)
+    if names is None:
+        raise OptionError(
+            f"device_mesh has {mesh.ndim} dimension(s) without names: give them with init_device_mesh(..., "
+            "mesh_dim_names=...), to tell which are data-parallel."
+        )
+    unknown = [name for name in wanted or () if name not in names]
+    if unknown:
+        raise OptionError(f"dp_mesh_dims={tuple(wanted or ())!r}: device_mesh has the dimensions {names!r}.")
+    dims = [dim for dim, name in enumerate(names) if (name.startswith("dp") if wanted is None else name in wanted)]
+    if wanted is None and not dims:
+        raise OptionError(
+            f"device_mesh has the dimensions {names!r}, none of them named dp*: name the data-parallel ones, such as "
+            f"dp_mesh_dims=({names[0]!r},); () if all processes read the same rows."
+        )
+    return tuple(dims)
+
+
+def _peers_along(mesh: Any, dims: Sequence[int], source: str) -> Peers:
+    """All processes of the mesh, with the rank that the coordinates in these dimensions give, row-major."""
+    num_ranks, rank = 1, 0
+    for dim in dims:
+        num_ranks *= mesh.size(dim)
+        rank = rank * mesh.size(dim) + mesh.get_local_rank(dim)
+    groups = tuple(mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1)
+    return Peers(World(num_ranks, rank, source, given=True), tuple(mesh.mesh.flatten().tolist()), groups)
+
+
+# ------------------------------------------------------------------------------------------------------- exchanges
+
+
+def object_exchange(
+    num_ranks: int | None, peers: Peers | None = None
+) -> tuple[int, int, Callable[[object], list[Any]] | None]:
+    """This process's place among those that share work, their number, and a collective from its object to theirs.
+
+    (0, 1, None) where there is nobody to share with: torch.distributed is not initialised, or the loader is for other
+    ranks than the peers, such as one made with explicit (1, 0).
+    """
+    dist, found = initialized_distributed(), peers or job_peers()
+    if dist is None or found is None or len(found.members) < 2 or num_ranks not in (None, found.world.num_ranks):
         return 0, 1, None
 
     def exchange(own: object) -> list[Any]:
-        found: list[Any] = [None] * size
-        dist.all_gather_object(found, own, group=group)
-        return found
+        objects: list[Any] = [own]
+        for group in reversed(found.groups):
+            parts: list[Any] = [None] * dist.get_world_size(group)
+            dist.all_gather_object(parts, objects, group=group)
+            objects = [item for part in parts for item in part]
+        return objects
 
-    return dist.get_rank(group), size, exchange
+    return found.members.index(dist.get_rank()), len(found.members), exchange
 
 
-def object_broadcast(num_ranks: int | None, group: Any = None) -> tuple[int, Callable[[object], Any] | None]:
-    """This process's place among those that `object_exchange` finds, and a collective that gives all rank 0's object.
+def object_broadcast(num_ranks: int | None, peers: Peers | None = None) -> tuple[int, Callable[[object], Any] | None]:
+    """This process's place among those of `object_exchange`, and a collective that gives all the object of the first.
 
     (0, None) where there is nobody to share with.
     """
-    rank, _, exchange = object_exchange(num_ranks, group)
-    dist = initialized_distributed()
-    if exchange is None or dist is None:
+    place, _, exchange = object_exchange(num_ranks, peers)
+    dist, found = initialized_distributed(), peers or job_peers()
+    if exchange is None or dist is None or found is None:
         return 0, None
-    first = 0 if group is None else dist.get_global_rank(group, 0)
 
     def broadcast(own: object) -> Any:
-        found = [own]
-        dist.broadcast_object_list(found, src=first, group=group)
-        return found[0]
+        objects = [own]
+        # The first of each group along one dimension; then along the next, from those that have it by now.
+        for group in found.groups:
+            dist.broadcast_object_list(objects, src=dist.get_global_rank(group, 0), group=group)
+        return objects[0]
 
-    return rank, broadcast
-
-
-def _from_environment() -> World:
-    size, rank = os.environ.get("WORLD_SIZE"), os.environ.get("RANK")
-    if size is None:
-        return World(1, 0, "default: a single process")
-    if rank is None:
-        if size == "1":
-            return World(1, 0, "WORLD_SIZE")
-        raise ShardingError(f"WORLD_SIZE={size} without RANK: set RANK, or pass num_ranks and rank (the global rank).")
-    if not (size.isdecimal() and rank.isdecimal() and int(rank) < int(size)):
-        raise ShardingError(f"RANK={rank!r}, WORLD_SIZE={size!r}: expected whole numbers with 0 <= RANK < WORLD_SIZE.")
-    return World(int(size), int(rank), "RANK and WORLD_SIZE")
+    return place, broadcast

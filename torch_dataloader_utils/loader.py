@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader
 
 from torch_dataloader_utils.dataset import LoaderDataset
+from torch_dataloader_utils.distributed import job_peers
 from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.prepared import check_accelerator, preparing_accelerator
+from torch_dataloader_utils.states import of_any_rank
+from torch_dataloader_utils.storage import usable_cores
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+_LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
 class EpochSampler:
@@ -16,30 +26,53 @@ class EpochSampler:
 
     def __init__(self, dataset: LoaderDataset) -> None:
         self._dataset = dataset
+        self._used = False
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""
+        self._used = True
         self._dataset.set_epoch(epoch)
+
+    def warn_of_a_trainer_ahead(self) -> None:
+        """Say, once, that a state which Lightning saves is ahead of its training where it cannot know the last batch."""
+        if self._used and not _LIGHTNING.isdisjoint(sys.modules) and self._dataset.steps() is None:
+            self._used = False
+            _LOG.warning(
+                "the number of batches is not known before reading, so Lightning's Trainer fetches one ahead (unless "
+                "limit_train_batches=n says where it ends), and a checkpoint within an epoch leaves that batch out. Use "
+                "torch_dataloader_utils.integrations.lightning.StructuredDataModule, count_rows=True or steps_per_epoch."
+            )
 
 
 class StructuredLoader(DataLoader[Any]):
     """Batches of a dataset; `isinstance(loader, torch.utils.data.DataLoader)`.
 
-    `batch_size`, `num_workers`, `pin_memory`, `persistent_workers` and `timeout` read as they were given. torch's own
-    worker processes are never started.
+    `batch_size`, `num_workers`, `pin_memory`, `persistent_workers` and `timeout` read as they were given; `num_workers`
+    that was not is the number of cores, which decode. torch's own worker processes are never started.
+
+    Accelerate's `prepare` does not wrap it; from then on it delivers to the Accelerator's device, and these attributes
+    read as those of a loader of ready batches (`batch_size=None`).
     """
+
+    _is_prepared = False
+    use_stateful_dataloader = False  # whether Accelerate's save_state() saves the place
 
     def __init__(self, dataset: LoaderDataset, options: Options) -> None:
         super().__init__(dataset, batch_size=None)
         # DataLoader refuses to set these after its own __init__, and that one would start its machinery for them.
         self.__dict__.update(
             batch_size=options.batch.batch_size,
-            num_workers=options.worker.num_workers,
+            num_workers=_number(options.worker.num_workers),
             pin_memory=options.worker.pin_memory,
             persistent_workers=options.worker.persistent_workers,
             timeout=options.worker.timeout,
             sampler=EpochSampler(dataset),
+            collate_fn=_as_it_is,
         )
+        accelerator = options.shard.accelerator
+        if hasattr(accelerator, "prepare_data_loader"):
+            accelerator.prepare_data_loader(self)  # only notes it
+            self._prepare(accelerator)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """One pass over the batches; it begins at the first `next`."""
@@ -51,11 +84,79 @@ class StructuredLoader(DataLoader[Any]):
         Raises:
             TypeError: only reading tells (a filter on rows, for example).
         """
-        assert isinstance(self.dataset, LoaderDataset)
-        steps = self.dataset.steps()
+        steps = self._dataset.steps()
         if steps is None:
             raise TypeError(
                 "the number of batches is not known before reading: a filter, nulls='drop', transform_rows='any' or a "
                 "format without row counts decides while it reads which rows there are."
             )
         return steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch` (see `LoaderDataset.set_epoch`)."""
+        self._dataset.set_epoch(epoch)
+
+    def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
+        """The place of the live or next pass, as plain data (see `LoaderDataset.state_dict`).
+
+        Of a loader that Accelerate has prepared it is the same on all ranks, which write it to one file.
+        """
+        self.sampler.warn_of_a_trainer_ahead()
+        state = self._dataset.state_dict(all_ranks)
+        return state if all_ranks or not self._is_prepared else of_any_rank(state)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Begin the next pass where the state was taken (see `LoaderDataset.load_state_dict`).
+
+        Raises:
+            CheckpointMismatchError: it is a state of other data, or cannot be continued here.
+        """
+        self._dataset.load_state_dict(state, strict)
+
+    def skip_steps(self, first: int, last: int) -> None:
+        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are yet to come."""
+        self._dataset.skip_steps(first, last)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """True: Accelerate must not wrap it, since a wrapper deals out the rows a second time."""
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        # prepare() sets it; again, where the loader was made with accelerator= or is prepared twice.
+        accelerator = preparing_accelerator()
+        if accelerator is not None and not self._is_prepared:
+            self._prepare(accelerator)
+
+    def _prepare(self, accelerator: Any) -> None:
+        """Do what Accelerate's wrappers do."""
+        shard, job = self._dataset.options.shard, job_peers()
+        warning = check_accelerator(accelerator, shard.split_batches)
+        if warning:
+            _LOG.warning("%s", warning)
+        if job is not None and len(job.members) > 1 and shard.num_ranks == 1:
+            _LOG.warning(
+                "num_ranks=1 was given, and there are %d processes: each reads all rows. Leave num_ranks and rank out. "
+                "Without GPUs an Accelerator counts one process, unless it is made with cpu=True.",
+                len(job.members),
+            )
+        self._is_prepared = True
+        self.use_stateful_dataloader = getattr(accelerator, "use_stateful_dataloader", False)
+        self._dataset.accelerate(accelerator.device if accelerator.device_placement else None)
+        # Of these skip_first_batches() makes torch's own loader around the dataset: it must leave the batches alone.
+        self.__dict__.update(batch_size=None, num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
+
+    @property
+    def _dataset(self) -> LoaderDataset:
+        assert isinstance(self.dataset, LoaderDataset)
+        return self.dataset
+
+
+def _number(num_workers: int | None) -> int:
+    """The number of workers as frameworks compare it: they know no None."""
+    return usable_cores() if num_workers is None else num_workers
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

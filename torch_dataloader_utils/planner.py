@@ -13,7 +13,10 @@ from torch_dataloader_utils.delivery.agreement import Position, has_peers
 from torch_dataloader_utils.distributed import World, resolve_world
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
-from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
+from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan, plan_of_rest
+from torch_dataloader_utils.planning.rank_plan import rows_of_step
+from torch_dataloader_utils.planning.receipt import RowRange
+from torch_dataloader_utils.planning.rest import Stretch
 from torch_dataloader_utils.planning.strategies import assignment_of
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -37,6 +40,7 @@ class Planner:
         self._options = options
         self._warned: set[str] = set()
         self._last_plan: Plan | None = None
+        self._last_rest: tuple[tuple[PlanOptions, int, tuple[Stretch, ...]], Plan] | None = None
         shard = options.shard
         strategy = options.split.split_strategy
         self._generate = strategy if hasattr(strategy, "generate") else None
@@ -49,7 +53,7 @@ class Planner:
     def world(self) -> World:
         """The number of ranks and this process's rank."""
         shard = self._options.shard
-        world = resolve_world(shard.num_ranks, shard.rank, shard.process_group)
+        world = resolve_world(shard.num_ranks, shard.rank, shard.peers)
         for part in self._source.parts:
             part.check_ranks(world.num_ranks)
         return world
@@ -59,14 +63,34 @@ class Planner:
         """Whether there are ranks to compare plans with before a pass."""
         return has_peers(self.world, self._options.shard.num_ranks is not None)
 
-    def rank_plan(self, epoch: int, rank: int, lap: int = 0, num_shards: int | None = None) -> RankPlan:
-        """A rank's plan of an epoch (or of a later lap of it), for the options' number of shards or another one."""
+    def rank_plan(
+        self, epoch: int, rank: int, lap: int = 0, num_shards: int | None = None, past: tuple[Stretch, ...] = ()
+    ) -> RankPlan:
+        """A rank's plan of an epoch (or of a later lap of it).
+
+        Args:
+            epoch: the epoch.
+            rank: the global rank.
+            lap: how often the rank's rows have begun again.
+            num_shards: number of workers; None for the options'.
+            past: earlier stretches of the epoch: the plan is of what they left.
+        """
         if self._generate is not None:
             plan = self._generated(epoch, rank, lap, num_shards)
         else:
-            plan = self._plan(self.world.num_ranks, num_shards).rank(epoch, rank, lap)
+            plan = self._plan_of_rest(epoch, num_shards, past).rank(epoch, rank, lap)
         steps = self._options.shard.steps_per_epoch
         return plan if steps is None else replace(plan, steps=steps)
+
+    def rows_of(self, epoch: int, step: int, rank: int, past: tuple[Stretch, ...] = ()) -> tuple[RowRange, ...]:
+        """The rows of one batch of a rank, in file order; steps count from the beginning of the last stretch.
+
+        Raises:
+            CountsRequiredError: row counts are not known before reading.
+            IndexError: there is no such step.
+        """
+        laps = self._options.shard.steps_per_epoch is not None
+        return rows_of_step(lambda lap: self.rank_plan(epoch, rank, lap, past=past), step, laps=laps)
 
     @property
     def batch_rows(self) -> int:
@@ -78,10 +102,12 @@ class Planner:
         if self._generate is None and self.has_peers:
             self._warn_of_uneven_steps(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
-    def position(self, epoch: int, *, failed: bool = False) -> Position:
-        """What this rank is about to do, for comparison."""
+    def position(self, epoch: int, *, place: int = 0, failed: bool = False) -> Position:
+        """What this rank is about to do, for comparison; `place` is a digest of where in the epoch it begins."""
         world = self.world
-        return Position(world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, failed)
+        return Position(
+            world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, failed, place=place
+        )
 
     @cached_property
     def _data_digest(self) -> int:
@@ -97,9 +123,8 @@ class Planner:
     @cached_property
     def _options_digest(self) -> int:
         options = plan_options(self._options)
-        steps, even = self._options.shard.steps_per_epoch, self._options.shard.sync_every
         parts = [getattr(part, "__qualname__", part) for part in astuple(options)]
-        return digest([*map(str, parts), str(steps), str(even), str(self._source.exact)])
+        return digest([*map(str, parts), str(self._options.shard.sync_every), str(self._source.exact)])
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
         options = plan_options(self._options, num_shards)
@@ -108,6 +133,15 @@ class Planner:
             source = self._source
             kept = self._last_plan = Plan(source.files, source.splits, options, num_ranks, source.exact, source.parts)
         return kept
+
+    def _plan_of_rest(self, epoch: int, num_shards: int | None, past: tuple[Stretch, ...]) -> Plan:
+        whole = self._plan(self.world.num_ranks, num_shards)
+        if not past:
+            return whole
+        key = (whole.options, epoch, past)
+        if self._last_rest is None or self._last_rest[0] != key:
+            self._last_rest = key, plan_of_rest(whole, epoch, past)
+        return self._last_rest[1]
 
     def _generated(self, epoch: int, rank: int, lap: int, num_shards: int | None) -> RankPlan:
         source, options, num_ranks = self._source, plan_options(self._options, num_shards), self.world.num_ranks
@@ -162,6 +196,10 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         total_shards=shard.total_shards,
         even=shard.even if shard.steps_per_epoch is None else "none",
         last_batch=options.batch.last_batch,
+        buffer_rows=options.shuffle.shuffle_buffer_size,
+        open_splits=options.shuffle.shuffle_open_splits,
+        steps_per_epoch=shard.steps_per_epoch,
+        canonical_ranks=shard.canonical_ranks,
     )
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.distributed.launching import launch
 from torch_dataloader_utils.delivery.agreement import Position, find_mismatch
 
 LAYOUTS = {"seven": [400, 3, 90, 1, 250, 40, 700], "two": [300, 20]}
@@ -31,23 +27,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
             table = pa.table({"id": ids, "x": ids.astype(np.float32)})
             pq.write_table(table, root / name / f"{number}.parquet", row_group_size=100)
     return str(root)
-
-
-def launch(scenario: str, data: str, out: Path, num_ranks: int) -> list[Any]:
-    """What each rank of a torchrun job found."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"),
-            *(str(Path(__file__).parent / "jobs.py"), scenario, data, str(out)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(num_ranks)]
 
 
 @pytest.mark.slow
@@ -133,6 +112,21 @@ def test_positions() -> None:
     good = [Position(rank, 3, 0, 7, 9) for rank in range(3)]
     assert find_mismatch(good) is None
     assert find_mismatch([good[2], good[0], good[1]]) is None  # another order of ranks than of processes is fine
-    failed = Position(1, 3, 0, 7, 9, failed=True)
+    failed = Position(1, 3, 0, 7, 9, failed=True, place=5)
     assert "process(es) 1 could not make their plan" in str(find_mismatch([good[0], failed, good[2]]))
     assert Position.of(failed.numbers()) == failed
+    elsewhere = find_mismatch([good[0], Position(1, 3, 0, 7, 9, place=5), good[2]])
+    assert "position of ranks 0, 1, 2 is" in str(elsewhere)
+    assert "load the same checkpoint on every rank" in str(elsewhere)
+
+
+def test_positions_of_peers_that_share_ranks() -> None:
+    """Four processes, two ranks: each rank must be that of two."""
+    first, second = (Position(rank, 2, 0, 7, 9) for rank in range(2))
+    assert find_mismatch([first, first, second, second], 2) is None
+    assert find_mismatch([first, second, first, second], 2) is None
+    assert "rank 1 was given to more than 2 processes" in str(find_mismatch([first, second, second, second], 2))
+    assert "expected num_ranks=4" in str(find_mismatch([first, first, second, second]))
+    assert "device_mesh" in str(find_mismatch([first, first, second, second]))
+    other = Position(1, 2, 0, 8, 9)
+    assert "same files" in str(find_mismatch([first, first, second, other], 2))

@@ -6,16 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import torch
 
-from torch_dataloader_utils.distributed import World, initialized_distributed
-from torch_dataloader_utils.errors import PlanMismatchError
+from torch_dataloader_utils.distributed import Peers, World, initialized_distributed, job_peers
+from torch_dataloader_utils.errors import PlanMismatchError, ShardingError
 
 _POLL = 0.005  # seconds between looks whether the others have come
-_CHECKS = count()  # numbers the checks of this process: all ranks make the same ones in the same order
+_CHECKS: Counter[tuple[int, ...]] = Counter()  # checks so far, by members: all make the same ones in the same order
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,7 @@ class Position:
         data: digest of files, row counts and splits.
         options: digest of what shapes the plan.
         failed: whether this rank could not make its plan.
+        place: digest of where in the epoch it begins.
     """
 
     rank: int
@@ -37,59 +37,81 @@ class Position:
     data: int
     options: int
     failed: bool = False
+    place: int = 0
 
     def numbers(self) -> list[int]:
         """As int64 values, for a collective."""
-        return [self.rank, self.num_ranks, self.epoch, self.data, self.options, int(self.failed)]
+        return [self.rank, self.num_ranks, self.epoch, self.data, self.options, int(self.failed), self.place]
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Position:
         """The position that these numbers say."""
-        rank, num_ranks, epoch, data, options, failed = numbers
-        return cls(rank, num_ranks, epoch, data, options, bool(failed))
+        rank, num_ranks, epoch, data, options, failed, place = numbers
+        return cls(rank, num_ranks, epoch, data, options, bool(failed), place)
 
 
 def has_peers(world: World, explicit: bool) -> bool:
     """Whether there are other ranks to agree with: torch.distributed is initialised, and the loader is not alone.
 
     A loader made with explicit (1, 0), such as one for validation on rank 0, is nobody's peer.
+
+    Raises:
+        ShardingError: a loader that was found to be alone is not.
     """
-    alone = explicit and world.num_ranks == 1
     dist = initialized_distributed()
-    return dist is not None and dist.get_world_size() > 1 and not alone
+    if dist is None or dist.get_world_size() == 1:
+        return False
+    if world.num_ranks == 1 and not world.given:
+        raise ShardingError(
+            f"torch.distributed has {dist.get_world_size()} processes, but at this loader's first use (len, plan) "
+            f"there was one (from {world.source}): each would read all rows. Use it only after init_process_group, or "
+            "pass num_ranks and rank; 1 and 0, if each process is to read all rows."
+        )
+    return not (explicit and world.num_ranks == 1)
 
 
-def check_positions(own: Position, group: Any, limit: float) -> None:
-    """Compare positions with all processes of the group: one all_gather of six numbers.
+def check_positions(own: Position, peers: Peers | None, limit: float) -> None:
+    """Compare positions with all peers: one all_gather of seven numbers (in a mesh, one along each dimension).
 
     Args:
         own: this rank's position.
-        group: the process group; None is the default one.
+        peers: None for all processes of torch.distributed.
         limit: seconds to wait for the others; 0 for no limit.
 
     Raises:
         PlanMismatchError: on every rank, if the positions do not fit together; or a rank did not come in time.
     """
-    mismatch = find_mismatch([Position.of(row) for row in _gather(own.numbers(), group, limit)])
+    peers = _peers_or_all(peers)
+    rows = _gather(own.numbers(), peers, limit)
+    mismatch = find_mismatch([Position.of(row) for row in rows], peers.world.num_ranks)
     if mismatch:
         raise PlanMismatchError(mismatch)
 
 
-def find_mismatch(positions: Sequence[Position]) -> str | None:
-    """What is wrong with these positions, in the order of the process group; None if they fit together."""
+def find_mismatch(positions: Sequence[Position], num_ranks: int | None = None) -> str | None:
+    """What is wrong with these positions, or None if they fit together.
+
+    Args:
+        positions: of all processes, in their order.
+        num_ranks: how many ranks there must be, each with as many processes; None for as many as processes.
+    """
     failed = [place for place, position in enumerate(positions) if position.failed]
     if failed:
         return f"process(es) {_listed(failed)} could not make their plan: the error is in their own output."
-    sizes = {position.num_ranks for position in positions}
-    if sizes != {len(positions)}:
+    expected = num_ranks or len(positions)
+    if {position.num_ranks for position in positions} != {expected}:
         return (
             f"{len(positions)} processes take part, with num_ranks={_listed(p.num_ranks for p in positions)}: expected "
-            f"num_ranks={len(positions)} on each. (A loader for this process alone: num_ranks=1, rank=0.)"
+            f"num_ranks={expected} on each. (A loader for this process alone: num_ranks=1, rank=0. Processes that read "
+            "the same rows, such as tensor-parallel ones: device_mesh=mesh.)"
         )
-    twice = [rank for rank, times in Counter(position.rank for position in positions).items() if times > 1]
-    if twice:
+    each = len(positions) // expected
+    times = Counter(position.rank for position in positions)
+    wrong = [rank for rank in range(expected) if times[rank] > each]
+    if wrong:
+        often = "more than once" if each == 1 else f"to more than {each} processes"
         return (
-            f"rank {_listed(sorted(twice))} was given more than once: the processes have ranks "
+            f"rank {_listed(wrong)} was given {often}: the processes have ranks "
             f"{_listed(p.rank for p in positions)}. Pass the global rank (dist.get_rank()), not the local one."
         )
     return _unequal(positions)
@@ -97,64 +119,84 @@ def find_mismatch(positions: Sequence[Position]) -> str | None:
 
 def _unequal(positions: Sequence[Position]) -> str | None:
     first = positions[0]
-    for name, hint in (
-        ("epoch", "call dataset.set_epoch with the same number on every rank"),
-        ("data", "all ranks must see the same files, with the same rows, filters and split options"),
-        ("options", "all ranks must pass the same batch_size, shuffle, shuffle_seed, sharding, even and worker counts"),
+    for name, word, hint in (
+        ("epoch", "epoch", "call dataset.set_epoch with the same number on every rank"),
+        ("data", "data", "all ranks must see the same files, with the same rows, filters and split options"),
+        (
+            "options",
+            "options",
+            "all ranks must pass the same batch_size, shuffle, shuffle_seed, sharding, even and worker counts",
+        ),
+        ("place", "position", "load the same checkpoint on every rank"),
     ):
         others = [position.rank for position in positions if getattr(position, name) != getattr(first, name)]
         if others:
             values = [getattr(position, name) for position in positions]
             shown = _listed(values if name == "epoch" else [f"{value & 0xFFFFFFFF:08x}" for value in values])
             return (
-                f"rank {_listed(others)} and rank {first.rank} have different plans: {name} of ranks "
+                f"rank {_listed(others)} and rank {first.rank} have different plans: {word} of ranks "
                 f"{_listed(p.rank for p in positions)} is {shown}: {hint}."
             )
     return None
 
 
-def smallest(group: Any) -> Callable[[int], int]:
-    """A function that gives the smallest of all ranks' numbers: an all_reduce(MIN)."""
+def smallest(peers: Peers | None) -> Callable[[int], int]:
+    """A function that gives the smallest of all peers' numbers: an all_reduce(MIN)."""
     dist = initialized_distributed()
+    groups = _peers_or_all(peers).groups
 
     def agree(own: int) -> int:
-        number = torch.tensor([own], dtype=torch.int64, device=_device(dist, group))
-        dist.all_reduce(number, op=dist.ReduceOp.MIN, group=group)
+        number = torch.tensor([own], dtype=torch.int64)
+        for group in groups:
+            number = number.to(_device(dist, group))
+            dist.all_reduce(number, op=dist.ReduceOp.MIN, group=group)
         return int(number.item())
 
     return agree
 
 
-def _gather(numbers: list[int], group: Any, limit: float) -> list[list[int]]:
+def _peers_or_all(peers: Peers | None) -> Peers:
+    found = peers or job_peers()
+    assert found is not None, "ranks agree by torch.distributed, which is not initialised"
+    return found
+
+
+def _gather(numbers: list[int], peers: Peers, limit: float) -> list[list[int]]:
+    """The numbers of all peers, in the order of `members`."""
     dist = initialized_distributed()
-    here = _Arrivals(dist, group)
-    own = torch.tensor(numbers, dtype=torch.int64, device=_device(dist, group))
-    found = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    work = dist.all_gather(found, own, group=group, async_op=True)
+    here = _Arrivals(dist, peers.members)
     deadline = time.monotonic() + limit
-    while not work.is_completed():
-        if limit and time.monotonic() > deadline:
-            raise PlanMismatchError(
-                f"process(es) {_listed(here.missing())} did not begin this pass within {limit} s: they failed, or read "
-                "another number of passes. (A loader for this process alone: num_ranks=1, rank=0.)"
-            )
-        time.sleep(_POLL)
-    work.wait()
-    return [row.tolist() for row in found]
+    rows = torch.tensor([numbers], dtype=torch.int64)
+    for group in reversed(peers.groups):
+        rows = rows.to(_device(dist, group))
+        found = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
+        work = dist.all_gather(found, rows, group=group, async_op=True)
+        while not work.is_completed():
+            if limit and time.monotonic() > deadline:
+                raise PlanMismatchError(
+                    f"process(es) {_listed(here.missing())} did not begin this pass within {limit} s: they failed, or "
+                    "read another number of passes. (A loader for this process alone: num_ranks=1, rank=0.)"
+                )
+            time.sleep(_POLL)
+        work.wait()
+        rows = torch.cat(found)
+    return rows.tolist()
 
 
 class _Arrivals:
     """Notes in the store of the job that this process has come, to be able to say who has not."""
 
-    def __init__(self, dist: Any, group: Any) -> None:
+    def __init__(self, dist: Any, members: tuple[int, ...]) -> None:
         self._store = dist.distributed_c10d._get_default_store()  # has no public name
-        self._ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self._prefix = f"tdu-check-{next(_CHECKS)}-"
+        self._members = members
+        # Members stand in the name: other loaders of this process may have other peers.
+        self._prefix = f"tdu-check-{'.'.join(map(str, members))}-{_CHECKS[members]}-"
+        _CHECKS[members] += 1
         self._store.set(f"{self._prefix}{dist.get_rank()}", "here")
 
     def missing(self) -> list[int]:
-        """The global ranks of the group's processes that have not come."""
-        return [rank for rank in self._ranks if not self._store.check([f"{self._prefix}{rank}"])]
+        """The global ranks of the members that have not come."""
+        return [rank for rank in self._members if not self._store.check([f"{self._prefix}{rank}"])]
 
 
 def _device(dist: Any, group: Any) -> torch.device:

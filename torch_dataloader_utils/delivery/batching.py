@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch_dataloader_utils.delivery.positions import Trail
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
@@ -43,16 +44,27 @@ class Cut:
     valid_key: str = "valid"
 
 
-def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form) -> Iterator[Any]:
-    """The shard's batches: of full size whatever the borders of its blocks; only the last may be short."""
+# The blocks of a shard from its beginning, read anew.
+Head = Callable[[], Iterator[Block]]
+
+
+def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, trail: Trail, head: Head) -> Iterator[Any]:
+    """The shard's batches: of full size whatever the borders of its blocks; only the last may be short.
+
+    Args:
+        driver: hands on the blocks from `trail.start` on.
+        shard: the shard.
+        cut: how it is cut.
+        form: of the batches.
+        trail: where it begins; what is seen on the way is noted there.
+        head: asked where the last batch is to be filled up.
+    """
     size = cut.size
     parts: list[Part] = []
     gathered = 0
-    head: list[Block] = []  # copies of the shard's first rows, for padding
+    first = trail.start.rows  # of the first block: these were delivered before
     while (block := driver.next_block(shard)) is not None:
-        if cut.last_batch == "pad" and sum(part.rows for part in head) < size:
-            head.append(block.copied(min(size, block.rows), cut.valid_key))
-        first = 0
+        trail.take(block.rows)
         if parts:
             first = min(size - gathered, block.rows)
             parts.append((block, 0, first))
@@ -66,10 +78,12 @@ def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form) -> Iterator[
         first += count * size
         if first < block.rows:
             parts, gathered = [(block, first, block.rows)], block.rows - first
+        first = 0
+    trail.ended = True
     if not parts or cut.last_batch == "drop":
         return
     if cut.last_batch == "pad":
-        parts += _cycle(head, size - gathered)
+        parts += _padding(head, size - gathered, cut.valid_key)
         gathered = size
     if len(parts) == 1:
         yield from form.slices(*parts[0][:2], 1, gathered)
@@ -77,22 +91,37 @@ def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form) -> Iterator[
         yield form.join(parts)
 
 
-def _cycle(blocks: list[Block], missing: int) -> Iterator[Part]:
-    """`missing` rows of these blocks, over and over."""
-    for block in itertools.cycle(block for block in blocks if block.rows):
+def _padding(head: Head, missing: int, valid_key: str) -> Iterator[Part]:
+    """`missing` rows of a shard's beginning, over and over, marked as repeats."""
+    blocks: list[Block] = []
+    for block in head():
+        if missing and block.rows:
+            rows = min(missing, block.rows)
+            missing -= rows
+            blocks.append(block.copied(rows, valid_key))
+            yield blocks[-1], 0, rows
         if not missing:
             return
+    for block in itertools.cycle(blocks):
         rows = min(missing, block.rows)
         missing -= rows
         yield block, 0, rows
+        if not missing:
+            return
 
 
-def rank_batches(driver: Driver, num_shards: int, cut: Cut, form: Form) -> Iterator[Any]:
-    """The rank's batches: its shards drained round robin, a batch each; a shard that has ended is passed over."""
-    if num_shards == 1:
-        yield from shard_batches(driver, 0, cut, form)
+def rank_batches(shards: Sequence[Iterator[Any]], turn: int = 0) -> Iterator[Any]:
+    """The rank's batches: its shards drained round robin, a batch each; a shard that has ended is passed over.
+
+    Args:
+        shards: the batches of each.
+        turn: the shard whose batch comes first.
+    """
+    if len(shards) == 1:
+        yield from shards[0]
         return
-    turns = deque(shard_batches(driver, shard, cut, form) for shard in range(num_shards))
+    turns = deque(shards)
+    turns.rotate(-turn)
     while turns:
         shard = turns.popleft()
         try:
@@ -101,6 +130,46 @@ def rank_batches(driver: Driver, num_shards: int, cut: Cut, form: Form) -> Itera
             continue
         turns.append(shard)
         yield batch
+
+
+def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form) -> Iterator[Any]:
+    """The rank's batches, each of as many rows of every shard; at the end of those that are left.
+
+    Args:
+        driver: hands on the blocks of the shards.
+        trails: where each shard begins.
+        size: rows of a batch of all shards.
+        form: of the batches.
+    """
+    each = size // len(trails)
+    shards = [_parts(driver, shard, trail, each) for shard, trail in enumerate(trails)]
+    while parts := [part for shard in shards for part in next(shard)]:
+        if len(parts) == 1:
+            (block, first, last) = parts[0]
+            yield from form.slices(block, first, 1, last - first)
+        else:
+            yield form.join(parts)
+
+
+def _parts(driver: Driver, shard: int, trail: Trail, size: int) -> Iterator[list[Part]]:
+    """Again and again the next `size` rows of a shard; fewer, and then none, at its end."""
+    parts: list[Part] = []
+    missing = size
+    first = trail.start.rows
+    while (block := driver.next_block(shard)) is not None:
+        trail.take(block.rows)
+        while first < block.rows:
+            last = min(first + missing, block.rows)
+            parts.append((block, first, last))
+            missing, first = missing - (last - first), last
+            if not missing:
+                yield parts
+                parts, missing = [], size
+        first = 0
+    trail.ended = True
+    while True:
+        yield parts
+        parts = []
 
 
 def exactly(batches: Iterator[Any], steps: int) -> Iterator[Any]:
@@ -114,7 +183,7 @@ def exactly(batches: Iterator[Any], steps: int) -> Iterator[Any]:
         done += 1
         yield batch
     if done < steps:
-        raise EmptyDatasetError(f"steps_per_epoch={steps}: this rank has no row to deliver or to repeat.")
+        raise EmptyDatasetError(f"{steps - done} steps of steps_per_epoch are missing: this rank has no row to repeat.")
 
 
 def in_step(batches: Iterator[Any], every: int, agree: Callable[[int], int]) -> Iterator[Any]:

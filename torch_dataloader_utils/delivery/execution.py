@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.options import WorkerOptions
 from torch_dataloader_utils.reading.blocks import Driver, Scan
 from torch_dataloader_utils.reading.inline import InlineDriver
-from torch_dataloader_utils.reading.laps import LapDriver
+from torch_dataloader_utils.reading.pooled import PooledDriver
 from torch_dataloader_utils.reading.processes import Crew, start_context
 from torch_dataloader_utils.reading.threads import ThreadDriver
 from torch_dataloader_utils.storage import usable_cores
@@ -32,7 +31,7 @@ class Execution:
         self._worker = worker
         self._crew: Crew | None = None
 
-    def open(self, tasks: Sequence[Sequence[Task]], *, at_once: bool = True) -> Driver:
+    def open(self, tasks: Sequence[Sequence[Task]], at_once: bool = True) -> Driver:
         """A driver of these tasks, by shard; worker processes start on them at once, or when first asked."""
         worker = self._worker
         if worker.num_workers == 0:
@@ -40,6 +39,8 @@ class Execution:
         if worker.worker_mode == "process":
             crew = self._workers()
             begin = crew.begin if at_once else crew.later
+            if len(tasks) > worker.num_shards:
+                return PooledDriver(lambda dealt: begin(dealt, self._files, worker.timeout), tasks, worker.num_shards)
             return begin(tasks, self._files, worker.timeout)
         scan, files = self._scan, self._files
         return ThreadDriver(
@@ -49,14 +50,6 @@ class Execution:
     def inline(self, tasks: Sequence[Sequence[Task]]) -> Driver:
         """A driver that decodes in the caller's thread."""
         return InlineDriver(self._scan.open(self._files), tasks)
-
-    def laps(self, tasks_of: Any) -> Driver:
-        """A driver that begins again with the tasks of the next lap: `tasks_of(lap)` are tasks by shard."""
-
-        def open_lap(lap: int) -> Driver:
-            return self.open(tasks_of(lap), at_once=lap == 0)
-
-        return LapDriver(open_lap, self._worker.num_shards)
 
     def end_pass(self) -> None:
         """End the worker processes, unless they stay for the next pass."""

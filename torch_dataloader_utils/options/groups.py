@@ -9,13 +9,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.distributed import Peers, job_peers, peers_of_accelerator, peers_of_group, peers_of_mesh
+from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.units import parse_bytes
 
 EVEN = ("none", "drop", "pad", "sync")
 LAST_BATCH = ("partial", "drop", "pad", "wrap")
+_PEERS = ("process_group", "device_mesh", "accelerator")  # each names the processes that are the ranks
 
 NullPolicy = str | Mapping[str, str]
 
@@ -126,12 +129,16 @@ class ShardOptions:
     num_ranks: int | None = None
     rank: int | None = None
     process_group: Any = None
+    device_mesh: Any = None
+    dp_mesh_dims: Sequence[str] | None = None
+    accelerator: Any = None
     sharding: str | Callable[..., Any] = "interleave"
     stick_to_shard: bool = False
     full_rotation: bool = False
     shard_batches: bool = False
     split_batches: bool = False
     total_shards: int | None = None
+    canonical_ranks: int | None = None
     even: str = "none"
     count_rows: bool = False
     steps_per_epoch: int | None = None
@@ -141,7 +148,7 @@ class ShardOptions:
         _one_of("even", self.even, EVEN)
         for name in ("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "count_rows"):
             _flag(name, getattr(self, name))
-        for name in ("total_shards", "steps_per_epoch"):
+        for name in ("total_shards", "canonical_ranks", "steps_per_epoch"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 1)
         _whole("sync_every", self.sync_every, 1)
@@ -150,6 +157,10 @@ class ShardOptions:
                 f"steps_per_epoch={self.steps_per_epoch} with even={self.even!r}: exactly n steps on each rank "
                 "are even already; leave even at 'none'."
             )
+        self._check_numbers()
+        self._check_peers()
+
+    def _check_numbers(self) -> None:
         if self.num_ranks is not None:
             _whole("num_ranks", self.num_ranks, 1)
         if self.rank is not None:
@@ -163,6 +174,53 @@ class ShardOptions:
                 f"rank={self.rank} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
             )
 
+    def _check_peers(self) -> None:
+        dims = self.dp_mesh_dims
+        if dims is not None and (isinstance(dims, str) or not isinstance(dims, Sequence)):
+            raise OptionError(f"dp_mesh_dims={dims!r}: expected names of dimensions, such as ('dp',).")
+        if dims is not None and self.device_mesh is None:
+            raise OptionError(f"dp_mesh_dims={dims!r} without device_mesh: they name dimensions of a mesh.")
+        given = [name for name in _PEERS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} were given: each says which ranks there are, so pass one.")
+        peers = self.peers
+        if peers is not None and self.num_ranks not in (None, peers.world.num_ranks):
+            raise ShardingError(
+                f"num_ranks={self.num_ranks}, but {peers.world.source} has {peers.world.num_ranks} rank(s): leave "
+                f"num_ranks and rank out, or leave out {given[0]}."
+            )
+
+    @property
+    def peers(self) -> Peers | None:
+        """The processes that `process_group`, `device_mesh` or `accelerator` names; None where none is given."""
+        if self.device_mesh is not None:
+            return peers_of_mesh(self.device_mesh, self.dp_mesh_dims)
+        if self.process_group is not None:
+            return peers_of_group(self.process_group)
+        return None if self.accelerator is None else peers_of_accelerator(self.accelerator)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The options without group, mesh and accelerator, which mean nothing outside of this process.
+
+        A process that this one is about to start, such as a worker of torch's DataLoader, is of this one's rank.
+
+        Raises:
+            ShardingError: a copy for elsewhere would not know its rank.
+        """
+        state = {**vars(self), **dict.fromkeys((*_PEERS, "dp_mesh_dims"))}
+        given = [name for name in _PEERS if getattr(self, name) is not None]
+        starting = get_spawning_popen() is not None
+        if given and self.num_ranks is None and not starting:
+            raise ShardingError(
+                f"{given[0]} cannot be sent to another process: leave it out to have ranks detected there, or pass "
+                "num_ranks and rank."
+            )
+        job = job_peers()
+        if starting and self.num_ranks is None and job is not None:
+            world = (self.peers or job).world
+            state.update(num_ranks=world.num_ranks, rank=world.rank)
+        return state
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleOptions:
@@ -170,11 +228,16 @@ class ShuffleOptions:
 
     shuffle: bool = False
     shuffle_seed: int = 42
+    shuffle_buffer_size: int | None = None
+    shuffle_open_splits: int = 4
 
     def __post_init__(self) -> None:
         _flag("shuffle", self.shuffle)
         if isinstance(self.shuffle_seed, bool) or not isinstance(self.shuffle_seed, int):
             raise OptionError(f"shuffle_seed={self.shuffle_seed!r}: expected a whole number.")
+        if self.shuffle_buffer_size is not None:
+            _whole("shuffle_buffer_size", self.shuffle_buffer_size, 1)
+        _whole("shuffle_open_splits", self.shuffle_open_splits, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

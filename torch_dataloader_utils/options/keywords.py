@@ -47,18 +47,24 @@ class LoaderOptions(TypedDict, total=False):
     num_ranks: int | None
     rank: int | None
     process_group: Any
+    device_mesh: Any
+    dp_mesh_dims: Sequence[str] | None
+    accelerator: Any
     sharding: str | Callable[..., Any]
     stick_to_shard: bool
     full_rotation: bool
     shard_batches: bool
     split_batches: bool
     total_shards: int | None
+    canonical_ranks: int | None
     even: str
     count_rows: bool
     steps_per_epoch: int | None
     sync_every: int
     shuffle: bool
     shuffle_seed: int
+    shuffle_buffer_size: int | None
+    shuffle_open_splits: int
     batch_size: int
     last_batch: str
     valid_key: str

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.arrow_ops import as_expression, check_schema, guessed_schema, merge_types, resolve_schema
+from torch_dataloader_utils.distributed import Peers
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
 from torch_dataloader_utils.formats import Format, checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
@@ -95,11 +96,11 @@ class _Footer:
 
 
 def build_manifest(
-    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None = None, group: Any = None
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None = None, peers: Peers | None = None
 ) -> Manifest:
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
 
-    With `read.manifest`, what that file holds is taken instead; rank 0 of `group` (of `num_ranks`) does it for all.
+    With `read.manifest`, what that file holds is taken instead; the first of `peers` does it for all.
 
     Raises:
         DataNotFoundError: there are no data files.
@@ -108,7 +109,7 @@ def build_manifest(
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
         OptionError: files of no or several formats, or a filter that cannot work.
     """
-    storage, inspected = _inspected(path, read, num_ranks, group)
+    storage, inspected = _inspected(path, read, num_ranks, peers)
     form = format_named(inspected.format)
     texts = partition_values(inspected.files, read.partitioning)
     footers = [_Footer(file, values) for file, values in zip(inspected.files, texts, strict=True)]
@@ -132,7 +133,7 @@ def build_manifest(
 
 
 def _inspected(
-    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None, group: Any
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None, peers: Peers | None
 ) -> tuple[Storage, Inspected]:
     """What the manifest file, or else listing and footers tell."""
     if read.manifest is None:
@@ -144,7 +145,7 @@ def _inspected(
         return asked_of(entries, storage, read.format, read.format_options or {})
 
     inspected = kept_inspection(
-        read.manifest, read, ask, lambda: _inspect(*find_files(path, read), read), num_ranks, group
+        read.manifest, read, ask, lambda: _inspect(*find_files(path, read), read), num_ranks, peers
     )
     storage, _ = open_entries(path, read)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected

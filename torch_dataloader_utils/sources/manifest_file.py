@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from fsspec.utils import glob_translate, stringify_path
 
 from torch_dataloader_utils import errors
-from torch_dataloader_utils.distributed import object_broadcast
+from torch_dataloader_utils.distributed import Peers, object_broadcast
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, WorkerError
 from torch_dataloader_utils.formats import checked_options, format_named
 from torch_dataloader_utils.model import FileLayout
@@ -127,7 +127,7 @@ def kept_inspection(
     ask: Callable[[], Asked],
     inspect: Callable[[], Inspected],
     num_ranks: int | None = None,
-    group: Any = None,
+    peers: Peers | None = None,
 ) -> Inspected:
     """What the file `manifest` holds; where there is none, what `inspect` finds, which is then saved there.
 
@@ -139,7 +139,7 @@ def kept_inspection(
         ask: tells what `inspect` looks for.
         inspect: lists the files and reads their footers.
         num_ranks: of the loader, or None.
-        group: the loader's process group, or None.
+        peers: the processes that run the loader; None for all.
 
     Raises:
         FileReadError: the file there is no manifest, of another version, or damaged.
@@ -159,13 +159,13 @@ def kept_inspection(
 
     name = printable(str(stringify_path(manifest)))
     # Whatever can fail comes in the collective or after it: no rank leaves the others waiting.
-    data = _from_first_rank(loaded_or_made, num_ranks, group)
+    data = _from_first_rank(loaded_or_made, num_ranks, peers)
     return unpack_manifest(data, ask(), name)
 
 
-def _from_first_rank(make: Callable[[], bytes], num_ranks: int | None, group: Any) -> bytes:
-    """What `make` returns on rank 0 of the group, on all of them; where there is no group, what it returns here."""
-    rank, broadcast = object_broadcast(num_ranks, group)
+def _from_first_rank(make: Callable[[], bytes], num_ranks: int | None, peers: Peers | None) -> bytes:
+    """What `make` returns on the first of the peers, on all of them; where there are none, what it returns here."""
+    rank, broadcast = object_broadcast(num_ranks, peers)
     if broadcast is None:
         return make()
     if rank == 0:

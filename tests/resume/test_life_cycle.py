@@ -1,0 +1,346 @@
+"""Which place a pass begins at: `set_epoch`, `load_state_dict`, abandoned and finished passes, in any order."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
+from torch_dataloader_utils import OptionError, StaleIteratorError
+
+EPOCHS = 40
+OPS = st.lists(
+    st.tuples(st.sampled_from(["next", "drain", "iter", "set", "save", "load", "same", "drop"]), st.integers(0, 4)),
+    max_size=25,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_files(tmp_path_factory.mktemp("data"), ((4, 4), (4, 4)))
+
+
+@pytest.fixture(scope="module")
+def ref(folder: str) -> list[list[Any]]:
+    """The batches of each epoch: eight of two rows."""
+    return reference(folder)
+
+
+def new(folder: str, **options: Any) -> Any:
+    return make(folder, **{"batch_size": 2, "shuffle": True, "split_rows": 4} | options)
+
+
+def reference(folder: str, **options: Any) -> list[list[Any]]:
+    loader = new(folder, **options)
+    found = []
+    for epoch in range(EPOCHS):
+        loader.dataset.set_epoch(epoch)
+        found.append(batches(loader))
+    return found
+
+
+def saved(folder: str, epoch: int, steps: int) -> Any:
+    loader = new(folder)
+    loader.dataset.set_epoch(epoch)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    return through_json(loader.state_dict())
+
+
+class Model:
+    """What the loader promises, in a few lines: the place of the next pass, and of the live one."""
+
+    def __init__(self, lengths: list[int], known: bool) -> None:
+        self.lengths, self.known = lengths, known
+        self.next_epoch, self.explicit = 0, False
+        self.pending: tuple[int, int] | None = None
+        self.live: list[Any] | None = None  # [epoch, steps, whose]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        if self.pending is not None:
+            return self.pending
+        return (self.next_epoch, 0) if self.live is None else (self.live[0], self.live[1])
+
+    def set_epoch(self, epoch: int) -> None:
+        if self.pending is not None and self.pending[0] != epoch:
+            self.pending = None
+        self.next_epoch, self.explicit = epoch, True
+
+    def load(self, place: tuple[int, int]) -> None:
+        self.live, self.explicit, self.next_epoch, self.pending = None, False, place[0], place
+
+    def begin(self, whose: object, seen: bool) -> None:
+        """`seen`: whether the iterator of the pass before is still there to be looked at."""
+        if self.live is not None and not self.explicit and self.pending is None:
+            done = self.live[1] >= self.lengths[self.live[0]] and (self.known or seen)
+            self.next_epoch = self.live[0] + done
+        epoch, steps = self.pending or (self.next_epoch, 0)
+        self.live, self.pending, self.explicit, self.next_epoch = [epoch, steps, whose], None, False, epoch
+
+    def finish(self) -> None:
+        assert self.live is not None
+        if not self.explicit and self.pending is None:
+            self.next_epoch = self.live[0] + 1
+        self.live = None
+
+
+class Pair:
+    """A loader and its model, driven together."""
+
+    def __init__(self, loader: Any, ref: list[list[Any]], known: bool) -> None:
+        self.loader, self.ref = loader, ref
+        self.model = Model([len(epoch) for epoch in ref], known)
+        self.iterator = iter(loader)
+        self.begun = self.over = False
+        self.saved = loader.state_dict(), self.model.place
+
+    def new_iterator(self) -> None:
+        self.iterator, self.begun, self.over = iter(self.loader), False, False
+
+    def check(self) -> None:
+        state = through_json(self.loader.state_dict())
+        assert (state["epoch"], state["links"][-1]["batches"]) == self.model.place
+        if self.model.known:
+            assert len(self.loader) == len(self.ref[self.model.place[0]])
+
+    def next(self) -> bool:
+        """Whether there was a batch."""
+        if not self.begun:
+            self.begun = True
+            self.model.begin(self.iterator, seen=self.model.live is not None and self.model.live[2] is not None)
+        elif self.over:
+            with pytest.raises(StopIteration):
+                next(self.iterator)
+            return False
+        elif self.model.live is None or self.model.live[2] is not self.iterator:
+            with pytest.raises(StaleIteratorError, match="another pass"):
+                next(self.iterator)
+            self.new_iterator()
+            return False
+        assert self.model.live is not None
+        epoch, steps, _ = self.model.live
+        batch = next(self.iterator, None)
+        if steps >= len(self.ref[epoch]):
+            assert batch is None
+            self.over = True
+            self.model.finish()
+            return False
+        assert plain(batch) == self.ref[epoch][steps]
+        self.model.live[1] += 1
+        return True
+
+    def do(self, op: str, number: int) -> None:
+        if op == "iter":
+            # The iterator before is kept by the model's `live`, if its pass is.
+            self.new_iterator()
+        elif op == "drop":
+            if self.model.live is not None:
+                self.model.live[2] = None
+            self.new_iterator()
+        elif op == "set":
+            self.loader.dataset.set_epoch(number)
+            self.model.set_epoch(number)
+        elif op == "same":
+            self.loader.dataset.set_epoch(self.model.place[0])
+            self.model.set_epoch(self.model.place[0])
+        elif op == "save":
+            self.saved = through_json(self.loader.state_dict()), self.model.place
+        elif op == "load":
+            self.loader.load_state_dict(self.saved[0])
+            self.model.load(self.saved[1])
+        else:
+            for _ in range(number if op == "next" else 10**6):
+                if not self.next():
+                    break
+        self.check()
+
+
+@settings(max_examples=60)
+@given(OPS, st.sampled_from([0, 2]))
+def test_life_cycle(folder: str, ref: list[list[Any]], ops: list[tuple[str, int]], workers: int) -> None:
+    pair = Pair(new(folder, num_workers=workers), ref if workers < 2 else two_workers(folder), known=True)
+    for op, number in ops:
+        pair.do(op, number)
+
+
+@settings(max_examples=40)
+@given(OPS)
+def test_life_cycle_of_unknown_counts(folder: str, ops: list[tuple[str, int]]) -> None:
+    pair = Pair(new(folder, filters=KEPT), filtered(folder), known=False)
+    for op, number in ops:
+        pair.do(op, number)
+
+
+_KEPT_REFERENCES: dict[str, list[list[Any]]] = {}
+
+
+def two_workers(folder: str) -> list[list[Any]]:
+    if "two" not in _KEPT_REFERENCES:
+        _KEPT_REFERENCES["two"] = reference(folder, num_workers=2)
+    return _KEPT_REFERENCES["two"]
+
+
+def filtered(folder: str) -> list[list[Any]]:
+    if "filtered" not in _KEPT_REFERENCES:
+        _KEPT_REFERENCES["filtered"] = reference(folder, filters=KEPT)
+    return _KEPT_REFERENCES["filtered"]
+
+
+def test_the_later_call_wins(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    loader.dataset.set_epoch(7)
+    loader.load_state_dict(saved(folder, 3, 2))
+    assert [batches(loader), batches(loader)] == [ref[3][2:], ref[4]]
+    loader.load_state_dict(saved(folder, 3, 2))
+    loader.dataset.set_epoch(3)
+    assert batches(loader) == ref[3][2:]
+    loader.load_state_dict(saved(folder, 3, 2))
+    loader.sampler.set_epoch(5)
+    assert batches(loader) == ref[5]
+
+
+def test_iter_before_load_and_set_epoch(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    iterator = iter(loader)
+    loader.load_state_dict(saved(folder, 3, 2))
+    assert [plain(batch) for batch in iterator] == ref[3][2:]
+    iterator = iter(loader)
+    loader.dataset.set_epoch(8)
+    assert [plain(batch) for batch in iterator] == ref[8]
+
+
+def test_loading_ends_a_pass(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder, num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(StaleIteratorError, match="a state was loaded"):
+        next(iterator)
+    assert batches(loader) == two_workers(folder)[0][1:]
+
+
+def test_the_end_of_an_epoch(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    iterator = iter(loader)
+    for _ in range(8):
+        next(iterator)  # never exhausted: counts as completed
+    assert loader.state_dict()["links"][-1]["batches"] == 8
+    assert batches(loader) == ref[1]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["links"][-1]["batches"]) == (2, 0)
+    loader.load_state_dict(saved(folder, 2, 8))
+    assert [batches(loader), batches(loader)] == [[], ref[3]]
+    loader.load_state_dict(saved(folder, 2, 8))
+    loader.dataset.set_epoch(3)
+    assert batches(loader) == ref[3]
+
+
+def test_a_loop_that_was_left_keeps_its_place_in_the_state(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+    state = loader.state_dict()
+    again = new(folder)
+    again.load_state_dict(state)
+    assert batches(again) == ref[0][3:]
+    assert batches(loader) == ref[0]  # the same loader begins afresh
+
+
+def test_a_state_loads_twice_and_a_resumed_run_resumes(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    for _ in range(2):
+        loader.load_state_dict(saved(folder, 0, 3))
+    iterator = iter(loader)
+    assert [plain(next(iterator)) for _ in range(2)] == ref[0][3:5]
+    again = new(folder)
+    again.load_state_dict(loader.state_dict())
+    assert len(again) == 8
+    assert batches(again) == ref[0][5:]
+
+
+def test_copies_keep_their_place(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    iterator = iter(loader)
+    next(iterator)
+    for twin in (pickle.loads(pickle.dumps(loader.dataset)), copy.deepcopy(loader.dataset)):
+        assert [plain(batch) for batch in twin] == ref[0][1:]
+        assert [plain(batch) for batch in twin] == ref[1]
+    loader.dataset.set_epoch(5)
+    twin = pickle.loads(pickle.dumps(new(folder).dataset))
+    assert [plain(batch) for batch in twin] == ref[0]
+
+
+def test_steps_are_left_out(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    loader.skip_steps(2, 4)
+    loader.skip_steps(3, 5)
+    assert len(loader) == 5
+    whole, states = pass_with_states(loader)
+    assert whole == ref[0][:2] + ref[0][5:]
+    assert [state["links"][-1]["batches"] for state in states] == [0, 1, 2, 6, 7, 8]
+    assert all(state["skip"] == [[2, 5]] for state in states)
+    assert loader.state_dict()["skip"] == []
+    for step, state in enumerate(states):
+        loader.load_state_dict(state)
+        assert len(loader) == 5
+        assert batches(loader) == whole[step:]
+    assert batches(loader) == ref[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2, None])
+def test_steps_are_left_out_of_a_pass_that_runs(folder: str, ref: list[list[Any]], workers: int | None) -> None:
+    loader = new(folder, num_workers=workers)
+    expected = ref[0] if workers != 2 else two_workers(folder)[0]
+    iterator = iter(loader)
+    found = [plain(next(iterator)) for _ in range(3)]
+    loader.skip_steps(0, 4)  # those that were delivered stay so
+    loader.skip_steps(6, 100)
+    assert len(loader) == 5
+    assert found + [plain(batch) for batch in iterator] == expected[:3] + expected[4:6]
+    assert loader.state_dict()["epoch"] == 1
+
+
+def test_leaving_out_the_last_steps_completes_the_epoch(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    loader.skip_steps(5, 8)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    assert batches(loader) == ref[1]
+
+
+def test_steps_are_left_out_of_the_pass_after_a_completed_one(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    iterator = iter(loader)
+    for _ in range(8):
+        next(iterator)
+    loader.skip_steps(0, 6)
+    assert list(iterator) == []
+    assert batches(loader) == ref[1][6:]
+    loader.skip_steps(0, 6)
+    loader.dataset.set_epoch(9)
+    assert batches(loader) == ref[9]
+
+
+def test_steps_are_left_out_where_counts_are_unknown(folder: str) -> None:
+    expected = filtered(folder)
+    loader = new(folder, filters=KEPT)
+    loader.skip_steps(1, 3)
+    whole, states = pass_with_states(loader)
+    assert whole == expected[0][:1] + expected[0][3:]
+    for step, state in enumerate(states):
+        loader.load_state_dict(state)
+        assert batches(loader) == whole[step:]
+    assert batches(loader) == expected[1]
+
+
+def test_skip_steps_checks_its_numbers(folder: str) -> None:
+    with pytest.raises(OptionError, match=r"skip_steps\(3, 1\): expected"):
+        new(folder).skip_steps(3, 1)

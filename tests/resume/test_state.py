@@ -1,0 +1,293 @@
+"""What a state is: plain, small, cheap, without secrets; and when it is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
+from torch_dataloader_utils import CheckpointMismatchError, StructuredDataset
+from torch_dataloader_utils.delivery.passes import Place
+from torch_dataloader_utils.delivery.positions import Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.model import Cursor, RankCursor
+from torch_dataloader_utils.planner import Planner
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_files(tmp_path_factory.mktemp("data"))
+
+
+def state_after(loader: Any, steps: int) -> Any:
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    return through_json(loader.state_dict())
+
+
+def test_the_form(folder: str) -> None:
+    state = state_after(make(folder, shuffle=True, num_workers=2, sharding="auto"), 4)
+    assert set(state) == {"version", "plan_version", "data", "epoch", "links", "skip"}
+    assert (state["version"], state["epoch"], state["skip"]) == (1, 0, [])
+    assert all(len(digest) == 16 and isinstance(text, str) for digest, text in state["data"].values())
+    assert state["data"]["files"][1] == "4 files, 38 rows"
+    (link,) = state["links"]
+    assert link["batches"] == 4
+    assert link["policy"] == "interleave"
+    assert link["options"] == {
+        "num_ranks": 1, "num_shards": 2, "batch_size": 3, "assignment": "lpt", "sharding": "auto",
+        "stick_to_shard": False, "full_rotation": False, "shard_batches": False, "split_batches": False,
+        "total_shards": None, "even": "none", "last_batch": "partial", "buffer_rows": None, "open_splits": 4,
+        "canonical_ranks": None, "steps_per_epoch": None, "levelled": False,
+    }  # fmt: skip
+
+
+def test_a_state_can_be_changed_without_harm(folder: str) -> None:
+    loader = make(folder)
+    state = loader.state_dict()
+    kept = copy.deepcopy(state)
+    state["data"]["files"][1] = "nothing"
+    state["links"][0]["options"]["batch_size"] = 0
+    state["skip"].append([0, 1])
+    assert loader.state_dict() == kept
+
+
+def test_known_counts_one_state_for_all_ranks(folder: str) -> None:
+    options: dict[str, Any] = {"even": "drop", "shuffle": True}
+    states = [state_after(make(folder, num_ranks=3, rank=rank, **options), 2) for rank in range(3)]
+    assert states[0] == states[1] == states[2]
+    for rank in range(3):
+        loader = make(folder, num_ranks=3, rank=rank, **options)
+        whole = batches(loader)
+        loader.load_state_dict(states[0])
+        assert batches(loader) == whole[2:]
+
+
+def test_a_rank_that_was_shorter_has_nothing_left(folder: str) -> None:
+    loaders = [make(folder, num_ranks=2, rank=rank, split_rows=20) for rank in range(2)]
+    lengths = [len(loader) for loader in loaders]
+    long, short = sorted(range(2), key=lambda rank: -lengths[rank])
+    assert lengths[long] > lengths[short]
+    state = state_after(loaders[long], lengths[long] - 1)
+    loaders[short].load_state_dict(state)
+    assert batches(loaders[short]) == []
+    assert loaders[short].state_dict()["epoch"] == 1
+
+
+def test_the_size(tmp_path: Path) -> None:
+    table = pa.table({"id": list(range(10_000))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    loader = make(str(tmp_path), split_rows=1, num_workers=16)
+    assert loader.dataset.plan().num_splits == 10_000
+    assert len(json.dumps(loader.state_dict())) < 2_000
+    ledger = loader.dataset._epochs.ledger
+    cursor = RankCursor(7, tuple(Cursor(shard, 10**5, 10**6) for shard in range(16)))
+    assert len(json.dumps(ledger.state(Place(3, 10**6, cursor=cursor, skip=((10, 20),))))) < 3_000
+
+
+@pytest.mark.parametrize("filters", [None, KEPT])
+def test_a_state_of_each_step_makes_no_plan(folder: str, monkeypatch: pytest.MonkeyPatch, filters: Any) -> None:
+    loader = make(folder, filters=filters, num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    loader.state_dict()
+    monkeypatch.setattr(Planner, "rank_plan", None)
+    monkeypatch.setattr("torch_dataloader_utils.checkpoint.fingerprint", None)
+    for _ in iterator:
+        loader.state_dict()
+
+
+def test_no_secret_is_told(folder: str) -> None:
+    secret = "hunter2"
+    loader, _ = StructuredDataset.create_dataloader(
+        f"file://{folder}", storage_options={"key": secret}, num_ranks=1, rank=0, num_workers=0
+    )
+    assert secret not in json.dumps(loader.state_dict())
+
+
+def test_files_are_known_by_their_place_below_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    state = state_after(make(write_files(tmp_path / "here")), 5)
+    moved = make(write_files(tmp_path / "there"))
+    whole = batches(moved)
+    moved.load_state_dict(state)
+    assert batches(moved) == whole[5:]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"shuffle_seed": 7}, r"shuffle_seed: 42 \(digest \w+\) in the state, 7 \(digest"),
+        ({"shuffle": False}, r"shuffle: True .* in the state, False"),
+        ({"filters": [("id", ">", 20)]}, r"filters: None .* in the state, .*20"),
+        ({"columns": ["id"]}, r"schema: 2 columns: id: int64, name: string .* in the state, 1 columns: id: int64"),
+        ({"split_rows": 3}, r"splits: 8 splits .* in the state, \d+ splits"),
+    ],
+)  # fmt: skip
+def test_other_options_of_the_data_are_refused(folder: str, options: dict[str, Any], told: str) -> None:
+    state = state_after(make(folder, shuffle=True), 2)
+    other = make(folder, **{"shuffle": True} | options)
+    with pytest.raises(CheckpointMismatchError, match=told):
+        other.load_state_dict(state)
+    assert other.state_dict()["links"][0]["batches"] == 0
+
+
+def test_other_files_are_refused_unless_told_otherwise(
+    folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = state_after(make(folder), 2)
+    other = make(write_files(tmp_path, ((5, 2, 8), (4, 4))))
+    with pytest.raises(CheckpointMismatchError, match=r"files: 4 files, 38 rows .* in the state, 2 files, 23 rows"):
+        other.load_state_dict(state)
+    whole = batches(other)
+    with caplog.at_level(logging.WARNING):
+        other.load_state_dict(state, strict=False)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "rows may repeat or be missed" in caplog.text
+    assert batches(other) == whole[2:]
+
+
+def test_strict_false_with_unknown_counts(folder: str, tmp_path: Path) -> None:
+    state = state_after(make(folder, filters=KEPT), 2)
+    other = make(write_files(tmp_path, ((5, 2, 8), (4, 4))), filters=KEPT)
+    whole = batches(other)
+    other.load_state_dict(state, strict=False)
+    assert batches(other) == whole[2:]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (None, "got NoneType"),
+        ({"epoch": 1}, r"got a dict with the keys \['epoch'\]"),
+        ({"version": 99, "plan_version": 1, "data": {}, "epoch": 0, "links": [{}]}, "has version 99"),
+    ],
+)
+def test_what_is_no_state_is_refused(folder: str, state: Any, told: str) -> None:
+    with pytest.raises(CheckpointMismatchError, match=told):
+        make(folder).load_state_dict(state)
+
+
+def test_another_plan_version_is_refused(folder: str) -> None:
+    state = make(folder).state_dict() | {"plan_version": 0}
+    with pytest.raises(CheckpointMismatchError, match="plan version: 0 in the state, 1 here"):
+        make(folder).load_state_dict(state)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_another_rank_s_state_of_unknown_counts_is_replayed(
+    folder: str, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"filters": KEPT, "num_ranks": 2, "num_workers": workers, "shuffle": True}
+    state = state_after(make(folder, rank=0, **options), 3)
+    assert list(state["links"][0]["cursors"]) == ["0"]
+    loader = make(folder, rank=1, **options)
+    whole = batches(loader)
+    loader.load_state_dict(state)
+    with caplog.at_level(logging.WARNING):
+        found, states = pass_with_states(loader)
+    assert "how far rank 1 came in epoch 0: its 3 batches are read again" in caplog.text
+    assert found == whole[3:]
+    # From then on its own place is known.
+    assert list(states[1]["links"][0]["cursors"]) == ["1"]
+    loader.load_state_dict(states[1])
+    assert batches(loader) == whole[4:]
+
+
+def test_only_the_rest_is_read(folder: str) -> None:
+    loader = make(folder)
+    whole = batches(loader)
+    read: list[Any] = []
+    scan = loader.dataset.source.scan
+    reader = scan.open(loader.dataset.source.by_key)
+    original = type(reader).block
+
+    def counted(self: Any, task: Any) -> Any:
+        read.append(task)
+        return original(self, task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(reader), "block", counted)
+        loader.load_state_dict(state_after(make(folder), 0))
+        plan = loader.dataset.plan()
+        tasks = plan.tasks(0)
+        for step in range(len(whole) + 1):
+            loader.load_state_dict(through_json(make_state(loader, step)))
+            read.clear()
+            assert batches(loader) == whole[step:]
+            begun = exact_cursor(lambda lap: plan, lambda lap: [tasks], step, laps=False)
+            assert len(read) == len(tasks) - begun.shards[0].task if step < len(whole) else not read
+
+
+def make_state(loader: Any, step: int) -> Any:
+    state = loader.state_dict()
+    state["epoch"] = 0
+    state["links"][-1]["batches"] = step
+    return state
+
+
+def test_padding_of_unknown_counts_is_the_shard_s_beginning(folder: str) -> None:
+    for workers in (0, 2):
+        loader = make(folder, filters=KEPT, last_batch="pad", num_workers=workers, batch_size=7)
+        whole, states = pass_with_states(loader)
+        assert any(False in batch["valid"] for batch in whole)
+        for step, state in enumerate(states):
+            loader.load_state_dict(state)
+            assert batches(loader) == whole[step:]
+
+
+def test_output_formats_and_collate(folder: str) -> None:
+    for output_format in ("numpy", "dict"):
+        loader = make(folder, output_format=output_format, collate_fn=lambda batch: {"n": len(batch["id"]), **batch})
+        whole, states = pass_with_states(loader)
+        loader.load_state_dict(states[7])
+        assert batches(loader) == whole[7:]
+        assert plain(whole[0])["n"] == 3
+
+
+def trail(start: Cursor, *laps: list[int]) -> Trail:
+    made = Trail(start)
+    for number, blocks in enumerate(laps):
+        if number:
+            made.begin_lap()
+        for rows in blocks:
+            made.take(rows)
+    return made
+
+
+def test_a_trail_tells_where_a_shard_was() -> None:
+    seen = trail(Cursor(2, 1, 4), [4, 0, 5])
+    assert seen.after(0, 3) == Cursor(2, 1, 4)
+    assert seen.after(1, 3) == Cursor(4)
+    assert seen.after(2, 3) == Cursor(4, 3, 5)
+    assert cursor_after([seen], 0, 2, 3, False).shards == (Cursor(4, 3, 5),)
+    seen.ended = True
+    assert (seen.batches(3, False), seen.batches(3, True)) == (3, 2)
+    assert seen.after(3, 3) == Cursor(5)
+    assert cursor_after([seen], 0, 2, 3, False).shards == (Cursor(4, 3, 5),)
+
+
+def test_a_trail_over_laps() -> None:
+    seen = trail(Cursor(1), [2], [0, 2, 1], [0, 2], [0, 0])
+    assert seen.after(1, 2) == Cursor(0, 0, 0, 1)  # nothing of the lap was seen: it begins anew
+    assert seen.after(2, 2) == Cursor(2, 0, 0, 1)
+    assert seen.after(3, 2) == Cursor(1, 1, 2, 2)
+    seen.ended = True
+    assert seen.after(4, 2) == Cursor(0, 0, 0, 3)
+    begun = trail(Cursor(2, 0, 0, 1), [0])
+    assert begun.after(0, 2) == Cursor(2, 0, 0, 1)
+
+
+def test_whose_turn_is_next() -> None:
+    trails = [trail(Cursor(), [9]), trail(Cursor(), [3]), trail(Cursor(), [9])]
+    assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(4)] == [1, 2, 0, 1]
+    trails[1].ended = True
+    assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(7)] == [1, 2, 0, 2, 0, 2, 0]

@@ -1,0 +1,113 @@
+"""Where a rank's workers are after some of its batches."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from torch_dataloader_utils.model import Cursor, RankCursor, Task
+from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_places
+from torch_dataloader_utils.planning.schedule import delivered_by_shard
+
+TasksOf = Callable[[int], Sequence[Sequence[Task]]]
+
+
+@dataclass(slots=True)
+class Trail:
+    """What the loop over the blocks of a shard saw: enough to tell where it was after any number of batches.
+
+    Attributes:
+        start: where it began.
+        ends: rows up to the end of each block taken (all rows of a block, also where the first was begun before).
+        laps: the number of blocks taken when each further lap began.
+        ended: whether there are no more.
+    """
+
+    start: Cursor = field(default_factory=Cursor)
+    ends: list[int] = field(default_factory=list)
+    laps: list[int] = field(default_factory=list)
+    ended: bool = False
+
+    def take(self, rows: int) -> None:
+        """Note a block."""
+        self.ends.append(self._end(len(self.ends)) + rows)
+
+    def begin_lap(self) -> None:
+        """Note that the next block is of the next lap."""
+        self.laps.append(len(self.ends))
+
+    def batches(self, size: int, drops_last: bool) -> int | None:
+        """How many batches of `size` rows the shard has; None while it goes on."""
+        if not self.ended:
+            return None
+        rows = self._end(len(self.ends)) - self.start.rows
+        return rows // size if drops_last else -(-rows // size)
+
+    def after(self, batches: int, size: int) -> Cursor:
+        """Where the shard is after that many batches of `size` rows."""
+        if not batches:
+            return self.start
+        rows = self.start.rows + batches * size
+        block = bisect_right(self.ends, rows)
+        laps = bisect_right(self.laps, block)
+        first = self.laps[laps - 1] if laps else 0
+        task = block - first + (0 if laps else self.start.task)
+        lap = self.start.lap + laps
+        begin = self._end(block)
+        if block < len(self.ends) and rows > begin:
+            return Cursor(task, rows - begin, self.ends[block] - begin, lap)
+        # A lap without a row so far begins anew: whether it has any decides if there is another.
+        if lap and begin == self._end(first) and (laps or not self.start.task):
+            task = 0
+        return Cursor(task, 0, 0, lap)
+
+    def _end(self, blocks: int) -> int:
+        return self.ends[blocks - 1] if blocks else 0
+
+
+def cursor_after(trails: Sequence[Trail], turn: int, taken: int, size: int, drops_last: bool) -> RankCursor:
+    """How far the workers are after `taken` batches of the rank.
+
+    Args:
+        trails: of each worker.
+        turn: the worker whose batch came first.
+        taken: batches of the rank since then.
+        size: rows of a batch.
+        drops_last: whether a worker's short batch is not delivered.
+    """
+    order = [*range(turn, len(trails)), *range(turn)]
+    if not any(trail.ended for trail in trails):
+        rounds, at = divmod(taken, len(trails))
+        given = [rounds + (place < at) for place in range(len(trails))]
+    else:
+        counts = [trails[shard].batches(size, drops_last) for shard in order]
+        known = [taken if count is None else count for count in counts]
+        given, at = delivered_by_shard(known, min(taken, sum(known)))
+    shards = {shard: trails[shard].after(batches, size) for shard, batches in zip(order, given, strict=True)}
+    return RankCursor(order[at], tuple(shards[shard] for shard in range(len(trails))))
+
+
+def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: int, *, laps: bool) -> RankCursor:
+    """Where the workers are after `taken` batches of a plan that knows its counts.
+
+    Args:
+        plan_of: the plan of a lap.
+        tasks_of: the tasks of each worker in a lap.
+        taken: batches of the rank.
+        laps: whether a worker that has ended begins again.
+    """
+    if laps:
+        places, turn = lap_places(plan_of, taken)
+    else:
+        rows, turn = plan_of(0).rows_after(taken)
+        places = [(0, of_shard) for of_shard in rows]
+    return RankCursor(turn, tuple(_located(tasks_of(lap)[w], rows, lap) for w, (lap, rows) in enumerate(places)))
+
+
+def _located(tasks: Sequence[Task], rows: int, lap: int) -> Cursor:
+    """The cursor of a worker that has delivered this many rows of a lap."""
+    ends = list(accumulate(task.rows or 0 for task in tasks))
+    task = bisect_right(ends, rows)
+    return Cursor(task, rows - (ends[task - 1] if task else 0), 0, lap)

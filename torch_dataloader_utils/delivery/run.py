@@ -1,0 +1,162 @@
+"""What a pass executes: a rank's plan, from a place in it on."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch_dataloader_utils.delivery.batching import Cut, Form, joint_batches, rank_batches, shard_batches
+from torch_dataloader_utils.delivery.passes import Place
+from torch_dataloader_utils.delivery.positions import Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.model import Cursor, RankCursor, Task
+from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.reading.blocks import Block, Driver
+from torch_dataloader_utils.reading.laps import LapDriver
+
+Tasks = Sequence[Sequence[Task]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is executed, wherever it begins.
+
+    Attributes:
+        plan_of: the plan of a lap, with the shards that are read here.
+        open_driver: a driver of tasks by shard, and whether it starts on them at once.
+        open_inline: a driver that decodes in the caller's thread.
+        cut: how shards are cut into batches.
+        form: of the batches.
+        steps: batches of the stretch, or None where only reading tells.
+        laps: whether shards that have ended begin again.
+        ended: from batches, and how many came before them, to those up to where the options say that all ranks end.
+        collate: what becomes of a batch at last.
+        end: called once at the end.
+    """
+
+    plan_of: Callable[[int], RankPlan]
+    open_driver: Callable[[Tasks, bool], Driver]
+    open_inline: Callable[[Tasks], Driver]
+    cut: Cut
+    form: Form
+    steps: int | None
+    laps: bool
+    ended: Callable[[Iterator[Any], int], Iterator[Any]]
+    collate: Callable[[Any], Any] | None
+    end: Callable[[], None]
+
+
+class RankRun:
+    """Batches of a rank from a place on.
+
+    Where counts are known, a place is a number of batches; else it is how far the workers came, or, where that is not
+    known, a number of batches that are read and dropped.
+    """
+
+    def __init__(self, recipe: Recipe, place: Place) -> None:
+        self._recipe = recipe
+        self._tasks: dict[int, Tasks] = {}
+        self._trails: list[Trail] = []
+        self._driver: Driver | None = None
+        self._closed = False
+        self.steps = recipe.steps
+        self._exact = recipe.plan_of(0).rows is not None
+        self._open(place.taken, place.cursor)
+
+    def jump(self, taken: int, target: int) -> None:
+        """Go on behind the first `target` batches; where counts are unknown, by reading on."""
+        if not self._exact:
+            _drop(self._bare, target - taken)
+            return
+        if self._driver is not None:
+            self._driver.close()
+        self._open(target, None)
+
+    def cursor(self, taken: int) -> RankCursor | None:
+        """How far the workers are once `taken` batches are; None where the number says it all."""
+        if self._exact:
+            return None
+        cut = self._recipe.cut
+        return cursor_after(self._trails, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
+
+    def close(self) -> None:
+        """Stop the reading and free what it holds; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._driver is not None:
+            self._driver.close()
+        self.batches: Iterator[Any] = iter(())
+        self._bare = self.batches
+        self._tasks.clear()
+        self._recipe.end()
+
+    def _open(self, taken: int, cursor: RankCursor | None) -> None:
+        recipe = self._recipe
+        starts = cursor or RankCursor(0, (Cursor(),) * len(recipe.plan_of(0).shards))
+        if self._exact and taken:
+            starts = exact_cursor(recipe.plan_of, self._tasks_of, taken, laps=recipe.laps)
+        self._turn = starts.turn
+        self._base = 0 if not self._exact and cursor is None else taken
+        self._trails = [Trail(start) for start in starts.shards]
+        self._bare = iter(())
+        if self.steps is None or taken < self.steps:
+            self._driver = driver = self._open_driver(starts.shards)
+            batches = self._batches(driver, starts.turn)
+            _drop(batches, taken - self._base)
+            self._bare = recipe.ended(batches, taken)
+        self.batches = self._bare if recipe.collate is None else map(recipe.collate, self._bare)
+
+    def _batches(self, driver: Driver, turn: int) -> Iterator[Any]:
+        """The rank's batches of what the driver hands on."""
+        cut, form = self._recipe.cut, self._recipe.form
+        if self._recipe.plan_of(0).joint:
+            return joint_batches(driver, self._trails, cut.size, form)
+        shards = [
+            shard_batches(driver, shard, cut, form, trail, partial(self._head, shard))
+            for shard, trail in enumerate(self._trails)
+        ]
+        return rank_batches(shards, turn)
+
+    def _open_driver(self, starts: Sequence[Cursor]) -> Driver:
+        def open_lap(lap: int) -> Driver:
+            tasks = [self._left(lap, shard, start) for shard, start in enumerate(starts)]
+            for done in [done for done in self._tasks if 0 < done <= lap]:
+                del self._tasks[done]
+            # What starts at once has all workers: one that begins in another lap may be at work on that already.
+            return self._recipe.open_driver(tasks, all(start.lap == lap for start in starts))
+
+        if not self._recipe.laps:
+            return open_lap(0)
+        return LapDriver(open_lap, starts, lambda shard: self._trails[shard].begin_lap())
+
+    def _left(self, lap: int, shard: int, start: Cursor) -> Sequence[Task]:
+        """What a shard that began at `start` has to read in a lap."""
+        if lap < start.lap:
+            return ()
+        tasks = self._tasks_of(lap)[shard]
+        return tasks[start.task :] if lap == start.lap else tasks
+
+    def _tasks_of(self, lap: int) -> Tasks:
+        """The tasks of each shard in a lap."""
+        if lap not in self._tasks:
+            plan = self._recipe.plan_of(lap)
+            self._tasks[lap] = [plan.tasks(shard) for shard in range(len(plan.shards))]
+        return self._tasks[lap]
+
+    def _head(self, shard: int) -> Iterator[Block]:
+        """The blocks of a shard from its beginning."""
+        driver = self._recipe.open_inline([self._tasks_of(0)[shard]])
+        try:
+            while (block := driver.next_block(0)) is not None:
+                yield block
+        finally:
+            driver.close()
+
+
+def _drop(batches: Iterator[Any], count: int) -> None:
+    """Take so many batches, and forget them."""
+    deque(itertools.islice(batches, count), maxlen=0)

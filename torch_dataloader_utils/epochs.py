@@ -1,0 +1,251 @@
+"""How a pass begins: at a place in an epoch, once all ranks are about to do the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from torch_dataloader_utils.assembly import Source
+from torch_dataloader_utils.checkpoint import Ledger
+from torch_dataloader_utils.delivery.agreement import check_positions, smallest
+from torch_dataloader_utils.delivery.batching import Cut, Form, exactly, in_step
+from torch_dataloader_utils.delivery.execution import Execution
+from torch_dataloader_utils.delivery.forms import make_form
+from torch_dataloader_utils.delivery.passes import Passes, Place
+from torch_dataloader_utils.delivery.run import RankRun, Recipe
+from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planner import Planner, digest
+from torch_dataloader_utils.planning.even import total_rows
+from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.reading.blocks import Scan
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+
+class Epochs:
+    """The passes over one source by one rank, or by one worker of a foreign loader.
+
+    Args:
+        source: what is read.
+        options: of the loader.
+        before_reading: called before each pass, once the ranks have agreed.
+        worker: (number, count) in a worker of a foreign loader: it reads that shard of so many, in-line.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        before_reading: Callable[[], None],
+        worker: tuple[int, int] | None = None,
+    ) -> None:
+        _check_processes(options)
+        self.source = source
+        self.worker = worker
+        self._options = options
+        self._before_reading = before_reading
+        self.planner = Planner(source, options)
+        self.ledger = Ledger(source, options, self.planner, worker)
+        self.passes = Passes(self._start)
+        self._execution = Execution(source.scan, source.by_key, options.worker)
+        self._next: Source | None = None  # what is read from the next epoch on
+
+    def steps(self) -> int | None:
+        """How many batches this rank's live or next pass has, those of earlier stretches of its epoch included."""
+        self.settle()
+        if self._options.shard.even == "sync":
+            return None
+        place = self.passes.place
+        steps = self._steps_at(place, self._plan_at(place))
+        return None if steps is None else place.kept(place.before + steps)
+
+    def read_by(self, scan: Scan) -> None:
+        """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
+        self._execution.close()
+        self.source = replace(self.source, scan=scan)
+        self._execution = Execution(scan, self.source.by_key, self._options.worker)
+
+    def move_to(self, source: Source) -> None:
+        """Read another source from the next pass on that begins at the beginning of an epoch."""
+        self._next = source
+        self.settle()
+
+    @property
+    def next_source(self) -> Source:
+        """What the next epoch reads."""
+        return self._next or self.source
+
+    def settle(self) -> None:
+        """Read what `move_to` was given, unless a pass is live or an epoch begun."""
+        if self.passes.live is None and _fresh(self.passes.place):
+            self._take_next()
+
+    def _take_next(self) -> None:
+        if self._next is None:
+            return
+        source, self._next = self._next, None
+        planner = Planner(source, self._options)  # which refuses what the options cannot do with it
+        self._execution.close()
+        self.source, self.planner = source, planner
+        self.ledger = Ledger(source, self._options, planner, self.worker)
+        self._execution = Execution(source.scan, source.by_key, self._options.worker)
+        self.__dict__.pop("_form", None)  # its keys may be others
+
+    def close(self) -> None:
+        """End the live pass and the worker processes; the next pass starts new ones."""
+        if self.passes.live is not None:
+            self.passes.live.close()
+        self._execution.close()
+
+    def _start(self, place: Place) -> RankRun:
+        """Begin to read this rank's share from a place on; with peers, only once all ranks have the same plan."""
+        if _fresh(place):
+            self._take_next()  # the pass before has been closed
+        plan = self._agreed_plan(place)
+        steps = self._steps_at(place, plan)
+        if self.worker is None:
+            self._announce(plan, place)
+        if plan.rows is None and place.taken and place.cursor is None:
+            _LOG.warning(
+                "the state does not say how far rank %d came in epoch %d: its %d batches are read again and dropped",
+                plan.rank, place.epoch, place.taken,
+            )  # fmt: skip
+        self._before_reading()
+        return RankRun(self._recipe(place, plan, steps), place)
+
+    def _recipe(self, place: Place, plan: RankPlan, steps: int | None) -> Recipe:
+        execution, worker = self._execution, self.worker
+        return Recipe(
+            plan_of=lambda lap: plan if lap == 0 else self._plan_at(place, lap),
+            open_driver=execution.open if worker is None else lambda tasks, _: execution.inline(tasks),
+            open_inline=execution.inline,
+            cut=self._cut(plan),
+            form=self._form,
+            steps=None if self._options.shard.even == "sync" else steps,
+            laps=self._options.shard.steps_per_epoch is not None,
+            ended=lambda batches, taken: self._ended(batches, taken, steps),
+            collate=self._options.batch.collate_fn,
+            end=execution.end_pass,
+        )
+
+    def _plan_at(self, place: Place, lap: int = 0) -> RankPlan:
+        """This rank's plan of the stretch of a place."""
+        planner, shards = self.planner, None if self.worker is None else self.worker[1]
+        past = self.ledger.stretches(place.past)
+        plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, past)
+        return plan if self.worker is None else _of_worker(plan, *self.worker)
+
+    def _steps_at(self, place: Place, plan: RankPlan) -> int | None:
+        """The batches of a stretch, or None where only reading tells."""
+        steps, worker = plan.steps, self.worker
+        per_epoch = self._options.shard.steps_per_epoch
+        if per_epoch is not None:
+            steps = max(0, per_epoch - place.before)
+        if worker is None or steps is None:
+            return steps
+        if per_epoch is not None:
+            return max(0, -(-(steps - worker[0]) // worker[1]))
+        return -(-total_rows(plan.shards[0]) // plan.batch_rows) if worker[1] > 1 else steps
+
+    def _agreed_plan(self, place: Place) -> RankPlan:
+        planner, shard = self.planner, self._options.shard
+        if not planner.has_peers:
+            return self._plan_at(place)
+        position = planner.position(place.epoch, place=place_digest(place))
+        timeout = self._options.worker.timeout
+        try:
+            plan = self._plan_at(place)
+        except Exception:
+            # The others wait for this rank: tell them before it goes.
+            check_positions(replace(position, failed=True), shard.peers, timeout)
+            raise
+        check_positions(position, shard.peers, timeout)
+        if not place.past:
+            planner.warn_of_uneven_steps(place.epoch)
+        return plan
+
+    def _ended(self, batches: Iterator[Any], taken: int, steps: int | None) -> Iterator[Any]:
+        """The batches behind the first `taken`, ended where the options say that all ranks end."""
+        shard, planner = self._options.shard, self.planner
+        if shard.steps_per_epoch is not None:
+            return exactly(batches, (steps or 0) - taken)
+        if shard.even != "sync" or planner.world.num_ranks == 1 or self.worker is not None:
+            return batches
+        if not planner.has_peers:
+            raise ShardingError(
+                f"even='sync' with num_ranks={planner.world.num_ranks}: the ranks must be able to ask each other, and "
+                "torch.distributed is not initialised. Initialise it, or use steps_per_epoch=n or count_rows=True."
+            )
+        return in_step(batches, shard.sync_every, smallest(shard.peers))
+
+    def _cut(self, plan: RankPlan) -> Cut:
+        """How shards are cut into batches: a plan that knows its steps has dealt with the last one."""
+        batch = self._options.batch
+        last = batch.last_batch if plan.steps is None else "partial"
+        return Cut(self.planner.batch_rows, last, batch.valid_key)
+
+    @cached_property
+    def _form(self) -> Form:
+        """Kept over the passes, with the memory that it recycles."""
+        pin = self._options.worker.pin_memory and _can_pin()
+        return make_form(self._options.batch.output_format, self.source.keys, pin)
+
+    def _announce(self, plan: RankPlan, place: Place) -> None:
+        world, worker = self.planner.world, self._options.worker
+        rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
+        steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
+        mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
+        begun = place.before + place.taken
+        _LOG.info(
+            "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s%s",
+            plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
+            f"; {begun:,} steps were taken before" if begun else "",
+        )  # fmt: skip
+
+
+def _check_processes(options: Options) -> None:
+    shard, workers = options.shard, options.worker
+    if shard.canonical_ranks and shard.steps_per_epoch and workers.worker_mode == "process" and workers.num_workers:
+        raise OptionError(
+            f"canonical_ranks={shard.canonical_ranks} with steps_per_epoch={shard.steps_per_epoch} and "
+            "worker_mode='process': a process reads several virtual ranks, which begin again at different times. Leave "
+            "worker_mode at 'thread'."
+        )
+
+
+def _of_worker(plan: RankPlan, number: int, count: int) -> RankPlan:
+    """The plan of one of so many workers of a foreign loader: its shard."""
+    if count == 1:
+        return plan
+    if plan.joint:
+        raise OptionError(
+            f"canonical_ranks within {count} workers of a foreign loader: its batches are made of rows of all shards. "
+            "Give it one worker, or none."
+        )
+    return replace(plan, shards=(plan.shards[number],))
+
+
+def _fresh(place: Place) -> bool:
+    """Whether it is the beginning of an epoch."""
+    return place == Place(place.epoch)
+
+
+def place_digest(place: Place) -> int:
+    """A number of what all ranks must have in common of their places."""
+    past = [(link.options, link.batches) for link in place.past]
+    taken = place.ranks or place.taken
+    return digest([str((past, taken, place.skip))])
+
+
+def _can_pin() -> bool:
+    """Whether there is an accelerator to pin memory for; says so where not, as torch does."""
+    if torch.cuda.is_available() or (hasattr(torch, "accelerator") and torch.accelerator.is_available()):
+        return True
+    _LOG.warning("pin_memory=True without an accelerator: memory is not pinned")
+    return False

@@ -1,0 +1,124 @@
+"""What Accelerate does for loaders that it wraps, for one that it must not wrap; and its wrappers found out.
+
+A wrapper of Accelerate deals the rows of a loader to the processes. Rows that are this rank's already would be dealt a
+second time, so our loader passes for prepared, and does the rest itself: batches go to the device, and GradientState
+hears which batch is the last. Nothing here imports Accelerate.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torch_dataloader_utils.errors import OptionError, ShardingError
+
+_RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")  # rank 0's rows only; every second of each rank's rows
+
+
+@dataclass(eq=False)
+class Turn:
+    """A pass as Accelerate's GradientState looks at it.
+
+    Attributes:
+        end_of_dataloader: whether the newest batch is the last: accumulated gradients are applied then.
+        remainder: -1, since `gather_for_metrics` must not cut rows off: a padded batch says by its mask which are real.
+    """
+
+    end_of_dataloader: bool = False
+    remainder: int = -1
+
+    def begin(self) -> None:
+        """Make it the pass that counts, until it ends."""
+        _state().GradientState()._add_dataloader(self)
+
+    def end(self) -> None:
+        """Let the pass around it count again, if there is one; idempotent."""
+        _state().GradientState()._remove_dataloader(self)
+
+
+def _state() -> Any:
+    # Only a process that has imported Accelerate can have prepared a loader.
+    return sys.modules["accelerate.state"]
+
+
+def placed(value: Any, device: torch.device) -> Any:
+    """A batch with its tensors on the device: those in dicts and tuples, and whole lists of tensors, too.
+
+    Other lists, arrays and objects are left as they are.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: placed(item, device) for key, item in value.items()}
+    if isinstance(value, tuple):
+        moved = [placed(item, device) for item in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
+    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+        return [placed(item, device) for item in value]
+    if isinstance(value, Mapping) and hasattr(value, "to"):
+        return value.to(device)  # such as the BatchEncoding that a collate_fn of a tokenizer makes
+    return value
+
+
+def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
+    """What to warn of in the configuration of an Accelerator, whose wrappers do not come into it.
+
+    Raises:
+        OptionError: it asks for other batches than the options do.
+    """
+    if getattr(accelerator, "split_batches", False) and not split_batches:
+        raise OptionError(
+            "the accelerator has split_batches=True, under which batch_size is that of all ranks together; here it is "
+            "that of each rank. Leave it out of DataLoaderConfiguration and give batch_size / num_processes, or pass "
+            "split_batches=True to create_dataloader, too."
+        )
+    if getattr(accelerator, "dispatch_batches", None):
+        return "dispatch_batches=True of the accelerator is ignored: each rank reads its own rows"
+    return None
+
+
+def check_caller(num_ranks: Callable[[], int]) -> None:
+    """Check, where a wrapper of Accelerate sets the epoch of a dataset, that it leaves rows and batches alone.
+
+    Each of them does so on every process before a pass: it is where a dataset can find out.
+
+    Raises:
+        ShardingError: it deals out rows that are dealt out already, or makes batches of batches.
+    """
+    frame = _caller("torch_dataloader_utils.")
+    if frame is None or frame.f_globals.get("__name__") != "accelerate.data_loader":
+        return
+    wrapper = frame.f_locals.get("self")
+    kind, batch_size = type(wrapper).__name__, getattr(wrapper, "batch_size", None)
+    if kind in _RESHARDING and num_ranks() > 1:
+        wrong = f"would deal out the rows of this rank, one of {num_ranks()}, again: most would never be read"
+    elif batch_size is not None:
+        wrong = f"would make batches of {batch_size} batches"
+    else:
+        return
+    raise ShardingError(
+        f"the dataset was put into Accelerate's {kind}, which {wrong}. Give accelerator.prepare() the loader that "
+        "create_dataloader returns, not the dataset. For a Trainer of transformers: class MyTrainer(TrainerMixin, "
+        "Trainer), with the mixin of torch_dataloader_utils.integrations.transformers, and train_dataset=loader."
+    )
+
+
+def preparing_accelerator() -> Any:
+    """The Accelerator whose `prepare()` has just set a flag of a loader, which is all that it tells; None elsewhere."""
+    frame = _caller("torch_dataloader_utils.", "torch.")
+    if frame is None or not frame.f_globals.get("__name__", "").startswith("accelerate."):
+        return None
+    return frame.f_locals.get("self")
+
+
+def _caller(*without: str) -> FrameType | None:
+    """The nearest call that was made from none of these packages."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(without):
+        frame = frame.f_back
+    return frame

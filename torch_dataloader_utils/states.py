@@ -1,0 +1,217 @@
+"""The state of a loader as plain data: what it was taken on, and how far the ranks came.
+
+    {"version", "plan_version",
+     "data": {component: [digest, text]},
+     "epoch": int,
+     "links": [{"options": {...}, "batches": n or [n of each rank], "cursors": {rank: [turn, [worker's cursor]]}}],
+     "skip": [[first, last]],
+     "worker": number of a worker of a foreign loader}
+
+A *link* is a stretch of the epoch that ran under one set of options; "cursors" are there where row counts are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from torch_dataloader_utils.errors import CheckpointMismatchError
+from torch_dataloader_utils.model import Cursor, RankCursor
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.rest import Stretch
+
+VERSION = 1
+
+COUNTS, UNKNOWN = "row counts", "unknown"  # the component of the data that tells of cursors, and what it says then
+_ALL = 2**62  # more batches than any rank has: of one that has finished the epoch
+END = Cursor(2**31)  # behind all tasks of a worker
+_FUNCTION = "function "  # how the name of a policy that is a function begins
+
+
+@dataclass(frozen=True)
+class Link:
+    """A stretch of an epoch.
+
+    Attributes:
+        options: what shaped its order, as plain values.
+        batches: taken by every rank, or by each (None: all that it had).
+        cursors: how far the ranks came, by rank, where row counts are unknown (None: nowhere).
+    """
+
+    options: Mapping[str, Any]
+    batches: int | tuple[int | None, ...]
+    cursors: Mapping[int, RankCursor | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Link:
+        """The link that a state says."""
+        batches = value["batches"]
+        return cls(
+            dict(value["options"]),
+            batches if isinstance(batches, int) else tuple(batches),
+            {int(rank): _cursor_of(cursor) for rank, cursor in value.get("cursors", {}).items()},
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The link as a state says it."""
+        batches = self.batches if isinstance(self.batches, int) else list(self.batches)
+        said = {"options": dict(self.options), "batches": batches}
+        if self.cursors:
+            said["cursors"] = {str(rank): _plain_cursor(cursor) for rank, cursor in self.cursors.items()}
+        return said
+
+    @property
+    def steps(self) -> int:
+        """The batches of the rank that took the most."""
+        if isinstance(self.batches, int):
+            return self.batches
+        return max((count for count in self.batches if count is not None), default=0)
+
+    @property
+    def begun(self) -> bool:
+        """Whether any rank took a batch."""
+        return self.batches != 0 and (isinstance(self.batches, int) or any(count != 0 for count in self.batches))
+
+    def of_rank(self, rank: int) -> int | None:
+        """The batches that a rank took."""
+        return self.batches if isinstance(self.batches, int) else self.batches[rank]
+
+    def stretch(self, current: PlanOptions) -> Stretch:
+        """The link as planning takes it.
+
+        Args:
+            current: the options of now, for what a state does not hold.
+        """
+        names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
+        sharding = _policy_of(self.options["sharding"], current.sharding)
+        options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
+        ranks = self.options["num_ranks"]
+        if self.cursors:
+            return Stretch(options, ranks, tuple(self.cursors.get(rank) for rank in range(ranks)))
+        if isinstance(self.batches, int):
+            return Stretch(options, ranks, self.batches)
+        return Stretch(options, ranks, tuple(_ALL if count is None else count for count in self.batches))
+
+
+def _plain_cursor(cursor: RankCursor | None) -> list[Any] | None:
+    if cursor is None:
+        return None
+    return [cursor.turn, [[at.task, at.rows, at.live, at.lap] for at in cursor.shards]]
+
+
+def _cursor_of(value: Any) -> RankCursor | None:
+    return None if value is None else RankCursor(value[0], tuple(Cursor(*at) for at in value[1]))
+
+
+def policy_name(sharding: Any) -> str:
+    """How a state names a policy."""
+    if isinstance(sharding, str):
+        return sharding
+    return (
+        _FUNCTION
+        + f"{getattr(sharding, '__module__', '')}.{getattr(sharding, '__qualname__', type(sharding).__name__)}"
+    )
+
+
+def _policy_of(name: str, current: Any) -> Any:
+    if not name.startswith(_FUNCTION):
+        return name
+    if policy_name(current) != name:
+        raise CheckpointMismatchError(
+            f"the state was taken with the {name} as sharding, and this loader has {policy_name(current)}: what was "
+            "delivered can be told only with the former. Pass it, or register it under a name with register_policy."
+        )
+    return current
+
+
+def check_form(state: Any) -> None:
+    """Check that this is a state, of a version that is known.
+
+    Raises:
+        CheckpointMismatchError: it is not.
+    """
+    needed = {"version", "plan_version", "data", "epoch", "links"}
+    if not isinstance(state, Mapping) or not needed <= state.keys() or not state["links"]:
+        given = (
+            f"a dict with the keys {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
+        )
+        raise CheckpointMismatchError(
+            f"expected what loader.state_dict() returns (a dict with {sorted(needed)}), and got {given}."
+        )
+    if state["version"] != VERSION:
+        raise CheckpointMismatchError(
+            f"the state has version {state['version']!r}, and this release reads version {VERSION}: load it with the "
+            "release that wrote it."
+        )
+
+
+def short(text: str) -> str:
+    """The text, or its beginning."""
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state without what it says of its rank alone: how far that came, where row counts are unknown."""
+    *past, last = state["links"]
+    return {**state, "links": [*past, {name: value for name, value in last.items() if name != "cursors"}]}
+
+
+def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state of all ranks, from the states of each, in the order of ranks.
+
+    The ranks need not be at the same step: each goes on where it was. A rank that is in the next epoch already counts
+    as finished in this one.
+
+    Raises:
+        CheckpointMismatchError: the states are not those of the ranks of one job.
+    """
+    for state in states:
+        check_form(state)
+    if not states:
+        raise CheckpointMismatchError("merge_state_dicts([]): expected the states of all ranks.")
+    epoch = min(state["epoch"] for state in states)
+    behind = [state for state in states if state["epoch"] == epoch]
+    first = behind[0]
+    _check_alike(states, "data", lambda state: (state["data"], state["plan_version"]))
+    _check_alike(behind, "options", lambda state: [link["options"] for link in state["links"]])
+    _check_alike(behind, "past", lambda state: (state["links"][:-1], state.get("skip"), state.get("worker")))
+    options = first["links"][-1]["options"]
+    ranks = options.get("num_ranks", len(states))
+    if len(states) != ranks or "worker" in first:
+        raise CheckpointMismatchError(
+            f"merge_state_dicts of {len(states)} states that were taken with num_ranks={ranks}: expected the state of "
+            "each rank, in the order of ranks."
+        )
+    links = [Link.of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
+    link = _joined_link(options, links, unknown=first["data"][COUNTS][1] == UNKNOWN)
+    policy = {name: value for name, value in first["links"][-1].items() if name == "policy"}
+    return {**first, "links": [*first["links"][:-1], {**link.plain(), **policy}]}
+
+
+def _joined_link(options: Mapping[str, Any], links: Sequence[Link | None], *, unknown: bool) -> Link:
+    """The last links of each rank (None: it had finished) as one."""
+    batches = tuple(None if link is None else link.of_rank(rank) for rank, link in enumerate(links))
+    same = None not in batches and len(set(batches)) == 1
+    merged = Link(options, batches[0] if same and batches[0] is not None else batches)
+    if not unknown:
+        return merged
+    end = RankCursor(0, (END,) * options["num_shards"])
+    cursors: dict[int, RankCursor | None] = {}
+    for rank, link in enumerate(links):
+        if link is not None and link.of_rank(rank) and rank not in link.cursors:
+            raise CheckpointMismatchError(
+                f"the state in place {rank} says how far the rank(s) {sorted(link.cursors)} came: expected the "
+                f"state of rank {rank} there (the states in the order of ranks)."
+            )
+        cursors[rank] = end if link is None else link.cursors.get(rank)
+    return replace(merged, cursors=cursors)
+
+
+def _check_alike(states: Sequence[Mapping[str, Any]], name: str, of: Callable[[Mapping[str, Any]], Any]) -> None:
+    for state in states[1:]:
+        if of(state) != of(states[0]):
+            raise CheckpointMismatchError(
+                f"merge_state_dicts: the states have different {name}: {short(str(of(states[0])))} and "
+                f"{short(str(of(state)))}. Expected the states of one job."
+            )
