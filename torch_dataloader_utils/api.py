@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from torch_dataloader_utils.assembly import Source, open_files, source_of
 from torch_dataloader_utils.combination import check_keywords, combined_source
 from torch_dataloader_utils.dataset import LoaderDataset
+from torch_dataloader_utils.delivery.passes import Place
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.loader import StructuredLoader
 from torch_dataloader_utils.options import (
@@ -25,14 +24,17 @@ from torch_dataloader_utils.options import (
     parse_table_options,
     plain_value,
 )
-from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.reading.blocks import Driver
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.manifest import Manifest
-from torch_dataloader_utils.storage import Storage
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.sources.iceberg import IcebergPlan, IcebergRead, SnapshotInfo
+    from torch_dataloader_utils.sources.iceberg import (
+        IcebergPlan,
+        IcebergRead,
+        PinnedSnapshot,
+        SnapshotInfo,
+        TableHistory,
+    )
 
 PathLike = str | os.PathLike[str]
 
@@ -76,17 +78,9 @@ class StructuredDataset(LoaderDataset):
 class IcebergDataset(LoaderDataset):
     """The rows of a snapshot of an Iceberg table as batches of tensors."""
 
-    def __init__(
-        self,
-        source: Source,
-        options: Options,
-        plan: IcebergPlan,
-        renewed: Callable[[], tuple[Storage, float | None]] | None = None,
-    ) -> None:
-        super().__init__(source, options)
-        self._plan_of_table = plan
-        self._renewed = renewed
-        self._renew_at = _half_life(plan.expires_at)
+    def __init__(self, plan: IcebergPlan, options: Options, history: TableHistory) -> None:
+        self._history: TableHistory | None = history
+        super().__init__(_table_source(plan, options), options)
 
     @staticmethod
     def create_dataloader(table: Any, **options: Unpack[TableLoaderOptions]) -> tuple[StructuredLoader, IcebergDataset]:
@@ -117,7 +111,7 @@ class IcebergDataset(LoaderDataset):
             ColumnNotFoundError: a column that the table has not.
             UnsupportedTypeError: a column of a type that cannot be read.
         """
-        from torch_dataloader_utils.sources.iceberg import plan_table, refreshed_storage, table_manifest  # an extra
+        from torch_dataloader_utils.sources.iceberg import TableHistory, plan_table  # needs an extra
 
         parsed, own = parse_table_options(options)
         table, read = plain_value(table), _table_read(parsed, own)
@@ -125,59 +119,111 @@ class IcebergDataset(LoaderDataset):
         if parsed.read.columns is not None:
             columns = list(dict.fromkeys([*parsed.read.columns, *own.metadata_columns]))
             parsed = replace(parsed, read=replace(parsed.read, columns=columns))
-
-        def manifest() -> Manifest:
-            return table_manifest(plan, parsed.read.format_options or {}, parsed.split)
-
-        renewed = partial(refreshed_storage, table, read)
-        dataset = IcebergDataset(source_of(manifest, parsed, plan.name), parsed, plan, renewed)
+        dataset = IcebergDataset(plan, parsed, TableHistory(table, read))
         return StructuredLoader(dataset, parsed), dataset
 
     @property
     def snapshot(self) -> SnapshotInfo | None:
         """The snapshot that is read; None in a table without one."""
-        return self._plan_of_table.snapshot
+        return self._table.snapshot
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
         """Each partition read: "partition" (column -> value), "spec_id", "files" and "records" (before deletes)."""
-        return self._plan_of_table.partitions
+        return self._table.partitions
+
+    def advance(self, appended_only: bool = False) -> bool:
+        """Move to the newest snapshot of the branch that is read: whether there was a newer one.
+
+        Call it between epochs, on every rank: the newest is what rank 0 sees. During a pass it applies from the next
+        one on. A copy of the dataset in another process stays where it is.
+
+        Args:
+            appended_only: read only the rows appended since the snapshot that was read before. Where there is no newer
+                snapshot, nothing changes.
+
+        Raises:
+            OptionError: the options pin the snapshot, or this is a copy.
+            CatalogError: the catalog cannot be reached, or refuses.
+            SnapshotError: with `appended_only`, a snapshot since then is no append: says which.
+        """
+        shard = self._options.shard
+        here: PinnedSnapshot = self._epochs.next_source.table.pinned
+        there = self._known_history("advance()").newest(shard.num_ranks, shard.peers)
+        newer = there.end_snapshot_id != here.end_snapshot_id
+        if appended_only:
+            there = replace(there, start_snapshot_id=here.end_snapshot_id)
+        if newer or (not appended_only and there.start_snapshot_id != here.start_snapshot_id):
+            self._epochs.move_to(self._source_at(there))
+        return newer
+
+    def source_cursor(self) -> dict[str, Any]:
+        """Where in the table's history the live or next pass reads: ids of snapshots and schema, JSON-able."""
+        pin = self._table.pinned
+        return {"start": pin.start_snapshot_id, "end": pin.end_snapshot_id, "schema": pin.schema_id}
+
+    def restore_source(self, cursor: Mapping[str, Any]) -> None:
+        """Read at this place of the table's history, unless the options pin another. A live pass ends.
+
+        Raises:
+            OptionError: this is a copy of the dataset.
+            SnapshotError: the table does not have the snapshot any more.
+        """
+        from torch_dataloader_utils.sources.iceberg import PinnedSnapshot  # needs an extra
+
+        here = self._table.pinned
+        pin = PinnedSnapshot(cursor["end"], cursor["start"], cursor["schema"], here.ref)
+        if self._history is not None and self._history.pinned_by is not None:
+            return
+        if pin != here:
+            source = self._source_at(pin)
+            self._passes.load(Place(self._passes.epoch))
+            self._epochs.move_to(source)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
+        super().set_epoch(epoch)
         if self._passes.live is None:  # else when the next pass begins
             self._renew()
-        super().set_epoch(epoch)
-
-    def _driver(self, plan: RankPlan) -> Driver:
-        self._renew()  # after the ranks have agreed: an error of one leaves no other waiting for it
-        return super()._driver(plan)
 
     def _renew(self) -> None:
-        """Ask the catalog again for the credentials of the table's files, once half of their time is over."""
-        if self._renewed is None or self._renew_at is None or time.time() < self._renew_at:
-            return
-        storage, expires_at = self._renewed()
-        scan = self._source.scan
+        """Let worker processes, too, have the latest credentials."""
+        scan = self.source.scan
         assert isinstance(scan, ScanSpec)
+        storage = replace(scan.storage.latest, renewal=scan.storage.renewal)
         if storage != scan.storage:
             self._read_by(replace(scan, storage=storage))
-        self._plan_of_table = replace(self._plan_of_table, storage=storage, expires_at=expires_at)
-        self._renew_at = _half_life(expires_at)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Plain data, as `LoaderDataset` has it; no catalog: a copy keeps the credentials that it has."""
-        return {**super().__getstate__(), "plan": self._plan_of_table}
+    @property
+    def _table(self) -> IcebergPlan:
+        """The plan of what the live or next pass reads."""
+        plan: IcebergPlan = self.source.table
+        return plan
+
+    def _known_history(self, asked: str) -> TableHistory:
+        if self._history is None:
+            raise OptionError(
+                f"{asked}: this dataset is a copy, which holds no catalog: call it on the one that create_dataloader "
+                "made."
+            )
+        return self._history
+
+    def _source_at(self, pin: PinnedSnapshot) -> Source:
+        """What another snapshot is read from."""
+        return _table_source(self._known_history("another snapshot than its own").plan(pin), self._options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._history = None  # it would hold a catalog
         super().__setstate__(state)
-        self._plan_of_table = state["plan"]
-        self._renewed = self._renew_at = None
 
 
-def _half_life(expires_at: float | None) -> float | None:
-    """When half of the time from now is over; times are seconds since 1970."""
-    return None if expires_at is None else (time.time() + expires_at) / 2
+def _table_source(plan: IcebergPlan, options: Options) -> Source:
+    from torch_dataloader_utils.sources.iceberg import table_manifest  # needs an extra
+
+    def manifest() -> Manifest:
+        return table_manifest(plan, options.read.format_options or {}, options.split)
+
+    return replace(source_of(manifest, options, plan.name), table=plan)
 
 
 def _table_read(options: Options, own: TableOptions) -> IcebergRead:

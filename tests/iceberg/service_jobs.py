@@ -11,7 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch.distributed as dist
+from pyiceberg.catalog import load_catalog
 
 from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset
 
@@ -48,6 +50,29 @@ def killed(config: Mapping[str, str], out: Path) -> dict[str, Any]:
         said = f"{type(error).__name__}: {error}"
         return {"error": said, "rows": rows, "seconds": time.monotonic() - begin}
     return {"error": None, "rows": rows, "seconds": time.monotonic() - begin}
+
+
+def advance(config: Mapping[str, str], out: Path) -> dict[str, Any]:
+    """Three epochs of a table to which rank 1 appends before each asks for the newest rows; then it is dropped."""
+    loader, dataset = IcebergDataset.create_dataloader("ns.t", catalog_config=config, batch_size=8, even="pad")
+    table = load_catalog(**config).load_table("ns.t")
+    found = []
+    for epoch in range(3):
+        dist.barrier()
+        if dist.get_rank() == 1:
+            first = 100 + 10 * epoch
+            table.append(pa.table({"id": range(first, first + 10), "x": [0] * 10}))
+        newer = dataset.advance()
+        batches = list(loader)
+        real = [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
+        found.append({"ids": real, "steps": len(batches), "snapshot": str(dataset.snapshot), "newer": newer})
+    if dist.get_rank() == 0:
+        table.catalog.drop_table("ns.t")
+    try:
+        dataset.advance()
+    except DataLoaderUtilsError as error:
+        return {"epochs": found, "error": type(error).__name__}
+    return {"epochs": found, "error": None}
 
 
 def main() -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +25,7 @@ from urllib.parse import parse_qs
 import boto3
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
+from s3fs import S3FileSystem
 
 from tests.storage import servers
 from tests.storage.servers import BUCKET, HOST, ServerMissingError, Store, free_ports, running
@@ -40,10 +43,12 @@ class Service:
     Attributes:
         config: what `load_catalog` takes.
         store: where its tables are; None for the local disk.
+        folder: of the server, where it is SeaweedFS.
     """
 
     config: Mapping[str, str]
     store: Store | None = None
+    folder: Path | None = None
 
     @property
     def catalog(self) -> Catalog:
@@ -85,7 +90,38 @@ def rest_tables(folder: Path) -> Iterator[Service]:
             "credential": f"{key}:{secret}",
             "oauth2-server-uri": f"http://{HOST}:{port}/v1/oauth/tokens",
         }
-        yield Service({**catalog, **properties}, store)
+        yield Service({**catalog, **properties}, store, folder)
+
+
+def let_guest_in(service: Service, secret: str) -> dict[str, str]:
+    """Make this the one secret with which SeaweedFS lets "guest" read, from now on: what a FileIO needs for it."""
+    assert service.store is not None
+    assert service.folder is not None
+    said = service.folder / "s3.json"
+    staff = [one for one in json.loads(said.read_text())["identities"] if one["name"] != "guest"]
+    keys = [{"accessKey": "guest", "secretKey": secret}]
+    guest = {"name": "guest", "credentials": keys, "actions": ["Read", "List"]}
+    said.write_text(json.dumps({"identities": [*staff, guest]}))
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # a process may be gone
+            words = command.read_bytes().split(b"\0")
+            if words[0].endswith(b"/weed") and f"-s3.config={said}".encode() in words:
+                os.kill(int(command.parent.name), signal.SIGHUP)  # it reads the file again
+    properties = {**s3_properties(service.store), "s3.access-key-id": "guest", "s3.secret-access-key": secret}
+    options = {"key": "guest", "secret": secret, "endpoint_url": properties["s3.endpoint"]}
+    deadline = time.monotonic() + 10
+    while not _may_list(S3FileSystem(**options, skip_instance_cache=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return properties
+
+
+def _may_list(filesystem: S3FileSystem) -> bool:
+    try:
+        filesystem.ls(BUCKET, refresh=True)
+    except PermissionError:
+        return False
+    return True
 
 
 def glue_tables(store: Store) -> Service:

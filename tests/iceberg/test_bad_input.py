@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -25,6 +26,7 @@ from torch_dataloader_utils.errors import (
     DataLoaderUtilsError,
     DataNotFoundError,
     FileReadError,
+    MissingExtraError,
     OptionError,
     SnapshotError,
     UnknownOptionError,
@@ -126,6 +128,43 @@ def test_a_name_without_a_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "ns.numbers" in said
 
 
+def test_a_name_that_is_kept_under_another_catalogs_name(numbers: Table, tmp_path: Path) -> None:
+    said = error_of(lambda: open_table("ns.numbers", catalog_config=sql_config(tmp_path)), DataNotFoundError)
+    assert "'name' in catalog_config=" in said
+
+
+def test_a_path_and_a_catalog(numbers: Table, tmp_path: Path) -> None:
+    config = {"name": "test", "token": "t0ken", **sql_config(tmp_path)}
+    for path in (numbers.metadata_location, numbers.location(), Path("numbers"), "v1.metadata.json"):
+        said = error_of(lambda path=path: open_table(path, catalog_config=config), OptionError)
+        assert "is a path" in said
+        assert "leave out catalog_config=" in said
+        assert "t0ken" not in said
+
+
+def test_a_folder_that_is_called_as_a_table_in_a_catalog(
+    numbers: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ns.numbers").mkdir()
+    monkeypatch.chdir(tmp_path)
+    loader, _ = open_table("ns.numbers", catalog_config={"name": "test", **sql_config(tmp_path)})
+    assert [batch["id"].tolist() for batch in loader] == [[1]]
+
+
+@pytest.mark.skipif(find_spec("thrift") is not None, reason="the client of Hive's metastore is installed")
+def test_a_catalog_whose_client_is_not_installed(closed_port: int) -> None:
+    config = {"type": "hive", "uri": f"thrift://127.0.0.1:{closed_port}"}
+    assert "pyiceberg[hive]" in error_of(lambda: open_table("ns.t", catalog_config=config), MissingExtraError)
+
+
+@pytest.mark.skipif(find_spec("thrift") is None, reason="the client of Hive's metastore is not installed")
+def test_a_hive_metastore_that_is_not_there(closed_port: int) -> None:
+    config = {"type": "hive", "name": "far", "uri": f"thrift://127.0.0.1:{closed_port}"}
+    said = error_of(lambda: open_table("ns.t", catalog_config=config), CatalogError)
+    assert "'far'" in said
+    assert str(closed_port) in said
+
+
 @pytest.mark.parametrize("table", [None, 5, "", ["ns.numbers"], b"ns.numbers"])
 def test_what_is_no_table(table: Any) -> None:
     assert "table=" in error_of(lambda: open_table(table), OptionError)
@@ -205,6 +244,8 @@ def test_a_filter_that_is_none(numbers: Table, filters: Any) -> None:
 def test_unknown_columns(numbers: Table) -> None:
     said = error_of(lambda: open_table(numbers, columns=["id", "nope"]), ColumnNotFoundError)
     assert "nope" in said
+    said = error_of(lambda: open_table(numbers, columns=["id", "_pos"]), ColumnNotFoundError)
+    assert "metadata_columns=('_pos',)" in said
     assert "_nope" in error_of(lambda: open_table(numbers, metadata_columns=["_nope"]), OptionError)
     assert "version 3" in error_of(lambda: open_table(numbers, metadata_columns=["_row_id"]), OptionError)
     error_of(lambda: open_table(numbers, metadata_columns="_pos"), OptionError)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,9 +18,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
+from tests.iceberg.by_hand import equality_file, field, planned, positions_file, vector_file, write
 from tests.iceberg.conftest import QUESTIONS, Question
 from torch_dataloader_utils import IcebergDataset, StructuredDataset, combine
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError
+from torch_dataloader_utils.formats.iceberg import iceberg_layout
+from torch_dataloader_utils.model import DataFile, Piece, Task
+from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
+from torch_dataloader_utils.storage import Storage
 
 Spark = Callable[[str], str]
 
@@ -173,9 +179,9 @@ def test_every_type_as_tensors(spark_tables: Spark, name: str) -> None:
     loader, dataset = IcebergDataset.create_dataloader(path, nulls="mask", num_ranks=1, rank=0)
     (batch,) = loader
     assert batch.keys() >= set(dataset.schema.names)
-    for field in dataset.schema:
-        cells, values = rows[field.name], batch[field.name]
-        if field.name in ("s", "u", "fx", "bi"):
+    for item in dataset.schema:
+        cells, values = rows[item.name], batch[item.name]
+        if item.name in ("s", "u", "fx", "bi"):
             assert values == cells.to_pylist()
             continue
         there = torch.tensor(cells.is_valid().to_pylist())
@@ -187,8 +193,8 @@ def test_every_type_as_tensors(spark_tables: Spark, name: str) -> None:
                 values.double(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=0, equal_nan=True
             )
         else:
-            assert torch.equal(batch.get(f"{field.name}_valid", there), there)
-            whole = cells.cast(pa.int32()) if pa.types.is_date32(field.type) else cells
+            assert torch.equal(batch.get(f"{item.name}_valid", there), there)
+            whole = cells.cast(pa.int32()) if pa.types.is_date32(item.type) else cells
             assert values[there].tolist() == whole.drop_null().cast(pa.int64()).to_pylist()
 
 
@@ -302,6 +308,29 @@ def test_a_file_of_which_the_manifest_tells_enough_travels_light(catalog: Catalo
     _, dataset = open_table(table)
     (file,) = dataset.source.files
     assert len(pickle.dumps(file)) < 1500
+
+
+def test_a_few_hundred_bytes_per_split_travel(tmp_path: Path) -> None:
+    """To a worker process: 16 row groups of 11 columns in each file, with deletes of all kinds."""
+    values = np.random.default_rng(0).integers(0, 1 << 40, (11, 1600))
+    fields = [field(number, f"column_{number}", pa.int64()) for number in range(1, 12)]
+    data = pa.table([pa.array(column) for column in values], schema=pa.schema(fields))
+    vectors = [list(range(number, 1600, 100)) for number in range(30)]
+    paths = [write(data, tmp_path / f"part-{number}-0f4e2c9a.parquet", segment_rows=100) for number in range(30)]
+    positions = positions_file(tmp_path / "positions.parquet", {str(path): [5, 900] for path in paths})
+    keys = equality_file(tmp_path / "keys.parquet", pa.table([[7]], schema=pa.schema(fields[:1])))
+    files = []
+    for path, deleted in zip(paths, vectors, strict=True):
+        deletes = [positions, vector_file(path.with_suffix(".puffin"), deleted), keys]
+        info, file = planned(path, rows=1600, deletes=deletes)
+        files.append(DataFile(info, iceberg_layout(info, file, Storage())))
+    for per_file, most in ((1, 1200), (4, 500), (16, 250)):
+        size = sum(segment.size_bytes for segment in files[0].layout.segments) // per_file
+        splits = make_splits(TargetSizeSplitStrategy(size, None), files)
+        assert 30 * per_file <= len(splits) < 60 * per_file
+        tasks = [Task((Piece(split, None),), None, split.size_bytes) for split in splits]
+        message = ("pass", 1, tasks, {file.info.key: file for file in files})
+        assert len(pickle.dumps(message)) / len(splits) < most
 
 
 def test_a_table_in_torchs_own_dataloader(numbers: Table) -> None:

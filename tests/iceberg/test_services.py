@@ -21,6 +21,7 @@ from tests.iceberg.services import (
     TOKEN,
     Service,
     glue_tables,
+    let_guest_in,
     postgres_tables,
     rest_tables,
     s3_properties,
@@ -203,12 +204,13 @@ def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
     assert rest.store is not None
     name = f"ns.vended_{told}_{worker['num_workers']}".lower()
     wanted = three_commits(rest.catalog, name)
-    properties, clock = s3_properties(rest.store), time.time
-    secrets = [properties["s3.secret-access-key"], "another", properties["s3.secret-access-key"]]
+    properties, clock, loads = s3_properties(rest.store), time.time, []
 
     def vended(load: int) -> dict[str, str]:
+        loads.append(load)
         ends = int((time.time() + 3600) * 1000)
-        return {**properties, "s3.secret-access-key": secrets[load], "s3.session-token-expires-at-ms": str(ends)}
+        secret = {"s3.secret-access-key": "another"} if load == 1 else {}
+        return {**properties, **secret, "s3.session-token-expires-at-ms": str(ends)}
 
     with vending(rest.catalog.load_table(name), vended) as catalog:
         loader, dataset = IcebergDataset.create_dataloader(name, catalog_config=catalog.config, **worker)
@@ -221,12 +223,61 @@ def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
             return ids_of(loader)
 
         assert ids_after(0) == ids_after(1500) == wanted
-        with pytest.raises(DataLoaderUtilsError, match=f"wh1/ns/{name[3:]}") as raised:
-            ids_after(2000)
-        assert "another" not in str(raised.value)
-        assert ids_after(4000) == ids_after(4100) == wanted  # a fourth load would be an error
+        assert loads == [0]
+        if worker["num_workers"]:
+            with pytest.raises(DataLoaderUtilsError, match=f"wh1/ns/{name[3:]}.*worker_mode='thread'") as raised:
+                ids_after(2000)
+            assert "another" not in str(raised.value)
+        else:  # refused, it asks once more
+            assert ids_after(2000) == wanted
+        asked = len(loads)
+        assert ids_after(4000) == ids_after(4100) == wanted
+        assert len(loads) == asked + 1
         assert ids_of(copy) == wanted  # the store still takes the first secret; a copy asks no catalog
         dataset.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [1, 12])
+@pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2}], ids=["here", "threads"])
+def test_credentials_that_end_within_an_epoch_are_fetched_again(
+    rest: Service, worker: dict[str, Any], files: int
+) -> None:
+    """The store lets the guest in by another secret from the second batch on: open files and new ones read on."""
+    name = f"ns.ending_{files}_{worker['num_workers']}"
+    table = many_groups(rest.catalog, name, files)
+    given, loads = [let_guest_in(rest, "first")], []
+
+    def vended(load: int) -> dict[str, str]:
+        loads.append(load)
+        return given[-1]
+
+    with vending(table, vended) as catalog:
+        loader, dataset = IcebergDataset.create_dataloader(
+            name, catalog_config=catalog.config, batch_size=10_000, prefetch_bytes=1, split_bytes="1MiB", **worker
+        )
+        batches = iter(loader)
+        first = next(batches)
+        given.append(let_guest_in(rest, "second"))
+        assert ids_of([first, *batches]) == list(range(240_000))
+        assert loads == [0, 1]
+        assert ids_of(loader) == list(range(240_000))
+        given.append({**given[-1], "s3.secret-access-key": "wrong"})
+        let_guest_in(rest, "third")
+        with pytest.raises(DataLoaderUtilsError, match="PermissionError") as raised:  # the catalog's are refused, too
+            ids_of(loader)
+        assert not [secret for secret in ("second", "wrong", "third") if secret in str(raised.value)]
+        dataset.close()
+
+
+def many_groups(catalog: Catalog, name: str, files: int) -> Any:
+    """A table of the ids below 240,000, in so many files, and row groups of 20,000 rows."""
+    catalog.create_namespace_if_not_exists("ns")
+    properties = {"write.parquet.row-group-limit": "20000"}
+    table = catalog.create_table(name, schema=points(0, 1).schema, properties=properties)
+    for begin in range(0, 240_000, 240_000 // files):
+        table.append(points(begin, begin + 240_000 // files))
+    return table
 
 
 def test_no_secret_of_the_catalog_is_in_the_pickle(catalog: Catalog) -> None:

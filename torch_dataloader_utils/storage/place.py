@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -34,10 +34,12 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.cache import CacheOptions, can_cache, open_cached
 from torch_dataloader_utils.storage.clients import ArrowClient, Client, Opened, PairClient
+from torch_dataloader_utils.storage.held import HeldFile, fetched
 from torch_dataloader_utils.storage.locks import ForkLock
 from torch_dataloader_utils.storage.naming import naming, printable
 from torch_dataloader_utils.storage.recipes import Recipe, built
-from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile, in_flight
+from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
+from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.versions import Facts, Stored, check_unchanged, gone
 
@@ -71,6 +73,7 @@ class Storage:
         filesystem: the fsspec or pyarrow filesystem that the user gave instead.
         cache: through which folder of the local disk remote data files are read, if any.
         remedy: what to do about a file that is not as planned: a sentence for the error.
+        renewal: gives this storage with new credentials, where those in the recipe end.
     """
 
     protocol: str = "file"
@@ -78,6 +81,7 @@ class Storage:
     filesystem: Any = field(default=None, repr=False)
     cache: CacheOptions | None = None
     remedy: str = field(default="", repr=False, compare=False)
+    renewal: Renewal[Storage] | None = field(default=None, repr=False, compare=False)
 
     def __hash__(self) -> int:
         return hash(self.protocol)  # options and filesystems need not be hashable; equality compares them
@@ -105,10 +109,16 @@ class Storage:
         said += [part for part in parts if part.partition("=")[0] in ("AccountName", "BlobEndpoint")]
         return " ".join([self.protocol, *map(printable, said)])
 
+    @property
+    def latest(self) -> Storage:
+        """The same with credentials that last."""
+        return self if self.renewal is None else self.renewal.latest(self)
+
     def client(self) -> Client:
         """This process's connection (made once per process)."""
+        latest = self.latest
         with _LOCK:  # threads that begin together share one
-            return _client(self, os.getpid())
+            return _client(latest, os.getpid())
 
     def connect(self) -> pafs.FileSystem:
         """This process's connection as a pyarrow filesystem: for writing."""
@@ -120,7 +130,9 @@ class Storage:
 
         An error of opening it is the client's: `naming` names the file.
         """
-        return pa.OSFile(path, "rb") if self.local else self._remote(path, retried(lambda: self.client().open(path)))
+        if self.local:
+            return pa.OSFile(path, "rb")
+        return self._remote(path, lambda storage: retried(lambda: storage.client().open(path)))
 
     def open_data(self, file: DataFileInfo) -> pa.NativeFile:
         """The data file, open for random reads, once its size and version are known to be those that were planned.
@@ -134,7 +146,7 @@ class Storage:
                 return _checked_local(file)
             if self.cache is not None and can_cache(self.identity, file):
                 return self._cached(file, self.cache)
-            return self._remote(file.path, self._checked(file))
+            return self._remote(file.path, lambda storage: storage._checked(file))
 
     def open_footer(self, file: DataFileInfo, nbytes: int = _TAIL) -> pa.NativeFile:
         """As `open_data`, to plan the file: its last `nbytes` are at hand after one request for data.
@@ -144,7 +156,7 @@ class Storage:
         if self.local or self.cache is not None:
             return self.open_data(file)
         with _planned(file, self.remedy):
-            source = self._remote(file.path, self._checked(file, file.file_size))
+            source = self._remote(file.path, lambda storage: storage._checked(file, file.file_size))
         source.prefetch([(max(0, source.size() - nbytes), source.size())], keep=True)
         return source
 
@@ -162,7 +174,7 @@ class Storage:
         with naming(path):
             opened = retried(lambda: self.client().open(path, size))
             try:
-                return _fetch(opened, ranges)
+                return fetched(opened, ranges)
             finally:
                 opened.close()
 
@@ -197,33 +209,19 @@ class Storage:
                     _OPENED[key] = opened
         return opened
 
-    def _remote(self, path: str, opened: Opened) -> RemoteFile:
-        assert opened.facts.size is not None
-        close = _nothing if opened.parallel else opened.close  # others may read it, too: the last one lets go of it
-        return RemoteFile(RangeFile(path, opened.facts.size, partial(_fetch, opened), close), "r")
+    def _remote(self, path: str, open_by: Callable[[Storage], Opened]) -> RemoteFile:
+        held = HeldFile(self, open_by)
+        return RemoteFile(RangeFile(path, held.size, held.fetch, held.close), "r")
 
     def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
         """The file through the cache; the store is asked only for what is not in it, and then checked first."""
-        opened = lru_cache(maxsize=1)(lambda: self._checked(file))
+        held = lru_cache(maxsize=1)(lambda: HeldFile(self, lambda storage: storage._checked(file)))
 
         def read(path: str, ranges: Sequence[Range]) -> list[bytes]:
             with _planned(file, self.remedy):
-                return _fetch(opened(), ranges)
+                return held().fetch(ranges)
 
         return open_cached(self.identity, file, read, cache)
-
-
-def _nothing() -> None:
-    """Nothing."""
-
-
-def _fetch(opened: Opened, ranges: Sequence[Range]) -> list[bytes]:
-    """The bytes of each range; each request is retried on its own."""
-
-    def read(start: int, stop: int) -> bytes:
-        return retried(lambda: opened.read(start, stop))
-
-    return in_flight(read, ranges) if opened.parallel else [read(start, stop) for start, stop in ranges]
 
 
 @contextmanager

@@ -40,6 +40,7 @@ _CLIENTS_PERMANENT = {
 }
 # HTTP statuses below 500 that ask for another try: timeout, too early, too many requests.
 _LATER = (408, 425, 429)
+_REFUSED = (401, 403)
 # Packages that call a status `code`; to others that may be something else.
 _CODES = ("gcsfs.", "google.", "urllib.")
 
@@ -68,6 +69,11 @@ def permanent(error: BaseException) -> bool:
             return 400 <= status < 500 and status not in _LATER
     # A client may report any fault of an inquiry as a missing file: the first cause tells.
     return isinstance(chain[-1], (*_PERMANENT, *_loaded_permanent()))
+
+
+def refused(error: BaseException) -> bool:
+    """Whether a store does not take the credentials: told as `permanent` tells."""
+    return any(isinstance(fault, PermissionError) or status_of(fault) in _REFUSED for fault in _causes(error))
 
 
 def status_of(error: BaseException) -> int | None:

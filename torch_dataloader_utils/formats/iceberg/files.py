@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +48,9 @@ class IcebergFile:
         deletes: those that apply to it.
         constants: (field id, value as Arrow has it) of identity partition columns, which may be absent from the file.
         first_row_id: `_row_id` of its first row, in tables with row lineage.
-        inner: its own layout, or None where its footer is read when it is opened (it is then one segment).
+        inner: its own layout, or None where its footer is read when it is opened.
+        whole: whether one segment stands for all those of the file, as its footer was not read to plan it.
+        near: whether its footer is cheap to read: then `inner` stays behind when this travels to another process.
     """
 
     format: str
@@ -59,6 +61,12 @@ class IcebergFile:
     constants: tuple[tuple[int, Any], ...] = ()
     first_row_id: int | None = None
     inner: FileLayout | None = field(default=None, repr=False)
+    whole: bool = False
+    near: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return IcebergFile, tuple({**values, "inner": None if self.near else self.inner}.values())
 
 
 @dataclass(frozen=True, slots=True)

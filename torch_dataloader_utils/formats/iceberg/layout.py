@@ -31,7 +31,7 @@ def iceberg_layout(
     positions = deleted_positions(file, storage)
     counted = not any(delete.kind == "equality" for delete in file.deletes)
     segments = tuple(_left(inner, positions, counted))
-    return replace(inner, segments=segments, metadata=replace(file, inner=inner))
+    return replace(inner, segments=segments, metadata=replace(file, inner=inner, near=storage.local))
 
 
 def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:
@@ -43,7 +43,7 @@ def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:
     """
     rows = None if file.deletes or file.record_count < 0 else file.record_count
     segments = (Segment(0, 0, rows, size_bytes),) if file.record_count else ()
-    return FileLayout(segments, metadata=replace(file, inner=None))
+    return FileLayout(segments, metadata=replace(file, whole=True))
 
 
 def _left(inner: FileLayout, positions: Positions, counted: bool) -> Iterator[Segment]:

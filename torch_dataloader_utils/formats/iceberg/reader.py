@@ -42,7 +42,7 @@ class IcebergReader:
         given = inner_options(form, options)
         inner = file.inner or _footer(form, info, file, storage, given)
         self.path = info.path
-        self._whole = file.inner is None  # its one segment is then all those of the file
+        self._whole = file.whole
         self._segments = {segment.number: segment for segment in inner.segments}
         self._positions = deleted_positions(file, storage)
         hints = _hints(inner, wanted, table, info.path)
@@ -162,10 +162,10 @@ class _ByValue:
 def _footer(
     form: Format, info: DataFileInfo, file: IcebergFile, storage: Storage, options: Mapping[str, Any]
 ) -> FileLayout:
-    """The layout of a file that was planned from its manifest alone."""
+    """The layout of a file that was planned from its manifest alone, or in another process."""
     inner, _ = form.layout(info, storage, options)
     rows = sum(segment.rows or 0 for segment in inner.segments)
-    if file.record_count not in (-1, rows):
+    if file.whole and file.record_count not in (-1, rows):
         raise FileReadError(
             f"{info.path}: has {rows} rows, where the table's manifest says {file.record_count}: the file or the "
             "manifest is damaged."

@@ -11,6 +11,7 @@ except ImportError as error:
     ) from error
 
 from torch_dataloader_utils.sources.iceberg.expressions import rows_expression
+from torch_dataloader_utils.sources.iceberg.history import TableHistory
 from torch_dataloader_utils.sources.iceberg.manifest import table_manifest
 from torch_dataloader_utils.sources.iceberg.plan import (
     IcebergPlan,
@@ -20,15 +21,17 @@ from torch_dataloader_utils.sources.iceberg.plan import (
     plan_table,
     refreshed_storage,
 )
-from torch_dataloader_utils.sources.iceberg.snapshots import SnapshotChoice, SnapshotInfo
+from torch_dataloader_utils.sources.iceberg.snapshots import PinnedSnapshot, SnapshotChoice, SnapshotInfo
 
 __all__ = [
     "IcebergPlan",
     "IcebergRead",
+    "PinnedSnapshot",
     "PlannedFile",
     "PrunedFiles",
     "SnapshotChoice",
     "SnapshotInfo",
+    "TableHistory",
     "plan_table",
     "refreshed_storage",
     "rows_expression",

@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -35,15 +36,17 @@ from torch_dataloader_utils.sources.iceberg.schema import (
     unreadable_columns,
 )
 from torch_dataloader_utils.sources.iceberg.snapshots import (
+    PinnedSnapshot,
     Resolved,
     SnapshotChoice,
     SnapshotInfo,
     described,
+    pinned,
     resolve,
 )
 from torch_dataloader_utils.sources.iceberg.storage_of import Places, expires_at
 from torch_dataloader_utils.sources.iceberg.tables import OpenTable, again, open_table
-from torch_dataloader_utils.storage import Storage, naming, printable
+from torch_dataloader_utils.storage import Renewal, Storage, naming, printable
 
 _REMOTE_READS = 32  # manifests fetched at once: waiting, not computing
 _NAME_MAPPING = "schema.name-mapping.default"
@@ -65,7 +68,7 @@ class IcebergRead:
     """
 
     catalog_config: Mapping[str, Any] | None = field(default=None, repr=False)
-    snapshot: SnapshotChoice = field(default_factory=SnapshotChoice)
+    snapshot: SnapshotChoice | PinnedSnapshot = field(default_factory=SnapshotChoice)
     filters: Any = None
     scan_filter: Any = None
     columns: Sequence[str] | None = None
@@ -103,10 +106,10 @@ class IcebergPlan:
         table: what readers need of the table.
         storage: where the files are.
         snapshot: which one, or None in a table without one.
+        pinned: what reads it again.
         row_filter: which rows match, over the columns of `table.schema`; None for all.
         scan_filter: the same of the filter that only prunes.
         pruned: what was left out before reading.
-        expires_at: when the storage's credentials end, in seconds since 1970, where that is known.
     """
 
     name: str
@@ -115,10 +118,10 @@ class IcebergPlan:
     table: IcebergTable
     storage: Storage
     snapshot: SnapshotInfo | None
+    pinned: PinnedSnapshot
     row_filter: pc.Expression | None = None
     scan_filter: pc.Expression | None = None
     pruned: PrunedFiles = PrunedFiles()
-    expires_at: float | None = None
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
@@ -171,13 +174,24 @@ def plan_table(table: Any, read: IcebergRead) -> IcebergPlan:
         location=metadata.location,
         files=files,
         table=iceberg_table(columns, found.schema, opened, keys, None if mapping is None else json.loads(mapping)),
-        storage=places.storage,
+        storage=_renewing(places.storage, opened, table, read),
         snapshot=described(found, read.snapshot),
+        pinned=pinned(found, read.snapshot),
         row_filter=None if rows is None else rows.rows,
         scan_filter=None if scan is None else scan.rows,
         pruned=scanned.pruned,
-        expires_at=expires_at(opened.properties),
     )
+
+
+def newest_snapshot(table: Any, read: IcebergRead) -> PinnedSnapshot:
+    """The current snapshot of the branch or tag that is read (without one, of the table), all its rows.
+
+    Raises:
+        CatalogError: the catalog cannot be reached, or refuses.
+        SnapshotError: the branch or tag is gone.
+    """
+    choice = SnapshotChoice(ref=read.snapshot.ref)
+    return pinned(resolve(_opened_again(table, read).metadata, choice), choice)
 
 
 def refreshed_storage(table: Any, read: IcebergRead) -> tuple[Storage, float | None]:
@@ -188,8 +202,19 @@ def refreshed_storage(table: Any, read: IcebergRead) -> tuple[Storage, float | N
     Raises:
         CatalogError: the catalog cannot be reached, or refuses.
     """
-    opened = open_table(again(table), read.catalog_config, read.storage_options, read.filesystem)
+    opened = _opened_again(table, read)
     return _places(opened, read).storage, expires_at(opened.properties)
+
+
+def _renewing(storage: Storage, opened: OpenTable, table: Any, read: IcebergRead) -> Storage:
+    """The storage, with a way to new credentials where a catalog may give some."""
+    if storage.local or not opened.properties:
+        return storage
+    return replace(storage, renewal=Renewal(partial(refreshed_storage, table, read), expires_at(opened.properties)))
+
+
+def _opened_again(table: Any, read: IcebergRead) -> OpenTable:
+    return open_table(again(table), read.catalog_config, read.storage_options, read.filesystem)
 
 
 def _places(opened: OpenTable, read: IcebergRead) -> Places:

@@ -95,7 +95,9 @@ def table_schema(
 
     Raises:
         UnsupportedTypeError: a column that will be read has a type that cannot be.
+        ColumnNotFoundError: one is a metadata column that was not asked for as such.
     """
+    _check_asked(schema, columns or (), metadata_columns)
     unsupported = unreadable_columns(schema, foreign)
     for name in columns if columns is not None else unsupported:
         top = name if name in unsupported else name.partition(".")[0]
@@ -107,6 +109,16 @@ def table_schema(
             )
     fields = [arrow_field(item) for item in schema.fields if item.name not in unsupported]
     return pa.schema([*fields, *(_metadata_field(name, schema) for name in metadata_columns)])
+
+
+def _check_asked(schema: Schema, columns: Sequence[str], metadata_columns: Sequence[str]) -> None:
+    own = {item.name for item in schema.fields}
+    for name in columns:
+        if name in METADATA_COLUMNS and name not in own and name not in metadata_columns:
+            raise ColumnNotFoundError(
+                f"columns: {name!r} is no column of the table but of its metadata: give "
+                f"metadata_columns={(*metadata_columns, name)!r}, and leave it out of columns unless for its place."
+            )
 
 
 def unreadable_columns(schema: Schema, foreign: Mapping[int, str]) -> dict[str, str]:

@@ -58,6 +58,23 @@ class SnapshotChoice:
 
 
 @dataclass(frozen=True)
+class PinnedSnapshot:
+    """A snapshot that was resolved before, and is read again just so.
+
+    Attributes:
+        end_snapshot_id: its id; None for a table without one.
+        start_snapshot_id: whose successors' appends are read; None for all rows.
+        schema_id: of the schema that it is read with.
+        ref: the branch or tag that was asked for.
+    """
+
+    end_snapshot_id: int | None
+    start_snapshot_id: int | None
+    schema_id: int
+    ref: str | None = None
+
+
+@dataclass(frozen=True)
 class SnapshotInfo:
     """A snapshot that was resolved.
 
@@ -93,12 +110,14 @@ class Resolved:
     appends: tuple[Snapshot, ...] | None = None
 
 
-def resolve(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
+def resolve(metadata: TableMetadata, choice: SnapshotChoice | PinnedSnapshot) -> Resolved:
     """The snapshot that `choice` means; as in Spark, branches are read with the table's schema, all else with its own.
 
     Raises:
         SnapshotError: there is no such snapshot or ref, or (for appends) one between them is no append.
     """
+    if isinstance(choice, PinnedSnapshot):
+        return _pinned(metadata, choice)
     if choice.incremental:
         return _appended(metadata, choice)
     if choice.snapshot_id is not None:
@@ -133,7 +152,13 @@ def milliseconds(as_of: datetime | str | int) -> int:
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
 
-def described(found: Resolved, choice: SnapshotChoice) -> SnapshotInfo | None:
+def pinned(found: Resolved, choice: SnapshotChoice | PinnedSnapshot) -> PinnedSnapshot:
+    """What reads the same again, whatever is committed meanwhile."""
+    end = None if found.snapshot is None else found.snapshot.snapshot_id
+    return PinnedSnapshot(end, choice.start_snapshot_id, found.schema.schema_id, choice.ref)
+
+
+def described(found: Resolved, choice: SnapshotChoice | PinnedSnapshot) -> SnapshotInfo | None:
     """What is told of the snapshot."""
     snapshot = found.snapshot
     if snapshot is None:
@@ -190,13 +215,23 @@ def _as_of(metadata: TableMetadata, as_of: Any) -> Snapshot:
 def _own_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
     if snapshot.schema_id is None:  # as in format version 1
         return metadata.schema()
-    schema = metadata.schema_by_id(snapshot.schema_id)
+    return _schema(metadata, snapshot.schema_id, f"snapshot {snapshot.snapshot_id} was written")
+
+
+def _schema(metadata: TableMetadata, number: int, who: str) -> Schema:
+    schema = metadata.schema_by_id(number)
     if schema is None:
-        raise SnapshotError(
-            f"snapshot {snapshot.snapshot_id} was written with schema {snapshot.schema_id}, which the table's metadata "
-            "does not have (any more)."
-        )
+        raise SnapshotError(f"{who} with schema {number}, which the table's metadata does not have (any more).")
     return schema
+
+
+def _pinned(metadata: TableMetadata, pin: PinnedSnapshot) -> Resolved:
+    schema = _schema(metadata, pin.schema_id, f"snapshot {pin.end_snapshot_id} was read")
+    if pin.end_snapshot_id is None:
+        return Resolved(None, schema)
+    snapshot = _by_id(metadata, pin.end_snapshot_id, "the snapshot to be read")
+    appends = None if pin.start_snapshot_id is None else _appends(metadata, pin.start_snapshot_id, snapshot)
+    return Resolved(snapshot, schema, appends)
 
 
 def _there(snapshots: Iterable[Snapshot]) -> str:
@@ -215,27 +250,31 @@ def _utc(timestamp_ms: int) -> str:
 
 
 def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
-    """The snapshots after the start up to the end, all of them appends."""
     number = choice.end_snapshot_id
     end = _current(metadata) if number is None else _by_id(metadata, number, f"end_snapshot_id={number}")
+    return Resolved(end, metadata.schema(), _appends(metadata, choice.start_snapshot_id, end))
+
+
+def _appends(metadata: TableMetadata, start: int | None, end: Snapshot | None) -> tuple[Snapshot, ...]:
+    """The snapshots after the start up to the end, the oldest first, all of them appends."""
     found: list[Snapshot] = []
-    reached = choice.start_snapshot_id is None
+    reached = start is None
     for snapshot in ancestors_of(end, metadata):
-        if snapshot.snapshot_id == choice.start_snapshot_id:
+        if snapshot.snapshot_id == start:
             reached = True
             break
         found.append(snapshot)
         # The start itself may have expired: its successor names it.
-        reached = reached or snapshot.parent_snapshot_id == choice.start_snapshot_id
+        reached = reached or snapshot.parent_snapshot_id == start
     if not reached:
         raise SnapshotError(
-            f"start_snapshot_id={choice.start_snapshot_id}: is no ancestor of snapshot "
+            f"start_snapshot_id={start}: is no ancestor of snapshot "
             f"{None if end is None else end.snapshot_id}: {_there(metadata.snapshots)}"
         )
     found.reverse()
     for snapshot in found:
         _check_append(snapshot)
-    return Resolved(end, metadata.schema(), tuple(found))
+    return tuple(found)
 
 
 def _check_append(snapshot: Snapshot) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
 from pyiceberg.exceptions import ValidationError as InvalidError
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import IcebergType
 
-from torch_dataloader_utils.errors import CatalogError, DataNotFoundError, FileReadError, OptionError
+from torch_dataloader_utils.errors import CatalogError, DataNotFoundError, FileReadError, MissingExtraError, OptionError
 from torch_dataloader_utils.storage import Storage, Stored, naming, open_storage, printable
 
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
@@ -27,6 +27,9 @@ _HINT = "version-hint.text"
 _SECRET = re.compile(r"secret|password|token|credential|key|sas|auth", re.IGNORECASE)
 _NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
 _SHOWN = 5  # names listed in an error
+_NAMES = (
+    "Some catalogs, such as SQL ones, keep the tables of each catalog's name apart: give 'name' in catalog_config=."
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def open_table(
         DataNotFoundError: there is no such table.
         CatalogError: the catalog cannot be reached, or refuses.
         FileReadError: the metadata is none.
-        OptionError: `table` or `catalog_config` is none of these.
+        MissingExtraError: the catalog's client is not installed.
+        OptionError: `table` or `catalog_config` is none of these, or a path and a catalog were given.
     """
     if isinstance(table, Table):
         return _loaded(table)
@@ -80,6 +84,11 @@ def open_table(
             f"table={table!r}: expected 'namespace.table', a pyiceberg Table, or the path of a metadata.json or of a "
             "table's folder."
         )
+    if catalog_config is not None and _spelled_as_path(table):
+        raise OptionError(
+            f"table={printable(str(table))!r} is a path, for which no catalog is asked, and catalog_config= was given, "
+            "too: leave out catalog_config=, or give the table's name in the catalog, such as 'namespace.table'."
+        )
     if catalog_config is not None or not _is_path(table):
         return _loaded(_from_catalog(str(table), catalog_config))
     storage, path = open_storage(table, storage_options, filesystem)
@@ -87,9 +96,11 @@ def open_table(
 
 
 def _is_path(table: str | os.PathLike[str]) -> bool:
-    if not isinstance(table, str):
-        return True
-    return "/" in table or os.sep in table or table.endswith((".json", ".gz")) or os.path.exists(table)
+    return _spelled_as_path(table) or os.path.exists(table)
+
+
+def _spelled_as_path(table: str | os.PathLike[str]) -> bool:
+    return not isinstance(table, str) or "/" in table or os.sep in table or table.endswith((".json", ".gz"))
 
 
 # ----------------------------------------------------------------------------------------------------------- catalogs
@@ -122,7 +133,7 @@ def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
     name = properties.pop("name", None)
     if "." not in identifier:
         raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (with a '/' in it).")
-    shown = "the default catalog" if name is None else f"catalog {name!r}"
+    shown = "the default catalog (no 'name' was given)" if name is None else f"catalog {name!r}"
     with _asking(f"table={identifier!r}", shown, properties):
         return load_catalog(name, **properties).load_table(identifier)
 
@@ -133,15 +144,17 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
     try:
         yield
     except NoSuchTableError as error:
-        raise DataNotFoundError(f"{table}: {catalog} has no such table.") from error
+        raise DataNotFoundError(f"{table}: {catalog} has no such table. {_NAMES}") from error
     except NoSuchNamespaceError as error:
-        raise DataNotFoundError(f"{table}: {catalog} has no such namespace.") from error
+        raise DataNotFoundError(f"{table}: {catalog} has no such namespace. {_NAMES}") from error
+    except NotInstalledError as error:
+        raise MissingExtraError(f"{table}: {catalog} needs a client that is not installed: {error}") from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         told = _without_secrets(said, properties)
         message = (
             f"{table}: {catalog} could not load it: {told.rstrip('. ')}. Check catalog_config=, which pyiceberg's "
-            "load_catalog takes as it is; without it pyiceberg's own configuration is used."
+            "load_catalog takes as it is; without it, and for a 'name' alone, pyiceberg's own configuration is used."
         )
         if told != said:  # nor may a traceback print the cause, which tells a secret
             raise CatalogError(message) from None

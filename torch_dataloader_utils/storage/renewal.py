@@ -1,0 +1,99 @@
+"""Credentials that end: where new ones are fetched, while files are being read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from torch_dataloader_utils.errors import CatalogError
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+S = TypeVar("S")
+
+
+class Renewal(Generic[S]):
+    """The storage of some files with credentials that last, for all threads of the process that made this.
+
+    Others cannot ask: a pickle holds nothing of how it is done, and a fork shares the connections.
+
+    Args:
+        ask: gives a storage with new credentials, and when these end, in seconds since 1970, where that is known.
+        expires_at: when those that the storage began with end.
+    """
+
+    def __init__(self, ask: Callable[[], tuple[S, float | None]] | None, expires_at: float | None) -> None:
+        self._ask = ask
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._latest: S | None = None
+        self._expires_at = expires_at
+        self._renew_at = _half_life(expires_at)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Renewal, (None, self._expires_at)
+
+    @property
+    def possible(self) -> bool:
+        """Whether this process can ask."""
+        return self._ask is not None and os.getpid() == self._pid
+
+    @property
+    def told(self) -> str:
+        """When the credentials end, for messages."""
+        if self._expires_at is None:
+            return "for a time that it does not tell"
+        return f"until {datetime.fromtimestamp(self._expires_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+    def latest(self, first: S) -> S:
+        """The storage as it was renewed last, else `first`; once half of the credentials' time is over it is renewed.
+
+        Raises:
+            CatalogError: whoever gives credentials cannot be reached, or refuses, and those at hand have ended.
+        """
+        if self._due():
+            with self._lock:
+                if self._due():  # no other thread has done it meanwhile
+                    self._renew_early()
+        return first if self._latest is None else self._latest
+
+    def instead_of(self, refused: S, first: S) -> S | None:
+        """Another storage than the one whose credentials were refused; None if there is no other.
+
+        Raises:
+            CatalogError: whoever gives credentials cannot be reached, or refuses.
+        """
+        if not self.possible:
+            return None
+        with self._lock:
+            if (self._latest or first) == refused:
+                self._renew()
+            return None if self._latest == refused else self._latest
+
+    def _due(self) -> bool:
+        return self._renew_at is not None and time.time() >= self._renew_at and self.possible
+
+    def _renew_early(self) -> None:
+        try:
+            self._renew()
+        except CatalogError as error:
+            assert self._expires_at is not None
+            if time.time() >= self._expires_at:
+                raise
+            self._renew_at = _half_life(self._expires_at)
+            _LOG.warning("credentials could not be renewed; those at hand hold %s: %s", self.told, error)
+
+    def _renew(self) -> None:
+        assert self._ask is not None
+        self._latest, self._expires_at = self._ask()
+        self._renew_at = _half_life(self._expires_at)
+
+
+def _half_life(expires_at: float | None) -> float | None:
+    """When half of the time from now is over; times are seconds since 1970."""
+    return None if expires_at is None else (time.time() + expires_at) / 2
