@@ -10,7 +10,7 @@ MARKED := $(if $(CI),,-m "not slow")
 # mkdocs-material advertises its successor at every build.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help demo test check docs lock clean
+.PHONY: help demo test check docs horovod lock clean
 
 help:
 	@sed -n '1,4s/^# \{0,1\}//p' Makefile
@@ -22,7 +22,8 @@ demo: .venv/demo
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node=2 examples/flights/train.py --table
 	@echo "demo: OK (every row id was seen exactly once over the ranks, each epoch)"
 
-test: .venv/test-stores
+# Where CI is set, the launchers' frameworks too: some 600 MB to download.
+test: .venv/test-stores $(if $(CI),.venv/test-launchers)
 	$(BIN)/python -m pytest -n auto $(MARKED)
 	@echo "tests: OK"
 
@@ -38,6 +39,13 @@ docs: .venv/dev
 	$(BIN)/mkdocs build --strict
 	@echo "docs: OK (open site/index.html)"
 
+# Build Horovod into .venv, so that its test runs: some minutes, with make and g++.
+horovod: .venv/horovod
+
+.venv/horovod: .venv/test-launchers scripts/build_horovod.sh
+	sh scripts/build_horovod.sh .venv
+	@touch $@
+
 # Re-resolve constraints.txt.
 lock: .venv/python
 	$(BIN)/python scripts/lock.py
@@ -47,7 +55,7 @@ clean:
 	rm -rf tests/storage/azurite/node_modules
 
 # A stamp per extra: the install runs again only when its inputs change.
-.venv/demo .venv/test-stores .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
+.venv/demo .venv/test-stores .venv/test-launchers .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
 	@echo "installing torch-dataloader-utils[$*] into .venv (a few minutes the first time)"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@

@@ -52,6 +52,7 @@ EXPORTED = [
     "combine",
     "distribute_shards",
     "merge_gen_kwargs",
+    "merge_state_dicts",
     "number_of_shards",
     "register_policy",
     "shuffle_gen_kwargs",

@@ -34,13 +34,14 @@ class EpochSampler:
         self._dataset.set_epoch(epoch)
 
     def warn_of_a_trainer_ahead(self) -> None:
-        """Say, once, that a state which Lightning saves is ahead of its training where it cannot know the last batch."""
+        """Say, once, that a state which Lightning saves is ahead of its training."""
         if self._used and not _LIGHTNING.isdisjoint(sys.modules) and self._dataset.steps() is None:
             self._used = False
             _LOG.warning(
                 "the number of batches is not known before reading, so Lightning's Trainer fetches one ahead (unless "
-                "limit_train_batches=n says where it ends), and a checkpoint within an epoch leaves that batch out. Use "
-                "torch_dataloader_utils.integrations.lightning.StructuredDataModule, count_rows=True or steps_per_epoch."
+                "limit_train_batches=n says where it ends), and a checkpoint within an epoch leaves that batch out. "
+                "Give it a torch_dataloader_utils.integrations.lightning.StructuredDataModule, or pass "
+                "count_rows=True or steps_per_epoch=n."
             )
 
 
@@ -101,7 +102,8 @@ class StructuredLoader(DataLoader[Any]):
 
         Of a loader that Accelerate has prepared it is the same on all ranks, which write it to one file.
         """
-        self.sampler.warn_of_a_trainer_ahead()
+        if isinstance(self.sampler, EpochSampler):
+            self.sampler.warn_of_a_trainer_ahead()
         state = self._dataset.state_dict(all_ranks)
         return state if all_ranks or not self._is_prepared else of_any_rank(state)
 

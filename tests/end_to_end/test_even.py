@@ -234,7 +234,7 @@ def test_a_rank_without_rows_repeats_others(tmp_path: Path) -> None:
 
 def test_nothing_to_repeat_is_an_error(folder: str) -> None:
     loader, _ = StructuredDataset.create_dataloader(folder, filters=pc.field("id") + 0 < 0, steps_per_epoch=3)
-    with pytest.raises(ValueError, match="steps_per_epoch=3: this rank has no row"):
+    with pytest.raises(ValueError, match="3 steps of steps_per_epoch are missing: this rank has no row"):
         list(loader)
 
 

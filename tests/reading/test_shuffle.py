@@ -167,7 +167,9 @@ def wanted_of(tasks: Sequence[Task], live: Callable[[Piece], list[int]]) -> list
 
 
 @pytest.mark.parametrize("output_format", ["torch", "numpy", "arrow", "dict"])
-@pytest.mark.parametrize("options", [{}, {"transform": lambda batch: batch}, {"last_batch": "pad"}], ids=["plain", "transform", "pad"])
+@pytest.mark.parametrize(
+    "options", [{}, {"transform": lambda batch: batch}, {"last_batch": "pad"}], ids=["plain", "transform", "pad"]
+)
 @pytest.mark.parametrize(("n", "k"), [(15, 3), (8, 2), (1000, 4), (1, 1)])
 def test_windows_hold_their_rows_in_the_order_of_their_keys(
     folder: Path, output_format: str, options: dict[str, Any], n: int, k: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils import arrow_ops
@@ -56,6 +56,7 @@ class RunReader:
         self._spec = spec
         self._files = files
         self._readers: dict[str, Reader] = {}
+        self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # pieces of a file come one after another
         self._format = format_named(spec.format)
         self.alone = self._format.columnar and spec.local
 
@@ -76,14 +77,22 @@ class RunReader:
         if piece.rows is None:
             first, last = split.segments or (0, len(self._files[file].layout.segments))
             return file, first, last
-        starts = self._files[file].layout.plan_starts()
-        first = int(np.searchsorted(starts[:-1], piece.rows.start, side="right")) - 1
-        last = int(np.searchsorted(starts[:-1], piece.rows.stop, side="left"))
-        return file, first, last
+        starts = self._starts(file)
+        return (
+            file,
+            bisect_right(starts, piece.rows.start, hi=len(starts) - 1) - 1,
+            bisect_left(starts, piece.rows.stop, hi=len(starts) - 1),
+        )
 
     def start(self, run: Run) -> int:
         """The plan row number of a run's first row."""
-        return self._files[run.file].layout.plan_starts()[run.first]
+        return self._starts(run.file)[run.first]
+
+    def _starts(self, file: FileKey) -> Sequence[int]:
+        """The plan row number of each segment of a file, and the end of the last."""
+        if self._last_starts is None or self._last_starts[0] != file:
+            self._last_starts = file, self._files[file].layout.plan_starts()
+        return self._last_starts[1]
 
     def segments(self, run: Run) -> Sequence[Segment]:
         """The segments of a run."""

@@ -183,12 +183,14 @@ class TaskReader:
 
     def _rows(self, runs: Sequence[Run], owners: Sequence[int], pieces: Sequence[Piece]) -> list[pa.Table]:
         """The rows of each piece that pass the filter, of segments that are decoded once."""
+        by_run: list[list[int]] = [[] for _ in runs]
+        for place, owner in enumerate(owners):
+            by_run[owner].append(place)
         found: dict[int, pa.Table] = {}
-        for number, run in enumerate(runs):
-            own = [i for i, owner in enumerate(owners) if owner == number]
-            tables = self._rows_of(run, [pieces[i] for i in own])
+        for run, own in zip(runs, by_run, strict=True):
+            tables = self._rows_of(run, [pieces[place] for place in own])
             found |= dict(zip(own, tables, strict=True))
-        return [found[i] for i in range(len(pieces))]
+        return [found[place] for place in range(len(pieces))]
 
     def _rows_of(self, run: Run, pieces: Sequence[Piece]) -> list[pa.Table]:
         """The rows of each piece that pass the filter; all lie in one run."""

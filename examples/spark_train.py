@@ -1,0 +1,44 @@
+"""Train with Spark's TorchDistributor, here in local mode with two processes. Needs Java 17 or newer.
+
+python examples/spark_train.py
+"""
+
+import common
+import torch
+import torch.distributed as dist
+from common import FLIGHTS, Model, log_rows, loss_of
+from pyspark import cloudpickle
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_dataloader_utils import StructuredDataset
+
+
+def train(options):
+    dist.init_process_group("gloo")  # "nccl" with GPUs
+    # num_ranks and rank are those of the process group.
+    loader, dataset = StructuredDataset.create_dataloader(**options, even="pad")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model())
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            log_rows(epoch, batch)
+    dist.barrier()
+    dist.destroy_process_group()
+    return len(loader), loss.item()
+
+
+if __name__ == "__main__":
+    cloudpickle.register_pickle_by_value(common)  # a module that the processes cannot import: it travels with `train`
+    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    # A function, not the path of a script: Spark does not notice that a script has failed.
+    steps, loss = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train, FLIGHTS)
+    print(f"{steps} steps an epoch, loss of the last {loss:.3f}")
+    spark.stop()

@@ -1,0 +1,306 @@
+"""Accelerate with loaders that it must not wrap: rows, epochs, accumulation, places, and a job that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.launchers.conftest import EXAMPLES, Rows
+from tests.launchers.killing import write_rows
+from tests.launchers.pages import program
+from torch_dataloader_utils import OptionError, ShardingError, StructuredDataset
+from torch_dataloader_utils.prepared import placed
+
+accelerate = pytest.importorskip("accelerate")
+pytest.importorskip("torchdata")  # an Accelerator asks for it where loaders have a state
+
+JOB = Path(__file__).with_name("accelerate_job.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+ON_CPU = {"ACCELERATE_USE_CPU": "true"}  # else an Accelerator without a GPU takes itself for the only process
+Launch = Callable[..., Rows]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_rows(tmp_path_factory.mktemp("rows")))
+
+
+def make(data: str, **options: Any) -> Any:
+    return StructuredDataset.create_dataloader(data, **{"batch_size": 100, "shuffle": True, **options})
+
+
+def planned(data: str, epoch: int, rank: int, **options: Any) -> list[list[int]]:
+    """The real rows of each batch of one of two ranks, without Accelerate."""
+    options = {"even": "pad", "batch_size": 40, **options}
+    loader, dataset = make(data, num_ranks=2, rank=rank, **options)
+    dataset.set_epoch(epoch)
+    return [batch["id"][batch["valid"]].tolist() if "valid" in batch else batch["id"].tolist() for batch in loader]
+
+
+# --------------------------------------------------------------------------------------------------- two processes
+
+
+@pytest.mark.slow
+def test_example(launch: Launch, check: Callable[[Rows, int], None]) -> None:
+    check(launch(*TORCHRUN, EXAMPLES / "accelerate_train.py", **ON_CPU), 2)
+
+
+@pytest.fixture(scope="module")
+def found(data: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes found under Accelerate."""
+    out = tmp_path_factory.mktemp("out")
+    run("every way", data, out)
+    return [json.loads((out / f"found-{rank}.json").read_text()) for rank in range(2)]
+
+
+def run(what: str, data: str, out: Path, returncode: int = 0) -> None:
+    done = subprocess.run(
+        [*TORCHRUN, str(JOB), what, data, str(out)],
+        env={**os.environ, **ON_CPU, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == returncode, done.stderr[-4000:]
+
+
+@pytest.mark.slow
+def test_the_reference_loop_meets_each_row_once_an_epoch(found: list[dict[str, Any]], data: str) -> None:
+    for epoch in range(2):
+        ranks = [sum(process["snippet"][epoch], []) for process in found]
+        assert sorted(sum(ranks, [])) == list(range(1100))
+        assert ranks == [
+            sum(planned(data, epoch, rank, even="none", num_workers=4, batch_size=100), []) for rank in range(2)
+        ]
+    assert found[0]["snippet"][0] != found[0]["snippet"][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["twice", "given", "plain"])
+def test_each_way_meets_the_rows_of_the_epochs_asked_for(found: list[dict[str, Any]], data: str, way: str) -> None:
+    for rank, process in enumerate(found):
+        assert process[way] == [planned(data, 0, rank), planned(data, 5, rank)]
+
+
+@pytest.mark.slow
+def test_skipped_batches_are_the_first_of_the_epoch(found: list[dict[str, Any]], data: str) -> None:
+    for rank, process in enumerate(found):
+        assert process["skipped"] == planned(data, 5, rank)[7:]
+
+
+@pytest.mark.slow
+def test_the_last_batch_applies_the_gradients(found: list[dict[str, Any]]) -> None:
+    for process in found:
+        assert process["synced"] == [step in (4, 8, 12, 14) for step in range(1, 15)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["saved", "saved unknown"])
+def test_a_saved_place_is_the_same_on_all_ranks_and_is_continued(found: list[dict[str, Any]], name: str) -> None:
+    ours = [process[name] for process in found]
+    assert ours[0]["state"] == ours[1]["state"]
+    for process in ours:
+        assert process["rest"]
+        assert process["resumed"] == process["rest"]
+    assert ours[0]["first"] != ours[1]["first"]
+
+
+@pytest.mark.slow
+def test_wrappers_around_the_dataset_are_refused_on_every_rank(found: list[dict[str, Any]]) -> None:
+    for process in found:
+        dispatched, collated, split = process["errors"]
+        assert "DataLoaderDispatcher, which would deal out the rows of this rank, one of 2, again" in dispatched
+        assert "ShardingError" in collated
+        assert "split_batches=True to create_dataloader" in split
+
+
+@pytest.mark.slow
+def test_a_killed_job_goes_on_where_it_was_saved(data: str, tmp_path: Path) -> None:
+    run("killed", data, tmp_path, returncode=1)
+    saved = int((tmp_path / "checkpoint" / "step").read_text())
+    before = [[json.loads(line) for line in (tmp_path / f"rows-{rank}").read_text().splitlines()] for rank in range(2)]
+    for rank in range(2):
+        (tmp_path / f"rows-{rank}").unlink()
+    run("resumed", data, tmp_path)
+    after = [[json.loads(line) for line in (tmp_path / f"rows-{rank}").read_text().splitlines()] for rank in range(2)]
+
+    for rank in range(2):
+        assert before[rank][-1][1] >= saved, "it was killed before it had saved"
+        steps = [line for line in before[rank] if line[1] <= saved] + after[rank]
+        assert [line[2] for line in steps if line[0] == 0] == planned(data, 0, rank)
+        assert [line[2] for line in steps if line[0] == 1] == planned(data, 1, rank)
+        assert [line[1] for line in after[rank]] == list(range(saved + 1, len(steps) + 1))
+
+
+# ----------------------------------------------------------------------------------------------------- one process
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Any]:
+    yield accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    accelerate.state.AcceleratorState._reset_state(True)
+    accelerate.state.GradientState._reset_state()
+
+
+@pytest.mark.parametrize("options", [{}, {"filters": [("odd", "=", 1)]}, {"num_workers": 2, "worker_mode": "process"}])
+def test_accumulated_gradients_are_applied_at_the_end(data: str, accelerator: Any, options: dict[str, Any]) -> None:
+    loader = accelerator.prepare(make(data, **options)[0])
+    for _ in range(2):
+        synced = []
+        for _ in loader:
+            with accelerator.accumulate():
+                synced.append(accelerator.sync_gradients)
+        steps = len(synced)
+        assert synced == [step % 4 == 0 or step == steps for step in range(1, steps + 1)]
+        assert not accelerator.gradient_state.in_dataloader
+
+
+def test_validation_within_training_leaves_the_training_alone(data: str, accelerator: Any) -> None:
+    loader, validation = accelerator.prepare(make(data)[0], make(data)[0])
+    ends = []
+    for step, _ in enumerate(loader):
+        ends.append(accelerator.gradient_state.end_of_dataloader)
+        if step == 3:
+            for _ in validation:
+                break  # left half-way
+            assert len(list(validation)) == 11
+        assert accelerator.gradient_state.end_of_dataloader == ends[-1]
+    assert ends == [False] * 10 + [True]
+
+
+def test_an_error_in_the_look_ahead_comes_in_its_turn(data: str, accelerator: Any) -> None:
+    def fail(table: Any) -> Any:
+        if 600 in table["id"].to_pylist():
+            raise ValueError("row 600")
+        return table
+
+    options = {"shuffle": False, "transform": fail, "transform_rows": "any", "batch_size": 10}
+    loader, _ = make(data, **options)
+    plain: list[int] = []
+    with pytest.raises(ValueError, match="row 600"):
+        plain.extend(batch["id"][0].item() for batch in loader)
+    met: list[int] = []
+    loader = accelerator.prepare(make(data, **options)[0])
+    with pytest.raises(ValueError, match="row 600"):
+        met.extend(batch["id"][0].item() for batch in loader)
+    assert met == plain
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"filters": [("odd", "=", 1)]}])
+def test_skip_first_batches_leaves_out_the_first(data: str, accelerator: Any, options: dict[str, Any]) -> None:
+    loader, dataset = make(data, **options)
+    loader = accelerator.prepare(loader)
+    whole = [batch["id"].tolist() for batch in loader]
+    for skip in (accelerator.skip_first_batches, accelerate.skip_first_batches):
+        dataset.set_epoch(0)
+        ends, rest = [], []
+        for batch in skip(loader, 3):
+            rest.append(batch["id"].tolist())
+            ends.append(accelerator.gradient_state.end_of_dataloader)
+        assert rest == whole[3:]
+        assert ends == [False] * (len(rest) - 1) + [True]
+
+
+def test_batches_go_to_the_device(data: str, accelerator: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(accelerator.state, "device", torch.device("meta"))
+    loader, dataset = make(data)
+    assert {batch["id"].device.type for batch in accelerator.prepare(loader)} == {"meta"}
+    assert next(iter(dataset))["id"].is_meta
+    assert next(iter(make(data, accelerator=accelerator)[0]))["id"].is_meta
+    assert not next(iter(make(data)[0]))["id"].is_meta
+    accelerator.device_placement = False
+    assert not next(iter(accelerator.prepare(make(data)[0])))["id"].is_meta
+    assert not next(iter(make(data, accelerator=accelerator)[0]))["id"].is_meta
+
+
+def test_what_is_placed() -> None:
+    pair = namedtuple("pair", "a b")
+    one, names = torch.zeros(1), ["x", "y"]
+    batch = {"ragged": {"values": one, "offsets": one}, "names": names, "pair": pair(one, 2), "list": [one], "none": []}
+    moved = placed(batch, torch.device("meta"))
+    assert moved["ragged"]["values"].is_meta
+    assert moved["ragged"]["offsets"].is_meta
+    assert moved["names"] is names
+    assert moved["pair"].a.is_meta
+    assert moved["pair"].b == 2
+    assert moved["list"][0].is_meta
+    assert moved["none"] == []
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_settings_of_an_accelerator_that_do_not_come_into_it(
+    data: str, caplog: Any, accelerator: Any, given: bool
+) -> None:
+    def prepared() -> None:
+        loader, _ = make(data, accelerator=accelerator) if given else make(data)
+        assert accelerator.prepare(loader) is loader
+        assert accelerator._dataloaders[-1] is loader
+        assert accelerator.prepare(loader) is loader
+
+    accelerator.dataloader_config.dispatch_batches = True
+    prepared()
+    assert len(accelerator._dataloaders) == 1
+    assert caplog.text.count("dispatch_batches=True of the accelerator is ignored") == 1
+    accelerator.dataloader_config.split_batches = True
+    with pytest.raises(OptionError, match="split_batches=True, under which batch_size is that of all ranks"):
+        prepared()
+
+
+def test_batches_of_batches_are_refused(data: str, accelerator: Any) -> None:
+    _, dataset = make(data)
+    with pytest.raises(ShardingError, match="would make batches of 8 batches"):
+        next(iter(accelerator.prepare(DataLoader(dataset, batch_size=8))))
+    ready = accelerator.prepare(DataLoader(dataset, batch_size=None))
+    assert sorted(torch.cat([batch["id"] for batch in ready]).tolist()) == list(range(1100))
+
+
+def test_a_flag_set_by_hand_changes_nothing(data: str) -> None:
+    loader, dataset = make(data)
+    loader._is_accelerate_prepared = True
+    assert loader.batch_size == 100
+    assert dataset._accelerated is None
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_place_is_restored_where_that_is_configured(
+    data: str, accelerator: Any, tmp_path: Path, stateful: bool
+) -> None:
+    accelerator.dataloader_config.use_stateful_dataloader = stateful
+    loader, dataset = make(data)
+    loader = accelerator.prepare(loader)
+    dataset.set_epoch(2)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    accelerator.save_state(str(tmp_path))
+    rest = [batch["id"].tolist() for batch in batches]
+    for _ in range(2):  # any number of times, and whatever the loader did since
+        accelerator.load_state(str(tmp_path))
+        dataset.set_epoch(2)
+        resumed = loader if stateful else accelerator.skip_first_batches(loader, 4)
+        assert [batch["id"].tolist() for batch in resumed] == rest
+
+
+@pytest.mark.slow
+def test_the_page_resumes(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, program("accelerate.md", tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.endswith("epoch 0\n")

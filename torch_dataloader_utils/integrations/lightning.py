@@ -1,0 +1,141 @@
+"""Lightning: a data module of loaders that its Trainer can count on also where their length is unknown.
+
+A Trainer takes the length of a loader once, and fetches one batch ahead where there is none. The state of a plain
+loader is then a batch further than the training. What the module gives the Trainer says how far the training is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch_dataloader_utils.api import StructuredDataset
+from torch_dataloader_utils.errors import MissingExtraError, OptionError
+from torch_dataloader_utils.loader import StructuredLoader
+
+try:
+    from lightning.pytorch import LightningDataModule
+except ModuleNotFoundError as error:
+    raise MissingExtraError("StructuredDataModule needs Lightning: pip install lightning") from error
+
+Given = Mapping[str, Any] | StructuredLoader
+
+
+class StructuredDataModule(LightningDataModule):  # type: ignore[misc]  # untyped where Lightning is not installed
+    """A data module of loaders, each given as the options of `StructuredDataset.create_dataloader` or as a loader.
+
+    Example:
+        ```python
+        data = StructuredDataModule(
+            train={"path": "data/train/", "batch_size": 1024, "shuffle": True, "even": "pad"},
+            val={"path": "data/val/", "batch_size": 4096},
+        )
+        trainer.fit(model, data)
+        ```
+
+    Args:
+        train: of `trainer.fit`.
+        val: of `trainer.fit` and `trainer.validate`; left out, there is no validation.
+        test: of `trainer.test`.
+        predict: of `trainer.predict`.
+    """
+
+    def __init__(
+        self,
+        train: Given | None = None,
+        val: Given | None = None,
+        test: Given | None = None,
+        predict: Given | None = None,
+    ) -> None:
+        super().__init__()
+        self._given = {"train": train, "val": val, "test": test, "predict": predict}
+        self._made: dict[str, StructuredLoader] = {}
+
+    def loader(self, name: str) -> StructuredLoader:
+        """The loader of "train", "val", "test" or "predict", made at first use.
+
+        Raises:
+            OptionError: the module was made without it.
+        """
+        given = self._given[name]
+        if given is None:
+            raise OptionError(f"the StructuredDataModule has no {name}=: give it a loader, or a dict of options.")
+        if name not in self._made:
+            made = given if isinstance(given, StructuredLoader) else StructuredDataset.create_dataloader(**given)[0]
+            self._made[name] = made
+        return self._made[name]
+
+    def train_dataloader(self) -> TrainerLoader:
+        """Batches to train on."""
+        return self._of("train")
+
+    def val_dataloader(self) -> Any:
+        """Batches to validate on, if there are any."""
+        return [] if self._given["val"] is None else self._of("val")
+
+    def test_dataloader(self) -> TrainerLoader:
+        """Batches to test on."""
+        return self._of("test")
+
+    def predict_dataloader(self) -> TrainerLoader:
+        """Batches to predict for."""
+        return self._of("predict")
+
+    def _of(self, name: str) -> TrainerLoader:
+        loader, trainer = self.loader(name), self.trainer
+        if trainer is None:
+            return TrainerLoader(loader)
+        limited = isinstance(trainer.limit_train_batches, int)
+        return TrainerLoader(loader, trainer.fit_loop.epoch_progress.current.processed, looks_ahead=not limited)
+
+
+class TrainerLoader:
+    """A loader whose state says how far a Trainer has trained, whatever it fetched ahead.
+
+    Args:
+        loader: what is read.
+        epoch: of the first pass, which may begin before the Trainer says so.
+        looks_ahead: whether the Trainer fetches a batch ahead where the loader has no length.
+    """
+
+    batch_sampler = None  # a Trainer looks at both samplers
+
+    def __init__(self, loader: StructuredLoader, epoch: int = 0, *, looks_ahead: bool = True) -> None:
+        self.loader = loader
+        self.sampler = self  # where a Trainer looks for `set_epoch`
+        self._epoch: int | None = epoch
+        self._looks_ahead = looks_ahead
+        self._before: dict[str, Any] | None = None  # the state before a batch that was fetched ahead
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`; a pass that has begun goes on."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        """The batches of this rank in an epoch; a TypeError where only reading tells."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """One pass; it begins at the first `next`."""
+        dataset: Any = self.loader.dataset
+        if self._epoch is not None:
+            dataset.set_epoch(self._epoch)
+        ahead = self._looks_ahead and dataset.steps() is None
+        batches = iter(self.loader)
+        while True:
+            self._before = dataset.state_dict() if ahead else None
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self._before = None
+                return
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the training is."""
+        return self._before or self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next pass where the state was taken."""
+        self._epoch, self._before = None, None
+        self.loader.load_state_dict(state)

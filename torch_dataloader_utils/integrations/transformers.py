@@ -1,0 +1,265 @@
+"""Transformers: a mixin that makes a Trainer train and evaluate on our loaders.
+
+A Trainer puts a dataset into a loader of its own, which Accelerate deals to the processes once more, and resumes by
+dropping batches in the order of epoch 0. With the mixin it takes a loader as it is, and resumes at the place in the
+epoch of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from torch_dataloader_utils.dataset import LoaderDataset
+from torch_dataloader_utils.errors import (
+    CheckpointMismatchError,
+    CountsRequiredError,
+    MissingExtraError,
+    OptionError,
+    ShardingError,
+)
+from torch_dataloader_utils.loader import StructuredLoader
+
+try:
+    from transformers.trainer_callback import ExportableState, TrainerCallback
+except ModuleNotFoundError as error:
+    raise MissingExtraError("TrainerMixin needs transformers: pip install transformers accelerate") from error
+
+_LOOKED_AT = 8  # epochs whose steps are compared before training; the others are when they begin
+
+
+class TrainerMixin:
+    """Makes a `transformers.Trainer` use loaders as `train_dataset` and `eval_dataset`; put it first.
+
+    Example:
+        ```python
+        class MyTrainer(TrainerMixin, Trainer):
+            pass
+
+
+        loader, dataset = StructuredDataset.create_dataloader("data/", batch_size=1024, shuffle=True, even="drop")
+        trainer = MyTrainer(model, args, train_dataset=loader, eval_dataset={"val": val_loader})
+        trainer.train(resume_from_checkpoint=True)
+        ```
+    """
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The loader that was given as `train_dataset`.
+
+        Raises:
+            OptionError: it is the dataset of a loader.
+            CountsRequiredError: its length is not known.
+            ShardingError: its ranks or its epochs may have different numbers of steps.
+        """
+        trainer: Any = self
+        loader = _loader_of(trainer.train_dataset)
+        if loader is None:
+            given: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]  # of the Trainer
+            return given
+        if not any(isinstance(callback, DataPosition) for callback in trainer.callback_handler.callbacks):
+            trainer.add_callback(DataPosition())
+        train = TrainLoader(trainer.accelerator.prepare(loader))
+        for epoch in range(min(_LOOKED_AT, math.ceil(trainer.args.num_train_epochs))):
+            train.check_steps(epoch)
+        return train
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """The loader that was given as `eval_dataset`, or under this name in it.
+
+        Raises:
+            OptionError: it is the dataset of a loader.
+            ShardingError: its ranks may have different numbers of steps.
+        """
+        given = self.eval_dataset if eval_dataset is None else eval_dataset  # type: ignore[attr-defined]
+        if isinstance(given, str):
+            given = self.eval_dataset[given]  # type: ignore[attr-defined]
+        loader = self._evaluated(given)
+        if loader is None:
+            loader = super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+        return loader
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+        """The loader that was given to `predict`; raises as `get_eval_dataloader`."""
+        loader = self._evaluated(test_dataset)
+        if loader is None:
+            loader = super().get_test_dataloader(test_dataset)  # type: ignore[misc]
+        return loader
+
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        """The rows of all ranks in an epoch."""
+        loader = dataloader.loader if isinstance(dataloader, TrainLoader) else dataloader
+        if isinstance(loader, StructuredLoader) and isinstance(loader.dataset, LoaderDataset):
+            rows = [loader.dataset.shard_size(rank) for rank in range(loader.dataset.world.num_ranks)]
+            if None not in rows:
+                return sum(filter(None, rows))
+        examples: int = super().num_examples(dataloader)  # type: ignore[misc]
+        return examples
+
+    def _evaluated(self, given: Any) -> DataLoader[Any] | None:
+        loader = _loader_of(given)
+        if loader is not None:
+            _check_even(loader)
+            self.accelerator.prepare(loader)  # type: ignore[attr-defined]
+        return loader
+
+
+class TrainLoader(DataLoader[Any]):
+    """A loader as a Trainer trains on it.
+
+    On resuming, the Trainer makes a loader of its own around `dataset`, and drops batches of that: those are empty.
+
+    Args:
+        loader: what is read.
+
+    Raises:
+        CountsRequiredError: its length is not known.
+        ShardingError: its ranks may have different numbers of steps.
+    """
+
+    _is_accelerate_prepared = True
+
+    def __init__(self, loader: StructuredLoader) -> None:
+        super().__init__(_Rest(loader), batch_size=None, collate_fn=_as_it_is)
+        self.loader = loader
+        _check_even(loader)
+        self._steps = self._steps_of(0)
+
+    def __len__(self) -> int:
+        """The batches of this rank in an epoch."""
+        return self._steps
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """One pass."""
+        return iter(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`."""
+        self.check_steps(epoch)
+        self.loader.set_epoch(epoch)
+
+    def check_steps(self, epoch: int) -> None:
+        """Check that an epoch has the steps that the Trainer counts, which looks at the first one only.
+
+        Raises:
+            ShardingError: it has others.
+        """
+        steps = self._steps_of(epoch)
+        if steps != self._steps:
+            raise ShardingError(
+                f"epoch {epoch} has {steps} steps, and epoch 0 has {self._steps}: a Trainer counts as many in each. "
+                "Use even='drop' or even='pad'."
+            )
+
+    def resume(self, epoch: int, steps: int) -> None:
+        """Let the Trainer drop the first `steps` batches of an epoch: they are not read."""
+        assert isinstance(self.dataset, _Rest)
+        self.dataset.place = epoch, steps
+
+    def _steps_of(self, epoch: int) -> int:
+        dataset = _dataset_of(self.loader)
+        steps = dataset.options.shard.steps_per_epoch
+        if steps is None and dataset.options.shard.even != "sync":
+            steps = dataset.plan(epoch).steps
+        if steps is None:
+            raise CountsRequiredError(
+                "a Trainer counts its place in batches of epochs of a known length, and only reading tells how many "
+                "there are: pass count_rows=True, or steps_per_epoch=n, to create_dataloader."
+            )
+        return steps
+
+
+class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # untyped where there is no transformers
+    """Saves with each checkpoint what its steps count on, and has the next run go on at the same place."""
+
+    def __init__(self) -> None:
+        self._loader: TrainLoader | None = None
+        self._accumulated = 1  # batches of a step
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Check that a checkpoint is of the same data, and note where it goes on.
+
+        Raises:
+            CheckpointMismatchError: it is not, or of other batches.
+        """
+        loader = kwargs.get("train_dataloader")
+        if not isinstance(loader, TrainLoader):
+            return
+        self._loader, self._accumulated = loader, args.gradient_accumulation_steps
+        if state.global_step:
+            saved = state.stateful_callbacks.get(type(self).__name__)
+            if saved:
+                _check_same(saved["attributes"]["saved"], self._position())
+                _dataset_of(loader.loader).check_state(saved["attributes"]["saved"]["loader"])
+            updates = -(-len(loader) // self._accumulated)
+            loader.resume(state.global_step // updates, state.global_step % updates * self._accumulated)
+        state.stateful_callbacks[type(self).__name__] = self.state()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {"args": {}, "attributes": {"saved": self._position()}} if self._loader else {}
+
+    def _position(self) -> dict[str, Any]:
+        assert self._loader is not None
+        return {"gradient_accumulation_steps": self._accumulated, "loader": self._loader.loader.state_dict()}
+
+
+class _Rest(IterableDataset[Any]):
+    """What a Trainer drops batches of: empty ones for those that it has trained on, then the rest."""
+
+    def __init__(self, loader: StructuredLoader) -> None:
+        self._loader = loader
+        self.place = (0, 0)  # epoch, steps to be dropped
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, steps = self.place
+        self._loader.set_epoch(epoch)
+        self._loader.skip_steps(0, steps)
+        yield from repeat(None, steps)
+        yield from self._loader
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _loader_of(given: Any) -> StructuredLoader | None:
+    """The loader that was given to a Trainer; None if it is something else."""
+    if isinstance(given, LoaderDataset):
+        raise OptionError(
+            "the Trainer was given the dataset, which it would put into a loader of its own: give it the loader that "
+            "create_dataloader returns, train_dataset=loader or eval_dataset=loader."
+        )
+    return given if isinstance(given, StructuredLoader) else None
+
+
+def _dataset_of(loader: StructuredLoader) -> LoaderDataset:
+    assert isinstance(loader.dataset, LoaderDataset)
+    return loader.dataset
+
+
+def _check_even(loader: StructuredLoader) -> None:
+    dataset = _dataset_of(loader)
+    shard, ranks = dataset.options.shard, dataset.world.num_ranks
+    if ranks > 1 and shard.even == "none" and shard.steps_per_epoch is None:
+        raise ShardingError(
+            f"the loader of a Trainer with {ranks} processes must have the same steps on each of them: pass "
+            "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows under a mask)."
+        )
+
+
+def _check_same(said: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Check that steps are of the same batches."""
+    theirs, ours = ({**place["loader"]["links"][-1]["options"]} for place in (said, own))
+    theirs["gradient_accumulation_steps"] = said["gradient_accumulation_steps"]
+    ours["gradient_accumulation_steps"] = own["gradient_accumulation_steps"]
+    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    if names:
+        listed = "; ".join(f"{name}: {theirs.get(name)!r} in the checkpoint, {ours.get(name)!r} here" for name in names)
+        raise CheckpointMismatchError(
+            f"the checkpoint was taken under other options ({listed}). A Trainer says its place as a number of steps, "
+            "which are other rows then: resume with the same options; or train on from the model alone."
+        )
