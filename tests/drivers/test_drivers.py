@@ -363,3 +363,17 @@ def test_a_budget_of_nothing_still_drains_many_shards() -> None:
             assert driver.next_block(shard) is not None
     assert [driver.next_block(shard) for shard in range(4)] == [None] * 4
     driver.close()
+
+
+def test_a_script_without_a_main_guard_is_told_so(folder: str, tmp_path: Path) -> None:
+    """Worker processes import the script: what it does at its top level they would do, too."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from torch_dataloader_utils import StructuredDataset\n"
+        f"loader, _ = StructuredDataset.create_dataloader({folder!r}, num_workers=1, worker_mode='process')\n"
+        "for batch in loader:\n    pass\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "WorkerError" in done.stderr
+    assert "if __name__ == '__main__':" in done.stderr.rsplit("WorkerError", 1)[1]

@@ -167,9 +167,16 @@ class _Member:
 
     def _dead(self) -> WorkerError:
         self.process.join(1)
+        code = self.process.exitcode
+        # Python itself ends with 1, before the worker's own code runs: its traceback is in the output.
+        cause = (
+            "it could not start; its own output says why. A script must start its loop under `if __name__ == "
+            "'__main__':`, since worker processes import it"
+            if code == 1
+            else "killed from outside (for memory, perhaps), or by a crash in native code"
+        )
         return WorkerError(
-            f"a worker process (pid {self.process.pid}) died with exit code {self.process.exitcode}: "
-            "killed from outside (for memory, perhaps), or by a crash in native code. "
+            f"a worker process (pid {self.process.pid}) died with exit code {code}: {cause}. "
             "num_workers=0 runs the same reading in this process, where a debugger can follow it."
         )
 

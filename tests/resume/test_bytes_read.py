@@ -1,0 +1,84 @@
+"""Going on at a place reads what lies there, and not the epoch before it: counted in bytes of row groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.resume.helpers import make, through_json
+
+FILES, GROUPS, ROWS = 20, 4, 5_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for number in range(FILES):
+        table = pa.table({"id": rng.integers(0, 1 << 40, GROUPS * ROWS)})
+        pq.write_table(table, path / f"{number:02d}.parquet", row_group_size=ROWS, compression="none")
+    return str(path)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The stored bytes of each row group that is decoded, once for each time."""
+    found: list[int] = []
+    one, many = pq.ParquetFile.read_row_group, pq.ParquetFile.read_row_groups
+
+    def noted(self: Any, groups: list[int]) -> None:
+        found.extend(self.metadata.row_group(group).total_byte_size for group in groups)
+
+    def read_one(self: Any, group: int, *args: Any, **options: Any) -> Any:
+        noted(self, [group])
+        return one(self, group, *args, **options)
+
+    def read_many(self: Any, groups: list[int], *args: Any, **options: Any) -> Any:
+        noted(self, groups)
+        return many(self, groups, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_one)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read_many)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({}, 4),  # a task holds the four small row groups of a file
+        ({"num_workers": 0, "sharding": "contiguous"}, 4),
+        ({"shuffle_buffer_size": 10_000, "shuffle_open_splits": 2}, 2),
+        ({"filters": pc.field("id") + 0 >= 0}, 4),
+    ],
+    ids=["splits", "contiguous", "windows", "unknown counts"],
+)
+def test_the_first_batch_after_a_resume(folder: str, read: list[int], options: dict[str, Any], groups: int) -> None:
+    given: dict[str, Any] = {"batch_size": 512, "shuffle": True, "split_rows": 20_000, **options}
+    loader = make(folder, **given)
+    for number, _ in enumerate(loader):
+        if number == 700:  # of 782
+            break
+    state = through_json(loader.state_dict())
+    resumed = make(folder, **given)
+    resumed.load_state_dict(state)
+    read.clear()
+    next(iter(resumed))
+    # The begun block; and the next one where that has less than a batch left.
+    assert 0 < sum(read) <= 2 * groups * ROWS * 8 * 1.1, f"{len(read)} row groups"
+    whole = FILES * GROUPS * ROWS * 8
+    assert sum(read) < whole / 10
+
+
+def test_what_is_left_is_read_once(folder: str, read: list[int]) -> None:
+    loader = make(folder, batch_size=500, shuffle=True, split_rows=5_000)
+    state = loader.state_dict()
+    state["links"][-1]["batches"] = 720  # of 800
+    loader.load_state_dict(state)
+    read.clear()  # of the footers' check
+    assert len(list(loader)) == 80
+    assert len(read) == FILES * GROUPS // 10
