@@ -19,37 +19,43 @@ from torch_dataloader_utils import StructuredDataset
 
 PATH = "checkpoint.pt"
 
-dist.init_process_group("gloo")  # "nccl" with GPUs
-loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
-model = DistributedDataParallel(Model())
-optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
-if os.path.exists(PATH):
-    saved = torch.load(PATH)
-    model.module.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    loader.load_state_dict(saved["loader"])  # of any number of ranks: what none of them delivered is dealt out again
-
-
-def save():
+def save(**parts):
     if dist.get_rank() == 0:
-        state = {"model": model.module, "optimizer": optimizer, "loader": loader}
-        torch.save({name: part.state_dict() for name, part in state.items()}, PATH + ".new")
+        torch.save({name: part.state_dict() for name, part in parts.items()}, PATH + ".new")
         os.replace(PATH + ".new", PATH)  # whole, or as it was
     dist.barrier()
 
 
-step = 0
-for epoch in range(loader.state_dict()["epoch"], 2):
-    dataset.set_epoch(epoch)
-    for batch in loader:
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        optimizer.step()
-        log_rows(epoch, batch)
-        step += 1
-        if step % 10 == 0:
-            save()
-save()
+def main():
+    dist.init_process_group("gloo")  # "nccl" with GPUs
+    loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+    model = DistributedDataParallel(Model())
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
-dist.destroy_process_group()
+    if os.path.exists(PATH):
+        saved = torch.load(PATH)
+        model.module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        loader.load_state_dict(
+            saved["loader"]
+        )  # of any number of ranks: what none of them delivered is dealt out again
+
+    step = 0
+    for epoch in range(loader.state_dict()["epoch"], 2):
+        dataset.set_epoch(epoch)
+        for batch in loader:
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            log_rows(epoch, batch)
+            step += 1
+            if step % 10 == 0:
+                save(model=model.module, optimizer=optimizer, loader=loader)
+    save(model=model.module, optimizer=optimizer, loader=loader)
+
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

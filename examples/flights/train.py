@@ -52,34 +52,7 @@ class Model(torch.nn.Module):
         return self.layers(torch.cat(parts, dim=1)).squeeze(1)
 
 
-dist.init_process_group(backend="gloo")
-rank, num_ranks = dist.get_rank(), dist.get_world_size()
-
-if FROM_TABLE:
-    create = partial(IcebergDataset.create_dataloader, TABLE, catalog_config=CATALOG)
-else:
-    create = partial(StructuredDataset.create_dataloader, FILES)
-
-loader, dataset = create(  # the same for files and tables
-    columns=["row_id", *NUMBERS, "carrier", "origin", "arr_delay"],
-    transform=encode,
-    dtypes=dict.fromkeys(NUMBERS, torch.float32),
-    stack={"x": NUMBERS},
-    nulls={"arr_delay": "mask"},  # flights that never arrived have none: adds the bool tensor arr_delay_valid
-    even="pad",  # as many steps on each rank: DDP waits for ever for a rank that has finished. Repeats are not `valid`
-    split_bytes="256KiB",  # small splits, so that this small table gives each rank many
-    batch_size=1024,
-    shuffle=True,
-    num_ranks=num_ranks,
-    rank=rank,
-)
-
-torch.manual_seed(0)
-model = DistributedDataParallel(Model())
-optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-
-
-def train_epoch():
+def train_epoch(loader, model, optimizer):
     """The row ids this rank met, its steps, and its mean squared error in minutes squared."""
     row_ids, losses = [], []
     for batch in loader:
@@ -95,34 +68,65 @@ def train_epoch():
     return torch.cat(row_ids).numpy(), len(losses), float(np.mean(losses)) * 3600
 
 
-# What the ranks must have met, asked without this package.
-if FROM_TABLE:
-    table = load_catalog(**CATALOG).load_table(TABLE).scan(selected_fields=("row_id",)).to_arrow()
-else:
-    table = pyarrow.dataset.dataset(FILES, partitioning="hive").to_table(columns=["row_id"])
-expected = np.sort(table["row_id"].to_numpy())
+def main():
+    dist.init_process_group(backend="gloo")
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
 
-if rank == 0 and FROM_TABLE:
-    files = sum(part["files"] for part in dataset.partitions)
-    print(f"{TABLE}: {files} files of snapshot {dataset.snapshot.snapshot_id}")
-if rank == 0:
-    print(f"{'epoch':>5} {'rank':>5} {'splits':>7} {'rows':>9} {'steps':>6} {'rows/s':>9} {'loss':>8}")
-for epoch in range(EPOCHS):
-    dataset.set_epoch(epoch)
-    start = time.perf_counter()
-    row_ids, steps, loss = train_epoch()
-    rate = len(row_ids) / (time.perf_counter() - start)
-    splits = dataset.plan(epoch, rank).num_splits
+    if FROM_TABLE:
+        create = partial(IcebergDataset.create_dataloader, TABLE, catalog_config=CATALOG)
+    else:
+        create = partial(StructuredDataset.create_dataloader, FILES)
 
-    gathered = [None] * num_ranks
-    dist.all_gather_object(gathered, (row_ids, splits, steps, rate, loss))
+    loader, dataset = create(  # the same for files and tables
+        columns=["row_id", *NUMBERS, "carrier", "origin", "arr_delay"],
+        transform=encode,
+        dtypes=dict.fromkeys(NUMBERS, torch.float32),
+        stack={"x": NUMBERS},
+        nulls={"arr_delay": "mask"},  # flights that never arrived have none: adds the bool tensor arr_delay_valid
+        even="pad",  # as many steps on each rank, or DDP waits for ever for one that has finished. Repeats are not `valid`
+        split_bytes="256KiB",  # so that this small table gives each rank many splits
+        batch_size=1024,
+        shuffle=True,
+        num_ranks=num_ranks,
+        rank=rank,
+    )
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model())
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    # What the ranks must have met, asked without this package.
+    if FROM_TABLE:
+        table = load_catalog(**CATALOG).load_table(TABLE).scan(selected_fields=("row_id",)).to_arrow()
+    else:
+        table = pyarrow.dataset.dataset(FILES, partitioning="hive").to_table(columns=["row_id"])
+    expected = np.sort(table["row_id"].to_numpy())
+
+    if rank == 0 and FROM_TABLE:
+        files = sum(part["files"] for part in dataset.partitions)
+        print(f"{TABLE}: {files} files of snapshot {dataset.snapshot.snapshot_id}")
     if rank == 0:
-        for r, (ids, splits, steps, rate, loss) in enumerate(gathered):
-            print(f"{epoch:>5} {r:>5} {splits:>7} {len(ids):>9,} {steps:>6} {rate:>9,.0f} {loss:>8.1f}")
-    seen = np.sort(np.concatenate([ids for ids, *_ in gathered]))
-    if not np.array_equal(seen, expected):
-        raise SystemExit(f"epoch {epoch}: {len(seen):,} rows were read, {len(expected):,} are in the files.")
-    if rank == 0:
-        print(f"epoch {epoch}: all {len(expected):,} row ids were seen exactly once over {num_ranks} ranks")
+        print(f"{'epoch':>5} {'rank':>5} {'splits':>7} {'rows':>9} {'steps':>6} {'rows/s':>9} {'loss':>8}")
+    for epoch in range(EPOCHS):
+        dataset.set_epoch(epoch)
+        start = time.perf_counter()
+        row_ids, steps, loss = train_epoch(loader, model, optimizer)
+        rate = len(row_ids) / (time.perf_counter() - start)
+        splits = dataset.plan(epoch, rank).num_splits
 
-dist.destroy_process_group()
+        gathered = [None] * num_ranks
+        dist.all_gather_object(gathered, (row_ids, splits, steps, rate, loss))
+        if rank == 0:
+            for r, (ids, splits, steps, rate, loss) in enumerate(gathered):
+                print(f"{epoch:>5} {r:>5} {splits:>7} {len(ids):>9,} {steps:>6} {rate:>9,.0f} {loss:>8.1f}")
+        seen = np.sort(np.concatenate([ids for ids, *_ in gathered]))
+        if not np.array_equal(seen, expected):
+            raise SystemExit(f"epoch {epoch}: {len(seen):,} rows were read, {len(expected):,} are in the files.")
+        if rank == 0:
+            print(f"epoch {epoch}: all {len(expected):,} row ids were seen exactly once over {num_ranks} ranks")
+
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
