@@ -83,7 +83,7 @@ def main():
         dtypes=dict.fromkeys(NUMBERS, torch.float32),
         stack={"x": NUMBERS},
         nulls={"arr_delay": "mask"},  # flights that never arrived have none: adds the bool tensor arr_delay_valid
-        even="pad",  # as many steps on each rank, or DDP waits for ever for one that has finished. Repeats are not `valid`
+        even="pad",  # as many steps on each rank: DDP waits for ever for one that has finished. Repeats: not `valid`
         split_bytes="256KiB",  # so that this small table gives each rank many splits
         batch_size=1024,
         shuffle=True,
