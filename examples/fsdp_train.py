@@ -19,8 +19,7 @@ def main():
     loader, dataset = StructuredDataset.create_dataloader(
         **FLIGHTS,
         even="pad",  # as many steps on each rank: each step gathers weights from all
-        num_ranks=mesh["dp"].size(),
-        rank=mesh["dp"].get_local_rank(),
+        device_mesh=mesh,  # ranks of one place in "dp" would read the same rows
     )
 
     torch.manual_seed(0)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from torch_dataloader_utils.delivery.positions import Trail
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.reading.blocks import Block, Driver
@@ -16,6 +18,8 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 Part = tuple[Block, int, int]  # rows [first, last) of a block
+
+_JOINED_ROWS = 65_536  # of several steps that are brought into order together, at most
 
 
 class Form(Protocol):
@@ -135,6 +139,8 @@ def rank_batches(shards: Sequence[Iterator[Any]], turn: int = 0) -> Iterator[Any
 def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form) -> Iterator[Any]:
     """The rank's batches, each of as many rows of every shard; at the end of those that are left.
 
+    Where the blocks of all shards hold several steps, the rows of these are brought into order together.
+
     Args:
         driver: hands on the blocks of the shards.
         trails: where each shard begins.
@@ -142,34 +148,54 @@ def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form
         form: of the batches.
     """
     each = size // len(trails)
-    shards = [_parts(driver, shard, trail, each) for shard, trail in enumerate(trails)]
-    while parts := [part for shard in shards for part in next(shard)]:
-        if len(parts) == 1:
+    lanes = [_Lane(driver, shard, trail) for shard, trail in enumerate(trails)]
+    while True:
+        steps = min(min(lane.at_hand() for lane in lanes) // each, max(1, _JOINED_ROWS // size))
+        parts = [part for lane in lanes for part in lane.take(max(1, steps) * each)]
+        if steps > 1:
+            order = np.arange(steps * size).reshape(len(lanes), steps, each).swapaxes(0, 1).ravel()
+            joined = Block.joined([block.slice(first, last) for block, first, last in parts])
+            yield from form.slices(joined.take(order), 0, steps, size)
+        elif len(parts) > 1:
+            yield form.join(parts)
+        elif parts:
             (block, first, last) = parts[0]
             yield from form.slices(block, first, 1, last - first)
         else:
-            yield form.join(parts)
+            return
 
 
-def _parts(driver: Driver, shard: int, trail: Trail, size: int) -> Iterator[list[Part]]:
-    """Again and again the next `size` rows of a shard; fewer, and then none, at its end."""
-    parts: list[Part] = []
-    missing = size
-    first = trail.start.rows
-    while (block := driver.next_block(shard)) is not None:
-        trail.take(block.rows)
-        while first < block.rows:
-            last = min(first + missing, block.rows)
-            parts.append((block, first, last))
-            missing, first = missing - (last - first), last
-            if not missing:
-                yield parts
-                parts, missing = [], size
-        first = 0
-    trail.ended = True
-    while True:
-        yield parts
-        parts = []
+class _Lane:
+    """A shard, and the block of which rows are taken."""
+
+    def __init__(self, driver: Driver, shard: int, trail: Trail) -> None:
+        self._driver = driver
+        self._shard = shard
+        self._trail = trail
+        self._block: Block | None = None
+        self._first = 0
+        self._delivered = trail.start.rows  # of the first block, before
+
+    def at_hand(self) -> int:
+        """Rows left in the block; 0 once the shard has ended."""
+        while not self._trail.ended and (self._block is None or self._first == self._block.rows):
+            self._block = self._driver.next_block(self._shard)
+            if self._block is None:
+                self._trail.ended = True
+                return 0
+            self._trail.take(self._block.rows)
+            self._first, self._delivered = self._delivered, 0
+        return 0 if self._block is None else self._block.rows - self._first
+
+    def take(self, count: int) -> list[Part]:
+        """The next `count` rows, or all that are left."""
+        parts: list[Part] = []
+        while count and (rows := min(count, self.at_hand())):
+            assert self._block is not None
+            parts.append((self._block, self._first, self._first + rows))
+            self._first += rows
+            count -= rows
+        return parts
 
 
 def exactly(batches: Iterator[Any], steps: int) -> Iterator[Any]:

@@ -113,7 +113,7 @@ class RankRun:
     def _batches(self, driver: Driver, turn: int) -> Iterator[Any]:
         """The rank's batches of what the driver hands on."""
         cut, form = self._recipe.cut, self._recipe.form
-        if self._recipe.plan_of(0).joint:
+        if self._recipe.plan_of(0).joint and len(self._trails) > 1:
             return joint_batches(driver, self._trails, cut.size, form)
         shards = [
             shard_batches(driver, shard, cut, form, trail, partial(self._head, shard))

@@ -50,6 +50,12 @@ class Block:
         found = {key: concat([(block.columns or {})[key] for block in blocks]) for key in blocks[0].columns}
         return Block.of_columns(sum(block.rows for block in blocks), found)
 
+    def slice(self, first: int, last: int) -> Block:
+        """Rows `[first, last)`, as views."""
+        if self.columns is None:
+            return Block.of_table(self.table.slice(first, last - first))
+        return Block.of_columns(last - first, {key: column.slice(first, last) for key, column in self.columns.items()})
+
     def take(self, places: Array) -> Block:
         """The rows with these numbers (int64 [m]), in fresh memory."""
         if self.columns is None:
