@@ -43,7 +43,7 @@ docs: .venv/dev
 horovod: .venv/horovod
 
 .venv/horovod: .venv/test-launchers scripts/build_horovod.sh
-	sh scripts/build_horovod.sh .venv
+	bash scripts/build_horovod.sh .venv
 	@touch $@
 
 # Re-resolve constraints.txt.
