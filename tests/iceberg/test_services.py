@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -247,10 +248,12 @@ def test_credentials_that_end_within_an_epoch_are_fetched_again(
     name = f"ns.ending_{files}_{worker['num_workers']}"
     table = many_groups(rest.catalog, name, files)
     given, loads = [let_guest_in(rest, "first")], []
+    changing = threading.Lock()  # a catalog never vends what its store has ceased to accept
 
     def vended(load: int) -> dict[str, str]:
         loads.append(load)
-        return given[-1]
+        with changing:
+            return given[-1]
 
     with vending(table, vended) as catalog:
         loader, dataset = IcebergDataset.create_dataloader(
@@ -258,7 +261,8 @@ def test_credentials_that_end_within_an_epoch_are_fetched_again(
         )
         batches = iter(loader)
         first = next(batches)
-        given.append(let_guest_in(rest, "second"))
+        with changing:
+            given.append(let_guest_in(rest, "second"))
         assert ids_of([first, *batches]) == list(range(240_000))
         assert loads == [0, 1]
         assert ids_of(loader) == list(range(240_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.resume.helpers import batches, make, write_files
 from torch_dataloader_utils import OptionError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more workers than cores
+
+Workers = Callable[[], set[int | None]]
 
 PROCESSES: dict[str, Any] = {"num_workers": 2, "worker_mode": "process"}
 
@@ -29,8 +32,11 @@ def ids(found: list[Any]) -> list[int]:
     return [row for batch in found for row in batch["id"]]
 
 
-def workers() -> set[int | None]:
-    return {process.pid for process in multiprocessing.active_children()}
+@pytest.fixture
+def workers() -> Callable[[], set[int | None]]:
+    """The processes that run now and did not before the test: others' may stay until they are collected."""
+    before = {process.pid for process in multiprocessing.active_children()}
+    return lambda: {process.pid for process in multiprocessing.active_children()} - before
 
 
 def test_they_read_as_they_were_given(folder: str) -> None:
@@ -43,7 +49,7 @@ def test_they_read_as_they_were_given(folder: str) -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", multiprocessing.get_context("fork")], ids=["name", "context"])
-def test_workers_stay_if_they_are_persistent(folder: str, context: Any) -> None:
+def test_workers_stay_if_they_are_persistent(folder: str, context: Any, workers: Workers) -> None:
     loader = make(folder, persistent_workers=True, multiprocessing_context=context, **PROCESSES)
     seen = set()
     for _ in range(3):
@@ -54,7 +60,7 @@ def test_workers_stay_if_they_are_persistent(folder: str, context: Any) -> None:
     assert not workers()
 
 
-def test_workers_go_with_the_pass_if_they_are_not(folder: str) -> None:
+def test_workers_go_with_the_pass_if_they_are_not(folder: str, workers: Workers) -> None:
     loader = make(folder, persistent_workers=False, multiprocessing_context="fork", **PROCESSES)
     seen = []
     for _ in range(2):
