@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_dataloader_utils.assembly import Source
 from torch_dataloader_utils.delivery.passes import Place
-from torch_dataloader_utils.errors import CheckpointMismatchError
+from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
 from torch_dataloader_utils.model import RankCursor
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest, plan_options
@@ -79,6 +79,16 @@ class Ledger:
             CheckpointMismatchError: it is no state of this package, or of other data, or cannot be continued here.
         """
         check_form(state)
+        try:
+            return self._place(state, strict=strict)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, DataLoaderUtilsError):
+                raise
+            raise CheckpointMismatchError(
+                f"the state is damaged ({type(error).__name__}: {error}): expected what loader.state_dict() returned."
+            ) from error
+
+    def _place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
         self._check_worker(state)
         mismatch = self._mismatch(state)
         if mismatch and strict:
@@ -143,6 +153,7 @@ class Ledger:
         if self._exact:
             return
         for link in past:
+            self._check_finished(link)
             missing = [rank for rank in range(link.options["num_ranks"]) if rank not in link.cursors]
             if missing and link.begun:
                 raise CheckpointMismatchError(
@@ -151,6 +162,20 @@ class Ledger:
                     f"({_difference(link.options, self._own)}). Save loader.state_dict(all_ranks=True), or join the "
                     "states of all ranks with merge_state_dicts([...])."
                 )
+
+    def _check_finished(self, link: Link) -> None:
+        """Check that no rank ended with rows left out, of which nobody knows how many there are."""
+        leaves_out = {"last_batch": "drop", "even": "sync"}
+        told = [f"{name}={value!r}" for name, value in leaves_out.items() if link.options.get(name) == value]
+        if link.options.get("steps_per_epoch") is not None:
+            told.append(f"steps_per_epoch={link.options['steps_per_epoch']}")
+        ended = [rank for rank, cursor in link.cursors.items() if cursor is not None and END in cursor.shards]
+        if told and ended:
+            raise CheckpointMismatchError(
+                f"rank(s) {', '.join(map(str, ended))} had finished the epoch when the states were taken, and left "
+                f"rows out ({', '.join(told)}); where only reading tells how many rows there are, the state does not say "
+                "which. Continue with the same options, or from states that were taken before any rank finished."
+            )
 
     def _check_worker(self, state: Mapping[str, Any]) -> None:
         said, own = state.get("worker"), None if self._worker is None else self._worker[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from operator import index
 from typing import Any
 
 import pyarrow as pa
@@ -66,14 +67,15 @@ class LoaderDataset(IterableDataset[Any]):
         The epoch of a state that was loaded keeps its place.
 
         Raises:
+            OptionError: it is not a number of an epoch.
             ShardingError: a wrapper of Accelerate calls it, and would deal out the rows a second time.
         """
         check_caller(lambda: self.world.num_ranks)
-        self._here.passes.set_epoch(epoch)
+        self._here.passes.set_epoch(epoch_number(epoch))
 
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
         """What a rank reads in an epoch, without reading data (by default this rank, in the live or next epoch)."""
-        epoch = self._passes.epoch if epoch is None else epoch
+        epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
         return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
@@ -100,7 +102,7 @@ class LoaderDataset(IterableDataset[Any]):
                 f"step {step} of epoch {epoch} was taken under other options; known are those from {before}."
             )
         return here.planner.rows_of(
-            epoch, step - before, self.world.rank if rank is None else rank, here.ledger.stretches(past)
+            epoch_number(epoch), step - before, self.world.rank if rank is None else rank, here.ledger.stretches(past)
         )
 
     @property
@@ -244,6 +246,21 @@ class LoaderDataset(IterableDataset[Any]):
             self._epochs.passes.load(self._epochs.ledger.place(state))
         self._epochs.settle()
         return self._epochs
+
+
+def epoch_number(epoch: Any) -> int:
+    """The epoch as an int, whatever kind of whole number it is.
+
+    Raises:
+        OptionError: it is none, or negative.
+    """
+    try:
+        number = index(epoch)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(epoch, bool):
+        raise OptionError(f"epoch={epoch!r}: expected a whole number of at least 0.")
+    return number
 
 
 class StatefulIterator(BatchIterator):

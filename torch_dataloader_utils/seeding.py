@@ -6,6 +6,7 @@ counter. There is no state to keep, and golden tests freeze the values.
 """
 
 import hashlib
+from operator import index
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ _CHUNK = 1 << 14  # words made at a time: they stay in the processor's cache
 
 def derive_key(*parts: int | str) -> int:
     """A 64-bit key from a purpose and integers, for example `derive_key("order", seed, epoch)`."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    text = "\x1f".join(f"str:{part}" if isinstance(part, str) else f"int:{index(part)}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -139,6 +139,9 @@ def check_form(state: Any) -> None:
         raise CheckpointMismatchError(
             f"expected what loader.state_dict() returns (a dict with {sorted(needed)}), and got {given}."
         )
+    epoch = state["epoch"]
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        raise CheckpointMismatchError(f"the state is damaged: epoch={epoch!r}, where a whole number was written.")
     if state["version"] != VERSION:
         raise CheckpointMismatchError(
             f"the state has version {state['version']!r}, and this release reads version {VERSION}: load it with the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,3 +264,21 @@ def test_a_function_as_policy_must_be_there_to_change_ranks(folder: str) -> None
 def len_after_load(loader: Any, state: Any) -> int:
     loader.load_state_dict(state)
     return len(loader)
+
+
+@pytest.mark.parametrize("options", [{"last_batch": "drop"}, {"steps_per_epoch": 3}], ids=["drop", "steps"])
+def test_rows_that_a_finished_rank_left_out_are_not_lost_in_silence(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Where only reading tells the counts; the same options go on."""
+    folder = write_files(tmp_path)
+    given = {"num_ranks": 2, "filters": KEPT, "batch_size": 2, **options}
+    loaders = [make(folder, rank=rank, **given) for rank in range(2)]
+    for _ in loaders[0]:
+        pass
+    next(iter(loaders[1]))
+    merged = merge_state_dicts([through_json(loader.state_dict()) for loader in loaders])
+    alone = make(folder, filters=KEPT, batch_size=2)
+    with pytest.raises(CheckpointMismatchError, match=r"had finished the epoch .* left rows out"):
+        alone.load_state_dict(merged)
+    again = make(folder, rank=1, **given)
+    again.load_state_dict(merged)
+    assert len(batches(again)) > 0

@@ -8,12 +8,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
-from torch_dataloader_utils import CheckpointMismatchError, StructuredDataset
+from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset
 from torch_dataloader_utils.delivery.passes import Place
 from torch_dataloader_utils.delivery.positions import Trail, cursor_after, exact_cursor
 from torch_dataloader_utils.model import Cursor, RankCursor
@@ -291,3 +293,35 @@ def test_whose_turn_is_next() -> None:
     assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(4)] == [1, 2, 0, 1]
     trails[1].ended = True
     assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(7)] == [1, 2, 0, 2, 0, 2, 0]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, 1.5, "1", None, True])
+def test_an_epoch_is_a_whole_number(tmp_path: Path, epoch: Any) -> None:
+    loader = make(write_files(tmp_path))
+    with pytest.raises(OptionError, match="expected a whole number of at least 0"):
+        loader.dataset.set_epoch(epoch)
+
+
+@pytest.mark.parametrize("kind", [np.int64, torch.tensor])
+def test_any_kind_of_whole_number_is_the_same_epoch(tmp_path: Path, kind: Any) -> None:
+    folder = write_files(tmp_path)
+    found = []
+    for epoch in (1, kind(1)):
+        loader = make(folder, shuffle=True, shuffle_buffer_size=8)
+        loader.dataset.set_epoch(epoch)
+        iterator = iter(loader)
+        next(iterator)
+        found.append((through_json(loader.state_dict()), [plain(batch) for batch in iterator]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"links": "x"}, {"skip": "x"}, {"epoch": "x"}, {"epoch": -5}, {"epoch": 2.5}, {"data": None}], ids=str
+)
+def test_a_damaged_state_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
+    loader = make(write_files(tmp_path))
+    whole = batches(loader)
+    with pytest.raises(CheckpointMismatchError, match=r"damaged|other data"):
+        loader.load_state_dict({**loader.state_dict(), **damage})
+    loader.dataset.set_epoch(0)
+    assert batches(loader) == whole

@@ -49,6 +49,12 @@ class StructuredDataModule(LightningDataModule):  # type: ignore[misc]  # untype
     ) -> None:
         super().__init__()
         self._given = {"train": train, "val": val, "test": test, "predict": predict}
+        for name, given in self._given.items():
+            if given is not None and not isinstance(given, (Mapping, StructuredLoader)):
+                raise OptionError(
+                    f"{name}= is a {type(given).__name__}: expected a dict of options, such as {{'path': 'data/', "
+                    "'batch_size': 1024}, or the loader (the first of the two) that create_dataloader returns."
+                )
         self._made: dict[str, StructuredLoader] = {}
 
     def loader(self, name: str) -> StructuredLoader:

@@ -152,9 +152,11 @@ class Plan:
         number = 1 if self.rest is None else self.rest.stretch + 1
         steps = self.steps(epoch)
         done = [stretch.of_rank(rank) for rank in range(self.num_ranks)]
+        most = self.options.steps_per_epoch
+        if steps and most is not None:  # a worker that has ended begins again, and takes turns from the others
+            steps = [most] * self.num_ranks
         if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
             return Rest(epoch, number, rest_of(self.splits, ()))
-        most = self.options.steps_per_epoch
         laps = most is not None
         done = [min(n, most) if most is not None and isinstance(n, int) else n for n in done]
         left = [left_by_rank(partial(self.rank, epoch, rank), n, laps=laps) for rank, n in enumerate(done)]
