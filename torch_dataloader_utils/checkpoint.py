@@ -173,8 +173,8 @@ class Ledger:
         if told and ended:
             raise CheckpointMismatchError(
                 f"rank(s) {', '.join(map(str, ended))} had finished the epoch when the states were taken, and left "
-                f"rows out ({', '.join(told)}); where only reading tells how many rows there are, the state does not say "
-                "which. Continue with the same options, or from states that were taken before any rank finished."
+                f"rows out ({', '.join(told)}); where only reading tells how many rows there are, the state does not "
+                "say which. Continue with the same options, or from states that were taken before any rank finished."
             )
 
     def _check_worker(self, state: Mapping[str, Any]) -> None:
