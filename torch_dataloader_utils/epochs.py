@@ -62,7 +62,7 @@ class Epochs:
         if self._options.shard.even == "sync":
             return None
         place = self.passes.place
-        steps = self._steps_at(place, self._plan_at(place))
+        steps = self._steps_at(place, lambda: self._plan_at(place))
         return None if steps is None else place.kept(place.before + steps)
 
     def read_by(self, scan: Scan) -> None:
@@ -108,7 +108,7 @@ class Epochs:
         if _fresh(place):
             self._take_next()  # the pass before has been closed
         plan = self._agreed_plan(place)
-        steps = self._steps_at(place, plan)
+        steps = self._steps_at(place, lambda: plan)
         if self.worker is None:
             self._announce(plan, place)
         if plan.rows is None and place.taken and place.cursor is None:
@@ -141,17 +141,18 @@ class Epochs:
         plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, past)
         return plan if self.worker is None else _of_worker(plan, *self.worker)
 
-    def _steps_at(self, place: Place, plan: RankPlan) -> int | None:
-        """The batches of a stretch, or None where only reading tells."""
-        steps, worker = plan.steps, self.worker
-        per_epoch = self._options.shard.steps_per_epoch
+    def _steps_at(self, place: Place, plan: Callable[[], RankPlan]) -> int | None:
+        """The batches of a stretch, or None where only reading tells; the plan is asked for where counts do not say."""
+        worker, per_epoch = self.worker, self._options.shard.steps_per_epoch
         if per_epoch is not None:
             steps = max(0, per_epoch - place.before)
-        if worker is None or steps is None:
-            return steps
-        if per_epoch is not None:
-            return max(0, -(-(steps - worker[0]) // worker[1]))
-        return -(-total_rows(plan.shards[0]) // plan.batch_rows) if worker[1] > 1 else steps
+            return steps if worker is None else max(0, -(-(steps - worker[0]) // worker[1]))
+        past, shards = self.ledger.stretches(place.past), None if worker is None else worker[1]
+        known = self.planner.steps(place.epoch, self.planner.world.rank, shards, past)
+        if known is None or worker is None or worker[1] == 1:
+            return known
+        own = plan()
+        return -(-total_rows(own.shards[0]) // own.batch_rows)
 
     def _agreed_plan(self, place: Place) -> RankPlan:
         planner, shard = self.planner, self._options.shard

@@ -82,6 +82,15 @@ class Planner:
         steps = self._options.shard.steps_per_epoch
         return plan if steps is None else replace(plan, steps=steps)
 
+    def steps(self, epoch: int, rank: int, num_shards: int | None = None, past: tuple[Stretch, ...] = ()) -> int | None:
+        """The steps of `rank_plan`, from counts alone: no pieces are made."""
+        if self._options.shard.steps_per_epoch is not None:
+            return self._options.shard.steps_per_epoch
+        if self._generate is not None:
+            return self._generated(epoch, rank, 0, num_shards).steps
+        steps = self._plan_of_rest(epoch, num_shards, past).steps(epoch)
+        return None if steps is None else steps[rank]
+
     def rows_of(self, epoch: int, step: int, rank: int, past: tuple[Stretch, ...] = ()) -> tuple[RowRange, ...]:
         """The rows of one batch of a rank, in file order; steps count from the beginning of the last stretch.
 

@@ -11,11 +11,16 @@ from typing import Any
 
 
 def launch(scenario: str, data: str, out: Path, num_ranks: int, script: str = "jobs.py") -> list[Any]:
-    """What each rank of `torchrun SCRIPT SCENARIO DATA OUT` found."""
+    """What each rank of `torchrun SCRIPT SCENARIO DATA OUT` found, the script one of this folder."""
+    return run_ranks(Path(__file__).parent / script, [scenario, data, str(out)], out, num_ranks)
+
+
+def run_ranks(script: Path, arguments: list[str], out: Path, num_ranks: int) -> list[Any]:
+    """What each rank of `torchrun SCRIPT ARGUMENTS` wrote to OUT/rank.json."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"),
-            *(str(Path(__file__).parent / script), scenario, data, str(out)),
+            *(str(script), *arguments),
         ],
         capture_output=True,
         text=True,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -129,19 +128,9 @@ def launch(scenario: str, folder: Path, num_ranks: int) -> list[Any]:
     for number in range(FILES):
         table = pa.table({"id": range(number * ROWS, (number + 1) * ROWS)})
         pq.write_table(table, folder / "data" / f"{number}.parquet", row_group_size=10)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"),
-            *(__file__, scenario, str(folder)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(num_ranks)]
+    from tests.distributed.launching import run_ranks  # the ranks, which run this file, cannot import it
+
+    return run_ranks(Path(__file__), [scenario, str(folder)], folder, num_ranks)
 
 
 def rows(ranks: list[Any], name: str) -> list[int]:

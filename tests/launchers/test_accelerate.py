@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests.killing import write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
-from tests.launchers.killing import write_rows
 from tests.launchers.pages import program
 from torch_dataloader_utils import OptionError, ShardingError, StructuredDataset
 from torch_dataloader_utils.prepared import placed

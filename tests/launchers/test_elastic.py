@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
-from tests.launchers.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
 
 
 def agent(number: int, data: Path, out: Path, port: int) -> subprocess.Popen[bytes]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.killing import ROWS, write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
-from tests.launchers.killing import ROWS, write_rows
 from tests.launchers.pages import program
 from torch_dataloader_utils import StructuredDataset
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tests.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
-from tests.launchers.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
 from tests.resume.helpers import KEPT, make, write_files
 from torch_dataloader_utils import OptionError
 

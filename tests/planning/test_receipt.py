@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.planning.helpers import data_files, delivered, groups, make_plan, real_rows, row_ids, settings_of
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
 from torch_dataloader_utils.planning.plan import Plan
-from torch_dataloader_utils.planning.rank_plan import lap_places, rows_of_step
+from torch_dataloader_utils.planning.rank_plan import places_after, rows_of_step
 
 
 def ids(plan: Plan, epoch: int, rank: int, step: int, laps: bool = False) -> list[tuple[tuple[str, int], bool]]:
@@ -59,7 +59,7 @@ def test_laps(sizes: list[list[int]], ranks: int, workers: int, batch: int, wind
     for step, rows in enumerate(batches[:12]):
         found = rows_of_step(lambda lap: replace(plan.rank(0, rank, lap), steps=12), step, laps=True)
         assert {(part.path, row) for part in found for row in range(part.start, part.stop)} == set(rows)
-    places, _ = lap_places(lambda lap: plan.rank(0, rank, lap), 0)
+    places, _ = places_after(lambda lap: plan.rank(0, rank, lap), 0, laps=True)
     assert all(rows == 0 for _, rows in places)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.distributed.launching import run_ranks
 from tests.resume.helpers import write_files
 
 LAYOUT = ((5, 12, 7), (14, 4), (9,), (11, 13, 30), (20,), (8, 8, 8))
@@ -23,13 +20,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     (folder / "data").mkdir()
     write_files(folder / "data", LAYOUT)
     job = Path(__file__).with_name("rank_jobs.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(job),
-         str(folder / "data"), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return run_ranks(job, [str(folder / "data"), str(folder)], folder, 2)
 
 
 def test_the_state_of_all_ranks_is_loaded_by_one(found: list[dict[str, Any]]) -> None:

@@ -13,50 +13,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-ROWS = [170, 20, 333, 64, 5, 128, 251, 90, 310, 1, 77, 205, 140, 66, 31, 190]
+from tests.killing import kill, lines, start, write_rows
+
+FILES = [170, 20, 333, 64, 5, 128, 251, 90, 310, 1, 77, 205, 140, 66, 31, 190]  # rows of each
 EPOCHS = 2
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("flights")
-    first = 0
-    for number, rows in enumerate(ROWS):
-        table = pa.table({"id": range(first, first + rows)})
-        pq.write_table(table, folder / f"{number:02d}.parquet", row_group_size=50)
-        first += rows
-    return folder
+    return write_rows(tmp_path_factory.mktemp("flights"), FILES)
 
 
-def start(data: Path, out: Path, run: int, ranks: int, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+def start_run(data: Path, out: Path, run: int, ranks: int, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
     job = Path(__file__).with_name("elastic_job.py")
-    arguments = [str(data), str(out), str(run), str(EPOCHS), json.dumps(settings)]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(job)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    log = (out / f"run-{run}.log").open("wb")
-    with log:
-        return subprocess.Popen([*command, *arguments], stdout=log, stderr=log, env=environment)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return start([*torchrun, job, data, out, run, EPOCHS, json.dumps(settings)], out, f"run-{run}.log")
 
 
-def kill(job: subprocess.Popen[bytes], out: Path, run: int) -> None:
-    """Kill the launcher and all ranks, as the loss of a machine does."""
-    job.kill()
-    job.wait()
+def kill_run(job: subprocess.Popen[bytes], out: Path, run: int) -> None:
+    """Kill the launcher, and the ranks, which have sessions of their own, as the loss of a machine does."""
+    kill(job)
     for path in out.glob(f"run-{run}-*.pid"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(path.read_text()), signal.SIGKILL)
-
-
-def lines(out: Path, run: int) -> list[dict[str, Any]]:
-    """What the ranks of a run delivered; a line that the kill cut in two is none."""
-    found = []
-    for path in out.glob(f"run-{run}-*.jsonl"):
-        found += [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    return found
 
 
 def kill_after(job: subprocess.Popen[bytes], out: Path, run: int, steps: int) -> bool:
@@ -64,11 +45,11 @@ def kill_after(job: subprocess.Popen[bytes], out: Path, run: int, steps: int) ->
     log, deadline = out / f"run-{run}-0.jsonl", time.monotonic() + 120
     while job.poll() is None and time.monotonic() < deadline:
         if log.exists() and log.read_bytes().count(b"\n") >= steps:
-            kill(job, out, run)
+            kill_run(job, out, run)
             return True
         time.sleep(0.005)
     if job.poll() is None:
-        kill(job, out, run)
+        kill_run(job, out, run)
     assert job.wait() == 0, (out / f"run-{run}.log").read_text()[-5000:]
     return False
 
@@ -81,7 +62,7 @@ def run_with_kills(
     seen: dict[int, Counter[int]] = {epoch: Counter() for epoch in range(EPOCHS)}
     killed = run = 0
     while True:
-        job = start(data, out, run, next_ranks(run), settings)
+        job = start_run(data, out, run, next_ranks(run), settings)
         if killed == kills:
             assert job.wait(timeout=180) == 0, (out / f"run-{run}.log").read_text()[-3000:]
         elif kill_after(job, out, run, draw.randint(1, 12)):
@@ -107,4 +88,4 @@ def test_every_row_once_over_five_kills(data: Path, tmp_path: Path, settings: di
     """4 ranks, then 4, 2, 3, 4, ...: some steps are lost with each kill, and delivered again after it; none else."""
     seen = run_with_kills(data, tmp_path, 5, lambda run: (4, 2, 3)[(run + seed) % 3], settings, seed)
     for epoch, rows in seen.items():
-        assert rows == Counter(range(sum(ROWS))), f"epoch {epoch}"
+        assert rows == Counter(range(sum(FILES))), f"epoch {epoch}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from torch_dataloader_utils.model import Cursor, RankCursor, Task
-from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_places
+from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 TasksOf = Callable[[int], Sequence[Sequence[Task]]]
@@ -98,11 +98,7 @@ def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: i
         taken: batches of the rank.
         laps: whether a worker that has ended begins again.
     """
-    if laps:
-        places, turn = lap_places(plan_of, taken)
-    else:
-        rows, turn = plan_of(0).rows_after(taken)
-        places = [(0, of_shard) for of_shard in rows]
+    places, turn = places_after(plan_of, taken, laps=laps)
     return RankCursor(turn, tuple(_located(tasks_of(lap)[w], rows, lap) for w, (lap, rows) in enumerate(places)))
 
 

@@ -49,13 +49,6 @@ class RankPlan:
         """The same rows in the same order, marked as repeats."""
         return replace(self, shards=tuple(tuple(replace(piece, pad=True) for piece in shard) for shard in self.shards))
 
-    def rows_after(self, batches: int) -> tuple[list[int], int]:
-        """How many rows each shard has delivered after so many batches of the rank, and whose turn is next.
-
-        Only where row counts are known.
-        """
-        return _rows_after([total_rows(shard) for shard in self.shards], batches, self.batch_rows, self.joint)
-
     def shard(self, worker: int) -> Shard:
         """What a worker delivers, as a public value: splits narrowed to the rows delivered, without padding.
 
@@ -72,23 +65,25 @@ class RankPlan:
         return make_tasks(self.shards[worker], self.layouts, self._segments)
 
 
-def lap_places(plans: Callable[[int], RankPlan], batches: int) -> tuple[list[tuple[int, int]], int]:
-    """Where each shard is after so many batches of a rank whose shards begin again; and whose turn is next.
+def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) -> tuple[list[tuple[int, int]], int]:
+    """Where each shard is after so many batches of the rank, and whose turn is next.
 
     A place is (lap, rows of that lap delivered). A shard that has no row in a lap after its first has ended.
 
     Args:
         plans: of the rank, by lap; with known row counts.
         batches: of the rank.
+        laps: whether shards that have ended begin again (`steps_per_epoch`).
     """
-    sizes = [[total_rows(shard) for shard in plans(0).shards]]
-    batch_rows = plans(0).batch_rows
-    found, going = list(sizes[0]), [True] * len(sizes[0])
+    plan = plans(0)
+    sizes = [[total_rows(shard) for shard in plan.shards]]
+    batch_rows = plan.batch_rows
+    found, going = list(sizes[0]), [laps] * len(sizes[0])
     while any(more and rows < batches * batch_rows for rows, more in zip(found, going, strict=True)):
         sizes.append([total_rows(shard) for shard in plans(len(sizes)).shards])
         going = [more and size > 0 for more, size in zip(going, sizes[-1], strict=True)]
         found = [rows + size * more for rows, size, more in zip(found, sizes[-1], going, strict=True)]
-    done, turn = _rows_after(found, batches, batch_rows, plans(0).joint)
+    done, turn = _rows_after(found, batches, batch_rows, plan.joint)
     return [_lap_place([size[shard] for size in sizes], rows) for shard, rows in enumerate(done)], turn
 
 
@@ -128,10 +123,7 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
         )
     if not 0 <= step < plan.steps:
         raise IndexError(f"step {step} of {plan.steps}: rank {plan.rank} has no such step in epoch {plan.epoch}.")
-    if laps:
-        (first, _), (last, _) = lap_places(plans, step), lap_places(plans, step + 1)
-    else:
-        first, last = ([(0, rows) for rows in plan.rows_after(number)[0]] for number in (step, step + 1))
+    first, last = (places_after(plans, number, laps=laps)[0] for number in (step, step + 1))
     pieces = []
     for shard, ((lap, begin), (last_lap, end)) in enumerate(zip(first, last, strict=True)):
         for number in range(lap, last_lap + 1):

@@ -14,7 +14,7 @@ from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, SplitTable, first_row
-from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_places
+from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.runs import Runs
 
 # Batches of all ranks, where they move in lockstep; of each rank; or, with unknown counts, how far each rank came.
@@ -123,14 +123,12 @@ def left_by_rank(
 
 
 def _after_batches(plans: Callable[[int], RankPlan], count: int, laps: bool) -> list[Piece]:
-    plan = plans(0)
-    if laps:
-        places, _ = lap_places(plans, count)
-        done = [rows if lap == 0 else total_rows(shard) for (lap, rows), shard in zip(places, plan.shards, strict=True)]
-    else:
-        done, _ = plan.rows_after(count)
+    places, _ = places_after(plans, count, laps=laps)
     return [
-        piece for shard, rows in zip(plan.shards, done, strict=True) for piece in take(shard, rows, total_rows(shard))
+        piece
+        for shard, (lap, rows) in zip(plans(0).shards, places, strict=True)
+        if lap == 0
+        for piece in take(shard, rows, total_rows(shard))
     ]
 
 
@@ -138,8 +136,7 @@ def _after_cursor(tasks: Sequence[Task], at: Cursor) -> list[Piece]:
     if at.lap:
         return []
     begun = _begun(tasks[at.task].pieces, at) if at.rows else []
-    rest = tasks[at.task + bool(begun or at.rows) :]
-    return begun + [piece for task in rest for piece in task.pieces]
+    return begun + [piece for task in tasks[at.task + bool(at.rows) :] for piece in task.pieces]
 
 
 def _begun(pieces: Sequence[Piece], at: Cursor) -> list[Piece]:

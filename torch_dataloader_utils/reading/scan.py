@@ -115,9 +115,11 @@ class TaskReader:
         Each is still in the processor's cache from its decoding.
         None, and nothing was read, where columns depend on each other (filter, transform, stack), or counts on reading.
         """
+        if not self._spec.columns_stand_alone:
+            return None
         pieces = list(split_pieces(task.pieces))
         runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
-        if not self._spec.columns_stand_alone or any(self._runs.layout(run).counted for run in runs):
+        if any(self._runs.layout(run).counted for run in runs):
             return None
         if of_windows(task):
             known = all(piece.rows is not None for piece in pieces)

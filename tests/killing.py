@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 TIMEOUT = 150  # seconds
-ROWS = 1100
+FILES = (170, 333, 64, 5, 128, 290, 110)  # rows of each
+ROWS = sum(FILES)
 
 
-def write_rows(folder: Path) -> Path:
-    """Files of `ROWS` rows: `id` counts through them."""
+def write_rows(folder: Path, files: Sequence[int] = FILES) -> Path:
+    """Files of so many rows: `id` counts through them."""
     at = 0
-    for number, rows in enumerate((170, 333, 64, 5, 128, 290, 110)):
+    for number, rows in enumerate(files):
         ids = pa.array(range(at, at + rows))
         table = pa.table({"id": ids, "odd": [row % 2 for row in range(at, at + rows)]})
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=50)
+        pq.write_table(table, folder / f"{number:02d}.parquet", row_group_size=50)
         at += rows
     return folder
 
