@@ -22,7 +22,8 @@ from torch_dataloader_utils.reading.columns import Column, Dense, Objects, Ragge
 
 _GROUP = 600  # views made at a time ...
 _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
-_RECYCLED_BYTES = 1 << 20  # joined columns from this size on use recycled memory
+_RECYCLED_BYTES = 1 << 20  # a joined batch from this size on uses recycled memory
+_ALIGN = 64  # bytes: columns that share memory begin at multiples of a cache line
 
 Array = npt.NDArray[Any]
 
@@ -50,7 +51,7 @@ class ColumnForm:
     def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
         self._keys = tuple(keys)
         self._slicer = slicer
-        self._pool = BufferPool()
+        self.pool = BufferPool()
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
@@ -59,10 +60,9 @@ class ColumnForm:
 
     def join(self, parts: list[Part]) -> dict[str, Any]:
         """One batch of the rows of several blocks, in fresh or recycled memory."""
-        columns = {
-            key: self._concat([(block.columns or {})[key].slice(first, last) for block, first, last in parts])
-            for key in self._keys
-        }
+        columns = self._joined(
+            {key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys}
+        )
         return next(self._split(columns, 0, 1, sum(last - first for _, first, last in parts)))
 
     def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
@@ -74,15 +74,35 @@ class ColumnForm:
             for batch in zip(*values, strict=True):
                 yield dict(zip(self._keys, batch, strict=True))
 
-    def _concat(self, columns: list[Column]) -> Column:
-        nbytes = sum(column.nbytes for column in columns)
-        if nbytes < _RECYCLED_BYTES or not all(isinstance(column, Dense) for column in columns):
-            return concat(columns)
-        arrays = [column.array for column in columns if isinstance(column, Dense)]
-        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-        out = self._pool.lease(nbytes).view(arrays[0].dtype).reshape(shape)
-        np.concatenate(arrays, out=out)
-        return Dense(out)
+    def _joined(self, columns: dict[str, list[Column]]) -> dict[str, Column]:
+        """The rows of each key's columns as one column; where these are big, all share one piece of recycled memory."""
+        sizes = {key: _dense_bytes(parts) for key, parts in columns.items()}
+        if sum(sizes.values()) < _RECYCLED_BYTES:
+            return {key: concat(parts) for key, parts in columns.items()}
+        memory, at = self.pool.lease(sum(_aligned(size) for size in sizes.values())), 0
+        joined: dict[str, Column] = {}
+        for key, parts in columns.items():
+            out, at = memory[at : at + sizes[key]], at + _aligned(sizes[key])
+            joined[key] = _copied(parts, out) if sizes[key] else concat(parts)
+        return joined
+
+
+def _dense_bytes(columns: Sequence[Column]) -> int:
+    """Bytes of the rows of these columns, 0 where they are of another kind than `Dense`."""
+    return sum(column.nbytes for column in columns if isinstance(column, Dense))
+
+
+def _aligned(nbytes: int) -> int:
+    """Rounded up to where the next column may begin, whatever its dtype."""
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def _copied(columns: Sequence[Column], memory: Array) -> Dense:
+    """The rows of these `Dense` columns in `memory`, uint8, of as many bytes."""
+    arrays = [column.array for column in columns if isinstance(column, Dense)]
+    out = memory.view(arrays[0].dtype).reshape(-1, *arrays[0].shape[1:])
+    np.concatenate(arrays, out=out)
+    return Dense(out)
 
 
 class ArrowForm:

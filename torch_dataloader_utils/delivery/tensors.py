@@ -34,11 +34,12 @@ def _as_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _dense(column: Dense, pin: Pin) -> Slicer:
-    tensor = torch.from_numpy(column.array)
+    array = column.array
 
     def slicer(first: int, count: int, size: int) -> Sequence[torch.Tensor]:
-        group = pin(tensor[first : first + count * size])
-        return torch.unsafe_split(group, size) if count * size else [group]
+        group = pin(torch.from_numpy(array[first : first + count * size]))  # numpy slices faster than torch
+        # With all sizes told it takes three quarters of the time of `unsafe_split(group, size)`.
+        return torch.unsafe_split_with_sizes(group, [size] * count) if count * size else [group]
 
     return slicer
 

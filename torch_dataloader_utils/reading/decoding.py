@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.model import Piece
 
-_CALL_BYTES = 3 << 19  # decoded bytes of one call of the decoder: what a core's cache holds besides its input
+_CALL_BYTES = 1 << 19  # decoded bytes of one call of the decoder: what a core's cache holds besides its input
 
 
 def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator[list[pa.Field]]:

@@ -122,7 +122,10 @@ class RunReader:
         return pa.Table.from_arrays([found[name] for name in schema.names], schema=schema)
 
     def columns(self, run: Run, wanted: Sequence[pa.Field]) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
-        """The segments' rows, column by column as they are decoded: those of one call of the decoder at a time."""
+        """The segments' rows, column by column as they are decoded: those of one call of the decoder at a time.
+
+        What is let go before the next step leaves memory, still in the processor's cache, to decode into.
+        """
         spec, file, segments = self._spec, self._files[run.file], self.segments(run)
         reader = self._reader(file)
         numbers = [segment.number for segment in segments]
@@ -130,9 +133,11 @@ class RunReader:
         there = frozenset(reader.schema.names) - spec.partition_names
         known = all(segment.rows is not None for segment in segments)
         for items in decoder_calls([item for item in wanted if item.name in there], rows, self.alone):
-            columns = read_columns(reader, numbers, items, self.alone)
-            rows, known = len(columns[0]), True
-            yield items, [self._conformed(*pair) for pair in zip(columns, items, strict=True)]
+            found = read_columns(reader, numbers, items, self.alone)
+            rows, known = len(found[0]), True
+            found = [self._conformed(*pair) for pair in zip(found, items, strict=True)]
+            yield items, found
+            del found
         if not known:  # only reading tells how many rows there are, and none of the columns has been read
             rows = len(reader.read(numbers, reader.schema.names[:1])[0])
         constants = dict(file.partition)

@@ -139,6 +139,7 @@ class TaskReader:
                 table = narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, start)
                 count = table.num_rows
                 add(self._part(tuple(table.column_names)).convert(table, True, where))
+                del columns, table
         return count
 
     def _pour_windows(

@@ -7,6 +7,7 @@ it in the main process has died.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import pickle
@@ -96,9 +97,9 @@ class Packer:
         return Packed(rows, self._nbytes, self._places, self._at)
 
     def _copied(self, array: npt.NDArray[Any]) -> tuple[int, str, tuple[int, ...]]:
-        start = self._at
-        self._at += -(-array.nbytes // _ALIGN) * _ALIGN
-        _view(self._reserve(self._at), start, array.dtype.str, array.shape)[...] = array
+        start, end = self._at, self._at + array.nbytes
+        self._at = -(-end // _ALIGN) * _ALIGN
+        self._reserve(self._at)[start:end].view(array.dtype).reshape(array.shape)[...] = array
         return start, array.dtype.str, array.shape
 
 
@@ -142,7 +143,7 @@ def unpack(packed: Packed, memory: npt.NDArray[np.uint8]) -> Block:
 
 def _view(memory: npt.NDArray[np.uint8], start: int, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     kind = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    size = math.prod(shape) * kind.itemsize
     return memory[start : start + size].view(kind).reshape(shape)
 
 
