@@ -108,7 +108,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_named(place: Place) -> None:
     with storage.open_data(file) as source:
         place.write(FIRST)
         if storage.local:
-            assert source.read_at(100, 5000) == b""  # the decoder notices, and `naming` names
+            assert source.read_at(100, 5000) == b""  # the decoder notices, and `Naming` names
         else:
             with pytest.raises(FileReadError, match=r"/x: cannot be read"):
                 source.read_at(100, 5000)

@@ -17,7 +17,7 @@ from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
 from torch_dataloader_utils.formats.sizes import counted_segments
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, naming
+from torch_dataloader_utils.storage import Naming, Storage
 
 try:
     import fastavro
@@ -59,7 +59,7 @@ class AvroFormat:
 
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """Runs of blocks of about 1 MiB, with the `AvroIndex` as the layout's metadata, and the file's schema."""
-        with naming(file.path, "header"), storage.open_data(file) as source:
+        with Naming(file.path, "header"), storage.open_data(file) as source:
             header, given, at = read_header(source)
             index = AvroIndex(header, arrow_schema(given), tuple(find_runs(source, at, header)))
             return _layout(index), index.schema
@@ -73,7 +73,7 @@ class AvroFormat:
         schema: pa.Schema,
     ) -> AvroReader:
         """A reader that takes the header from the layout; `schema` names the columns that it keeps of each record."""
-        with naming(file.path):
+        with Naming(file.path):
             return AvroReader(file, layout.metadata, storage, schema.names)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
@@ -120,7 +120,7 @@ class AvroReader:
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these runs of blocks, with a chunk per run."""
-        with naming(self.path, f"runs of blocks {', '.join(map(str, segment_numbers))}"):
+        with Naming(self.path, f"runs of blocks {', '.join(map(str, segment_numbers))}"):
             if self._waiting.keys().isdisjoint(segment_numbers):
                 self._waiting.clear()  # of another task: nobody will ask for the rest
             parts = [self._taken(number, columns) for number in segment_numbers]

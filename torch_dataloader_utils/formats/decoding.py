@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pyarrow as pa
 
-from torch_dataloader_utils.storage import naming
+from torch_dataloader_utils.storage import Naming
 
 
-@contextmanager
-def decoding(path: str, piece: str) -> Iterator[None]:
+class Decoding(Naming):
     """A context that names file and piece in what is raised, in a wrong size's demand for memory too."""
-    with naming(path, piece):
-        try:
-            yield
-        except pa.ArrowMemoryError as error:
-            raise ValueError(f"{error}: the piece is too large for this machine, or its sizes are wrong.") from error
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, pa.ArrowMemoryError):
+            problem = ValueError(f"{error}: the piece is too large for this machine, or its sizes are wrong.")
+            problem.__cause__ = error
+            error = problem
+        super().__exit__(kind, error, trace)

@@ -15,7 +15,7 @@ from torch_dataloader_utils.formats.ipc_reader import IpcReader
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
 from torch_dataloader_utils.formats.sizes import counted_segments
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, naming
+from torch_dataloader_utils.storage import Naming, Storage
 
 _MESSAGE = ("offset", "metadata", "body", "kind", "rows")
 
@@ -36,7 +36,7 @@ class IpcFormat:
 
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """The batches that hold rows, with the `Index` as the layout's metadata, and the file's schema."""
-        with naming(file.path, "footer"), storage.open_footer(file) as source:
+        with Naming(file.path, "footer"), storage.open_footer(file) as source:
             index = index_of(source)
             schema = index.arrow_schema()
             twice = {name for name in schema.names if schema.names.count(name) > 1}
@@ -53,7 +53,7 @@ class IpcFormat:
         schema: pa.Schema,
     ) -> IpcReader:
         """A reader that takes the places of the messages from the layout."""
-        with naming(file.path):
+        with Naming(file.path):
             return IpcReader(file, layout.metadata, storage)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:

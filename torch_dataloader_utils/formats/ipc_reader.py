@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_dataloader_utils.formats.decoding import decoding
+from torch_dataloader_utils.formats.decoding import Decoding
 from torch_dataloader_utils.formats.ipc_arrays import buffer_starts, check, writable
 from torch_dataloader_utils.formats.ipc_messages import BATCH, Index, Message, buffer_ranges
 from torch_dataloader_utils.model import DataFileInfo
@@ -42,7 +42,7 @@ class IpcReader:
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these batches, with a chunk per batch."""
         numbers, names = list(segment_numbers), list(columns)
-        with decoding(self.path, f"record batches {', '.join(map(str, numbers))}, columns {', '.join(names)}"):
+        with Decoding(self.path, f"record batches {', '.join(map(str, numbers))}, columns {', '.join(names)}"):
             fields = sorted({self.schema.get_field_index(name) for name in names})
             batches = [batch for run in self._runs(numbers) for batch in self._run(run, fields)] if fields else []
             kinds = [self.schema.field(name).type for name in names]

@@ -12,12 +12,12 @@ import pyarrow.orc as orc
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Pruner, keep_all
-from torch_dataloader_utils.formats.decoding import decoding
+from torch_dataloader_utils.formats.decoding import Decoding
 from torch_dataloader_utils.formats.orc_footer import OrcFooter, read_footer
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
 from torch_dataloader_utils.formats.sizes import counted_segments
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, naming, prefetch
+from torch_dataloader_utils.storage import Naming, Storage, prefetch
 
 _INDEX = ("offset", "stored", "rows")
 _OVERFLOWING = "overflowing"
@@ -39,7 +39,7 @@ class OrcFormat:
 
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """The stripes that hold rows, with the `OrcFooter` as the layout's metadata, and the file's schema."""
-        with naming(file.path, "footer"), storage.open_footer(file) as source:
+        with Naming(file.path, "footer"), storage.open_footer(file) as source:
             opened = orc.ORCFile(source)
             footer = read_footer(opened.reader.serialized_file_tail())
             schema = opened.schema
@@ -55,7 +55,7 @@ class OrcFormat:
         schema: pa.Schema,
     ) -> OrcReader:
         """A reader; pyarrow reads the tail of the file again, as it takes no footer from outside."""
-        with naming(file.path):
+        with Naming(file.path):
             return OrcReader(file, layout.metadata, storage, schema)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
@@ -107,7 +107,7 @@ class OrcReader:
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these stripes, with a chunk per stripe."""
         names = list(columns)
-        with decoding(self.path, f"stripes {', '.join(map(str, segment_numbers))}, columns {', '.join(names)}"):
+        with Decoding(self.path, f"stripes {', '.join(map(str, segment_numbers))}, columns {', '.join(names)}"):
             self._check_timestamps(names)
             stripes = [self._stripe(number, names) for number in segment_numbers]
             kinds = [self.schema.field(name).type for name in names]

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.base import Pruner
-from torch_dataloader_utils.formats.decoding import decoding
+from torch_dataloader_utils.formats.decoding import Decoding
 from torch_dataloader_utils.formats.parquet_footer import footer_file, opened_footer
 from torch_dataloader_utils.formats.parquet_int96 import COARSE, check_coarse, int96_columns
 from torch_dataloader_utils.formats.parquet_plan import Footer, pack_plan, unpack_plan
 from torch_dataloader_utils.formats.parquet_pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Storage, naming, prefetch
+from torch_dataloader_utils.storage import Naming, Storage, prefetch
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ParquetFormat:
 
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """The row groups that hold rows, with a `Footer` as the layout's metadata, and the file's schema."""
-        with naming(file.path, "footer"), storage.open_footer(file) as source:
+        with Naming(file.path, "footer"), storage.open_footer(file) as source:
             return _layout(opened_footer(source))
 
     def open(
@@ -51,7 +51,7 @@ class ParquetFormat:
     ) -> ParquetReader:
         """A reader that takes the footer from the layout."""
         checksums = {**self.options, **options}["page_checksums"]
-        with naming(file.path):
+        with Naming(file.path):
             return ParquetReader(file, storage, layout.metadata.metadata, checksums, schema)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
@@ -118,17 +118,17 @@ class ParquetReader:
         Decoding one column per call is faster than all at once, as its values stay in the CPU's cache.
         """
         groups, names = list(segment_numbers), list(columns)
-        with decoding(self.path, f"row groups {_listed(groups)}, columns {_listed(names)}"):
-            self._fetch(groups, names)
+        with Decoding(self.path, lambda: f"row groups {_listed(groups)}, columns {_listed(names)}"):
+            if self._leaves:
+                self._fetch(groups, names)
             found = _read(self._file, groups, names)
             self._check_rows(groups, found)
-            self._check_int96(groups, names)
+            if self._int96:
+                self._check_int96(groups, names)
             return found
 
     def _fetch(self, groups: list[int], names: list[str]) -> None:
         """Have a remote store send all wanted columns of these row groups, when the first of them is read."""
-        if not self._leaves:
-            return
         asked = set(_leaves_of(self._metadata, names))
         if groups != self._fetched or not asked <= self._unread:
             chunks = (self._metadata.row_group(group).column(leaf) for group in groups for leaf in self._leaves)

@@ -23,7 +23,7 @@ from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.text_errors import BadLines, Parser, parsed
 from torch_dataloader_utils.formats.text_streams import SharedStream, shared
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Storage, naming, printable
+from torch_dataloader_utils.storage import Naming, Storage, printable
 
 RANGE_BYTES = 2 * 2**20
 HEAD_BYTES = 2**20
@@ -104,7 +104,7 @@ class TextFormat:
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """Byte ranges, and the columns of the first lines with types that these fit."""
         chosen = self._chosen(options)
-        with naming(file.path, "text"), storage.open_data(file) as source:
+        with Naming(file.path, "text"), storage.open_data(file) as source:
             head = Head(file.path, source, chosen.get("encoding", "utf-8"))
             plan, schema = self.plan(file.path, head, chosen, self.range_bytes)
             return plan.layout(), schema
@@ -114,7 +114,7 @@ class TextFormat:
     ) -> TextReader:
         """A reader of the columns wanted, as the types wanted."""
         chosen = self._chosen(options)
-        with naming(file.path):
+        with Naming(file.path):
             parser, given = self.parser(file.path, layout.metadata, chosen, schema)
             return TextReader(file, layout.metadata, storage, parser, given, chosen["on_bad_lines"] == "skip")
 
@@ -273,7 +273,7 @@ class TextReader:
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these ranges; adjacent ones are read and parsed as one."""
         tables = []
-        with naming(self._file.path, "text"):
+        with Naming(self._file.path, "text"):
             for text, offset in self._texts(segment_numbers) if columns else ():
                 tables += parsed(self._parser, text, columns, self._bad_lines(offset))
         if not tables:

@@ -124,8 +124,9 @@ class Converter:
         origin = origin_of(table, owned, where)
         found: dict[str, Column] = {}
         for plan in self.plans:
-            _check_type(plan, table, where)
-            column, valid = plan.leaf.convert(plan.chunks_of(table.column(plan.column)), origin)
+            given = table.column(plan.column)
+            _check_type(plan, given.type, where)
+            column, valid = plan.leaf.convert(plan.chunks_of(given), origin)
             if valid is not None and plan.nulls in ("error", "drop"):
                 row = int(np.argmin(valid))
                 raise NullValueError(_null_message(plan, f"{where}, at row {row} of the {len(valid)} rows read"))
@@ -224,9 +225,8 @@ def _find(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     return _find(fields.rename_columns([field.removeprefix(f"{parent}.") for field in fields.column_names]), child)
 
 
-def _check_type(plan: ColumnPlan, table: pa.Table, where: str) -> None:
+def _check_type(plan: ColumnPlan, found: pa.DataType, where: str) -> None:
     """Buffers are read by the type of the schema: another one would give garbage."""
-    found = table.schema.field(plan.column).type
     if not found.equals(plan.column_type):
         raise SchemaMismatchError(
             f"column {plan.column!r} of {where} is of type {found}, where the schema says {plan.column_type}."

@@ -41,16 +41,18 @@ def origin_of(table: pa.Table, owned: bool | frozenset[int], where: str) -> Orig
 
 def overlapping(table: pa.Table) -> frozenset[int]:
     """Addresses of the buffers of `table` that share bytes with another of its buffers."""
-    spans = sorted(
+    spans = [
         (buffer.address, buffer.address + buffer.size)
         for column in table.columns
         for chunk in column.chunks
         for buffer in chunk.buffers()
         if buffer is not None and buffer.size
-    )
+    ]
+    if len(spans) < 2:
+        return frozenset()
     found: set[int] = set()
     last, end = 0, 0
-    for start, stop in spans:
+    for start, stop in sorted(spans):
         if start < end:
             found.update((last, start))
         if stop > end:

@@ -107,7 +107,8 @@ def read_elements(
     Raises:
         OptionError: a value does not fit the dtype that `dtypes=` asks for.
     """
-    chunks = [plain(chunk, element.steps) for chunk in chunks]
+    if element.steps:
+        chunks = [plain(chunk, element.steps) for chunk in chunks]
     valid = valid_rows(chunks)
     if outer is not None:
         valid = outer if valid is None else valid & outer

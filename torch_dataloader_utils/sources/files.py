@@ -23,7 +23,7 @@ from torch_dataloader_utils.formats import (
     format_that_begins,
 )
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.storage import Storage, Stored, naming, open_storage, printable
+from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
@@ -166,7 +166,7 @@ def _format_of(storage: Storage, file: FoundFile) -> str | None:
     by_suffix = format_of(file.path)
     if by_suffix is not None:
         return by_suffix
-    with naming(file.path), storage.open(file.path) as source:
+    with Naming(file.path), storage.open(file.path) as source:
         return format_that_begins(source.read(MAGIC_BYTES))
 
 

@@ -28,7 +28,7 @@ from torch_dataloader_utils.formats import checked_options, format_named
 from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile
-from torch_dataloader_utils.storage import Storage, naming, open_storage, printable
+from torch_dataloader_utils.storage import Naming, Storage, open_storage, printable
 
 VERSION = 1  # of the manifest file and of all formats' `pack`
 
@@ -312,7 +312,7 @@ def read_manifest(storage: Storage, path: str) -> bytes | None:
         return None
     if there.folder:
         raise OptionError(f"manifest={printable(path)} is a folder: give the path of a file.")
-    with naming(path, "manifest"), storage.open(path) as source:
+    with Naming(path, "manifest"), storage.open(path) as source:
         data: bytes = source.read()
         return data
 

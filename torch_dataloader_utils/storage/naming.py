@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
 
@@ -13,18 +12,31 @@ _QUERY = re.compile(r"(\w://[^\s?'\"]+)\?[^\s'\")>]+")
 _PASSWORD = re.compile(r"(\w://)[^\s/@'\"]+:[^\s/@'\"]*@")
 
 
-@contextmanager
-def naming(path: str, piece: str = "") -> Iterator[None]:
+class Naming:
     """A context that turns what a store or decoder raises into a `FileReadError` naming the file and the piece of it.
 
     pyarrow's and the stores' own errors seldom say which file they are about, and come from many unrelated classes.
+    A class, not a generator: one is entered for every column that is decoded.
+
+    Args:
+        path: of the file.
+        piece: of the file, or what tells it.
     """
-    try:
-        yield
-    except (DataLoaderUtilsError, MemoryError):
-        raise
-    except Exception as error:
-        where = ", ".join(filter(None, [printable(path), piece]))
+
+    __slots__ = ("_path", "_piece")
+
+    def __init__(self, path: str, piece: str | Callable[[], str] = "") -> None:
+        self._path = path
+        self._piece = piece
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, (DataLoaderUtilsError, MemoryError)):
+            return
+        piece = self._piece if isinstance(self._piece, str) else self._piece()
+        where = ", ".join(filter(None, [printable(self._path), piece]))
         said = _told(error)
         if printable(said) != said:  # nor may a traceback print the cause, which tells a secret
             raise FileReadError(f"{where}: cannot be read: {printable(said)}") from None

@@ -36,7 +36,7 @@ from torch_dataloader_utils.storage.cache import CacheOptions, can_cache, open_c
 from torch_dataloader_utils.storage.clients import ArrowClient, Client, Opened, PairClient
 from torch_dataloader_utils.storage.held import HeldFile, fetched
 from torch_dataloader_utils.storage.locks import ForkLock
-from torch_dataloader_utils.storage.naming import naming, printable
+from torch_dataloader_utils.storage.naming import Naming, printable
 from torch_dataloader_utils.storage.recipes import Recipe, built
 from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
 from torch_dataloader_utils.storage.renewal import Renewal
@@ -128,7 +128,7 @@ class Storage:
     def open(self, path: str) -> pa.NativeFile:
         """The file at `path`, open for random reads; on the local disk unmapped, so that a cut file is no crash.
 
-        An error of opening it is the client's: `naming` names the file.
+        An error of opening it is the client's: `Naming` names the file.
         """
         if self.local:
             return pa.OSFile(path, "rb")
@@ -171,7 +171,7 @@ class Storage:
         Raises:
             FileReadError: names the file.
         """
-        with naming(path):
+        with Naming(path):
             opened = retried(lambda: self.client().open(path, size))
             try:
                 return fetched(opened, ranges)
@@ -180,12 +180,12 @@ class Storage:
 
     def look(self, path: str) -> Stored | None:
         """What lies at `path`; None where nothing does."""
-        with naming(path):
+        with Naming(path):
             return self._tried(lambda client: client.look(path))
 
     def find(self, folder: str, recursive: bool = True) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`, sorted by path: one listing."""
-        with naming(folder):
+        with Naming(folder):
             found = self._tried(lambda client: client.find(folder, recursive))
         # Object stores have markers of folders.
         return sorted((file for file in found if not file.path.endswith("/")), key=lambda file: file.path)
@@ -226,9 +226,9 @@ class Storage:
 
 @contextmanager
 def _planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
-    """As `naming`, for a file that was there when it was planned."""
+    """As `Naming`, for a file that was there when it was planned."""
     try:
-        with naming(file.path):
+        with Naming(file.path):
             yield
     except FileReadError as error:
         found = gone(file) if isinstance(error.__cause__, FileNotFoundError) else error

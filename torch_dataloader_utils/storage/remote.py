@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from torch_dataloader_utils.storage.naming import naming
+from torch_dataloader_utils.storage.naming import Naming
 
 Range: TypeAlias = tuple[int, int]  # [start, stop), bytes of a file
 # Reads ranges of one file; may be called by several threads at once.
@@ -145,7 +145,7 @@ class RangeFile:
         return block
 
     def _get(self, ranges: Sequence[Range]) -> list[bytes]:
-        with naming(self.path):
+        with Naming(self.path):
             return self._fetch(ranges)
 
 

@@ -20,7 +20,7 @@ from torch_dataloader_utils.formats.iceberg.layout import iceberg_layout, whole_
 from torch_dataloader_utils.formats.iceberg.pruning import iceberg_pruner, null_evidence
 from torch_dataloader_utils.formats.iceberg.reader import IcebergReader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, naming
+from torch_dataloader_utils.storage import Naming, Storage
 
 __all__ = [
     "FORMAT",
@@ -69,7 +69,7 @@ class IcebergFormat:
         schema: pa.Schema,
     ) -> IcebergReader:
         """A reader of the table's columns that `schema` names; the layout is of `iceberg_layout` or `whole_file`."""
-        with naming(file.path):
+        with Naming(file.path):
             return IcebergReader(file, layout, storage, options, schema)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:

@@ -15,7 +15,7 @@ from torch_dataloader_utils.formats.iceberg.cache import process_cache
 from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergFile
 from torch_dataloader_utils.formats.iceberg.inner import opened
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import Storage, naming
+from torch_dataloader_utils.storage import Naming, Storage
 
 Positions = npt.NDArray[np.int64]
 
@@ -53,7 +53,7 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[dict[str, Pos
     """The positions of a positional delete file by path of the data file, and their bytes."""
     with opened(delete, storage, _PATHS) as (reader, numbers):
         paths, positions = reader.read(numbers, _COLUMNS)
-    with naming(delete.path):
+    with Naming(delete.path):
         if not pa.types.is_dictionary(paths.type):
             paths = paths.dictionary_encode()
         paths = paths.unify_dictionaries().combine_chunks()
@@ -69,7 +69,7 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[dict[str, Pos
 
 def _read_vector(delete: DeleteFile, storage: Storage) -> Positions:
     """The positions of a deletion vector: length, magic, a 64-bit roaring bitmap in portable form, and a checksum."""
-    with naming(delete.path, f"deletion vector of {delete.length} bytes at byte {delete.offset}"):
+    with Naming(delete.path, f"deletion vector of {delete.length} bytes at byte {delete.offset}"):
         with storage.open_data(DataFileInfo(delete.path, delete.size)) as source:
             source.seek(delete.offset)
             blob = source.read(delete.length)

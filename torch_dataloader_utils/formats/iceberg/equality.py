@@ -18,7 +18,7 @@ from torch_dataloader_utils.formats.iceberg.key_set import KeySet, Mask
 from torch_dataloader_utils.formats.iceberg.projection import Make, Projection
 from torch_dataloader_utils.formats.iceberg.values import Convert
 from torch_dataloader_utils.formats.sizes import storage_type
-from torch_dataloader_utils.storage import Storage, naming
+from torch_dataloader_utils.storage import Naming, Storage
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _read_keys(
             raise SchemaMismatchError(f"{file.path}: deletes by the fields {list(ids)}, and does not have them all.")
         names = list(dict.fromkeys(column.source for column in columns if column.source is not None))
         read = reader.read(numbers, names)
-    with naming(file.path):
+    with Naming(file.path):
         found = dict(zip(names, read, strict=True))
         arrays = [column.values(found, len(read[0])) for column in columns]
     return arrays, sum(array.nbytes for array in arrays)

@@ -23,7 +23,7 @@ from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTab
 from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options, layout_schema
 from torch_dataloader_utils.formats.iceberg.key_set import Mask
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Storage, naming
+from torch_dataloader_utils.storage import Naming, Storage
 
 
 class IcebergReader:
@@ -77,7 +77,7 @@ class IcebergReader:
         names = dict.fromkeys(name for column in made for name in column.sources)
         found = self._sources(segments, list(names))
         rows = sum(segment.rows or 0 for segment in segments)
-        with naming(self.path, f"columns {', '.join(columns)}"):
+        with Naming(self.path, f"columns {', '.join(columns)}"):
             arrays = [column.build([found[name] for name in column.sources], rows) for column in made]
             return arrays if live is None else [array.filter(live) for array in arrays]
 

@@ -46,7 +46,7 @@ from torch_dataloader_utils.sources.iceberg.snapshots import (
 )
 from torch_dataloader_utils.sources.iceberg.storage_of import Places, expires_at
 from torch_dataloader_utils.sources.iceberg.tables import OpenTable, again, open_table
-from torch_dataloader_utils.storage import Renewal, Storage, naming, printable
+from torch_dataloader_utils.storage import Naming, Renewal, Storage, printable
 
 _REMOTE_READS = 32  # manifests fetched at once: waiting, not computing
 _NAME_MAPPING = "schema.name-mapping.default"
@@ -290,7 +290,7 @@ class _Scan:
         if paths is None:
             piece = f"manifest list of snapshot {number}"
             data = self._bytes(snapshot.manifest_list, piece)
-            with naming(snapshot.manifest_list, piece):
+            with Naming(snapshot.manifest_list, piece):
                 return read_manifest_list(data)
         return [inline_manifest(path, self._bytes(path), number) for path in paths]
 
@@ -299,7 +299,7 @@ class _Scan:
         appends = self._found.appends
         wanted = None if appends is None else {snapshot.snapshot_id for snapshot in appends}
         for manifest, data in self._read(manifests):
-            with naming(manifest.path):
+            with Naming(manifest.path):
                 for entry in read_manifest(data, manifest):
                     if wanted is None or (entry.added and entry.snapshot_id in wanted):
                         yield entry
@@ -346,7 +346,7 @@ class _Scan:
             return list(zip(manifests, pool.map(lambda one: self._bytes(one.path), manifests), strict=True))
 
     def _bytes(self, url: str, piece: str = "") -> bytes:
-        with naming(url, piece), self._places.storage.open(self._places.path(url)) as source:
+        with Naming(url, piece), self._places.storage.open(self._places.path(url)) as source:
             data: bytes = source.read()
         return data
 

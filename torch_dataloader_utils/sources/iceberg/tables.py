@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import IcebergType
 
 from torch_dataloader_utils.errors import CatalogError, DataNotFoundError, FileReadError, MissingExtraError, OptionError
-from torch_dataloader_utils.storage import Storage, Stored, naming, open_storage, printable
+from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
 
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _HINT = "version-hint.text"
@@ -224,7 +224,7 @@ def _version(file: Stored) -> int:
 
 
 def _bytes(storage: Storage, path: str) -> bytes:
-    with naming(path), storage.open(path) as source:
+    with Naming(path), storage.open(path) as source:
         data: bytes = source.read()
     return data
 
