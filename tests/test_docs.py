@@ -10,9 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -23,7 +21,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LAUNCHED = "init_process_group"
-ROWS = 10_000
 # The program ends here, without Python's own shutdown: gloo's threads may still release what the last all_reduce held,
 # and a C++ thread that asks for the GIL then aborts the process (seen once in 40 runs of plain DDP without a loader).
 LEAVE = "\nimport os\nos._exit(0)\n"
@@ -38,23 +35,9 @@ def blocks(page: Path, launched: bool) -> list[str]:
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """The current directory: holds `data/`, four files of 10,000 rows, and `survey.parquet`, which has nulls."""
-    ages = pa.table({"id": range(1000), "age": [None if x % 10 == 3 else 20 + x % 60 for x in range(1000)]})
-    pq.write_table(ages, tmp_path / "survey.parquet")
-    (tmp_path / "data").mkdir()
-    for i in range(4):
-        ids = np.arange(i * ROWS, (i + 1) * ROWS)
-        table = pa.table(
-            {
-                "id": ids,
-                "feature_a": (ids % 7 / 7).astype(np.float32),
-                "label": (ids % 2).astype(np.float32),
-                "city": [("Oslo", "Lima", "Pune")[x % 3] for x in ids],
-                "tags": pa.array([list(range(x % 4)) for x in ids], pa.list_(pa.int32())),
-            }
-        )
-        pq.write_table(table, tmp_path / "data" / f"part-{i}.parquet")
+    """The current directory: holds what the quickstart makes, `data/` and `survey.parquet`."""
     monkeypatch.chdir(tmp_path)
+    exec(blocks(ROOT / "docs" / "quickstart.md", launched=False)[0], {})
     return tmp_path
 
 

@@ -12,7 +12,7 @@ from torch_dataloader_utils.assembly import Source, open_files, source_of
 from torch_dataloader_utils.combination import check_keywords, combined_source
 from torch_dataloader_utils.dataset import LoaderDataset
 from torch_dataloader_utils.delivery.passes import Place
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader import StructuredLoader
 from torch_dataloader_utils.options import (
     LoaderOptions,
@@ -40,7 +40,12 @@ PathLike = str | os.PathLike[str]
 
 
 class StructuredDataset(LoaderDataset):
-    """Files of structured data as batches of tensors."""
+    """Files of structured data as batches of tensors; `create_dataloader` makes it."""
+
+    def __init__(self, source: Source | None = None, options: Options | None = None, **unknown: Any) -> None:
+        if source is None or options is None or unknown:
+            raise UnknownOptionError("StructuredDataset(...): use StructuredDataset.create_dataloader(path, ...).")
+        super().__init__(source, options)
 
     @staticmethod
     def create_dataloader(
@@ -76,9 +81,17 @@ class StructuredDataset(LoaderDataset):
 
 
 class IcebergDataset(LoaderDataset):
-    """The rows of a snapshot of an Iceberg table as batches of tensors."""
+    """The rows of a snapshot of an Iceberg table as batches of tensors; `create_dataloader` makes it."""
 
-    def __init__(self, plan: IcebergPlan, options: Options, history: TableHistory) -> None:
+    def __init__(
+        self,
+        plan: IcebergPlan | None = None,
+        options: Options | None = None,
+        history: TableHistory | None = None,
+        **unknown: Any,
+    ) -> None:
+        if plan is None or options is None or unknown:
+            raise UnknownOptionError("IcebergDataset(...): use IcebergDataset.create_dataloader(table, ...).")
         self._history: TableHistory | None = history
         super().__init__(_table_source(plan, options), options)
 

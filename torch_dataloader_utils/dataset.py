@@ -19,7 +19,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.receipt import RowRange
-from torch_dataloader_utils.prepared import Turn, check_caller, placed
+from torch_dataloader_utils.prepared import Turn, check_caller, check_fetcher, placed
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.states import check_form, merge_state_dicts
 
@@ -37,6 +37,14 @@ class LoaderDataset(IterableDataset[Any]):
         self._parent: Epochs | None = None
         self._inherited: dict[str, Any] | None = None  # a state to begin at
         self._accelerated: tuple[torch.device | None] | None = None  # Accelerate drives the loop, on this device
+
+    def __repr__(self) -> str:
+        """Its kind and size; no path or option, which may hold secrets."""
+        source = self._epochs.source
+        counts = [split.row_count for split in source.splits]
+        known = [count for count in counts if count is not None]
+        rows = f"{sum(known):,}" if len(known) == len(counts) else "unknown"
+        return f"<{type(self).__name__}: files {len(source.files):,}, splits {len(source.splits):,}, rows {rows}>"
 
     @property
     def source(self) -> Source:
@@ -111,7 +119,12 @@ class LoaderDataset(IterableDataset[Any]):
         return self._epochs.planner.world
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next pass; within a worker of torch's own DataLoader, those of that worker's shard."""
+        """The batches of the next pass; within a worker of torch's own DataLoader, those of that worker's shard.
+
+        Raises:
+            OptionError: torch's DataLoader would make batches of batches.
+        """
+        check_fetcher()
         here = self._here
         if self._accelerated is None or here.worker is not None:
             return StatefulIterator(here)
@@ -177,8 +190,8 @@ class LoaderDataset(IterableDataset[Any]):
 
         They count as taken. Call it with the same numbers on every rank.
         """
-        if not 0 <= first <= last:
-            raise OptionError(f"skip_steps({first}, {last}): expected the steps [a, b) with 0 <= a <= b.")
+        if not all(isinstance(step, int) for step in (first, last)) or not 0 <= first <= last:
+            raise OptionError(f"skip_steps({first!r}, {last!r}): expected the steps [a, b) with 0 <= a <= b.")
         if self._here.worker is not None:
             raise OptionError(
                 "skip_steps in a worker of a foreign loader: only this package's loader leaves out steps."

@@ -208,6 +208,8 @@ class Epochs:
             plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
             f"; {begun:,} steps were taken before" if begun else "",
         )  # fmt: skip
+        if plan.steps == 0 and not begun and self.source.splits:
+            self.planner.warn_of_empty_rank(plan)
 
 
 def _check_processes(options: Options) -> None:

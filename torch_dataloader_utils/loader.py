@@ -89,7 +89,8 @@ class StructuredLoader(DataLoader[Any]):
         if steps is None:
             raise TypeError(
                 "the number of batches is not known before reading: a filter, nulls='drop', transform_rows='any' or a "
-                "format without row counts decides while it reads which rows there are."
+                "format without row counts decides while it reads which rows there are. count_rows=True counts them "
+                "once, and steps_per_epoch=n sets the number."
             )
         return steps
 

@@ -182,6 +182,15 @@ class Planner:
             "global batch) or even='pad' (repeats rows under a mask).",
         )
 
+    def warn_of_empty_rank(self, plan: RankPlan) -> None:
+        """Say, once, that a pass has no batch though there are rows."""
+        batch = self._options.batch
+        if batch.last_batch == "drop":
+            why = f"last_batch='drop' leaves out what is less than a batch of {batch.batch_size} rows"
+        else:
+            why = "there are fewer splits than ranks; smaller ones (split_rows=, split_bytes=) share more evenly"
+        self._warn_once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
+
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)

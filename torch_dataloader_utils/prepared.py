@@ -108,6 +108,23 @@ def check_caller(num_ranks: Callable[[], int]) -> None:
     )
 
 
+def check_fetcher() -> None:
+    """Check, where torch's own DataLoader begins to iterate a dataset, that it takes the batches as they are.
+
+    Raises:
+        OptionError: it would make batches of batches.
+    """
+    frame = _caller("torch_dataloader_utils.")
+    if frame is None or frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch":
+        return
+    if getattr(frame.f_locals.get("self"), "auto_collation", False):
+        raise OptionError(
+            "the dataset was put into torch's DataLoader with a batch_size, which would make batches of batches: "
+            "give batch_size=None there (the dataset's own batch_size counts), or use the loader that "
+            "create_dataloader returns."
+        )
+
+
 def preparing_accelerator() -> Any:
     """The Accelerator whose `prepare()` has just set a flag of a loader, which is all that it tells; None elsewhere."""
     frame = _caller("torch_dataloader_utils.", "torch.")

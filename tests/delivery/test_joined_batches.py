@@ -80,3 +80,31 @@ def test_columns_of_a_joined_batch_do_not_overlap_and_are_aligned(monkeypatch):
         before = {other: value.clone() for other, value in batch.items() if other != key}
         tensor.fill_(1)
         assert all(torch.equal(batch[other], value) for other, value in before.items())
+
+
+def test_a_kept_column_keeps_little_more_than_itself():
+    keys = [f"c{i}" for i in range(64)]
+    form = make_form("torch", keys, pin_memory=False)
+    rows = np.zeros(1 << 15, np.float32)
+    part = Block.of_columns(len(rows), {key: Dense(rows) for key in keys})
+    for _ in range(8):
+        batch = form.join([(part, 0, len(rows)), (part, 0, len(rows))])
+        leases = form.pool.made
+        kept = batch["c0"]
+        del batch
+        again = form.join([(part, 0, len(rows)), (part, 0, len(rows))])
+        assert form.pool.made - leases <= 1, "all memory but that of the kept column was used again"
+        del again, kept
+
+
+def test_tensors_of_a_pass_begun_in_inference_mode_can_be_trained_on():
+    form = make_form("torch", ["c0"], pin_memory=False)
+    part = Block.of_columns(100, {"c0": Dense(np.ones(100, np.float32))})
+    batches = form.slices(part, 0, 10, 10)
+    with torch.inference_mode():
+        first = next(batches)["c0"]
+    weight = torch.ones(10, requires_grad=True)
+    for tensor in (first, next(batches)["c0"]):
+        (weight * tensor).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.eq(2).all()

@@ -123,6 +123,8 @@ def test_worker_processes_have_no_torch(folder: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_nothing_is_left_when_an_iterator_is_dropped(folder: str, mode: str) -> None:
+    gc.collect()
+    others = len(shared_files())  # of tests before, whose batches something still holds
     loader, dataset = loader_of(folder, num_workers=2, worker_mode=mode, multiprocessing_context="fork")
     iterator = iter(loader)
     next(iterator)
@@ -131,13 +133,13 @@ def test_nothing_is_left_when_an_iterator_is_dropped(folder: str, mode: str) -> 
     gc.collect()
     assert not tdu_threads()
     if mode == "process":
-        assert before
+        assert before > others
         assert len(ids_of(list(loader))) == 6000  # the workers are still there, and forgot the pass left half-way
     dataset.close()
     del loader, dataset
     gc.collect()
     assert not multiprocessing.active_children()
-    assert not shared_files()
+    assert len(shared_files()) <= others
 
 
 def test_batches_outlive_the_loader(folder: str) -> None:

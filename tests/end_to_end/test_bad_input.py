@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import torch
 from fsspec.registry import _registry
 
-from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
+from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset, StructuredDataset
 
 GOOD = pa.table({"a": range(2000), "b": [None] + [1.0] * 1999, "c": ["x"] * 2000})
 
@@ -51,6 +54,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "mixed" / "a.parquet").write_bytes(data)
     (root / "mixed" / "b.csv").write_text("a,b")
     (root / "xml" / "b.xml").write_text("<a/>")
+    (root / "times").mkdir()
+    times = pa.array([datetime(2024, 1, 2)], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"t": times}), root / "times" / "t.parquet")
     (root / "drift").mkdir()
     pq.write_table(pa.table({"a": [1]}), root / "drift" / "1.parquet")
     pq.write_table(pa.table({"a": ["x"]}), root / "drift" / "2.parquet")
@@ -76,6 +82,18 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "wrong filter column": ("good", {"filters": [("zz", ">", 1)]}, KeyError, ["'zz'", "a, b, c"]),
     "wrong expression column": ("good", {"filters": pc.field("zz") > 1}, KeyError, ["zz", "a, b, c"]),
     "filter of another type": ("good", {"filters": [("a", ">", "x")]}, ValueError, ["('a', '>', 'x')", "int64"]),
+    "a time without a zone": (
+        "times",
+        {"filters": [("t", ">", datetime(2024, 1, 1))]},
+        ValueError,
+        ["('t', '>', datetime", "timezone"],
+    ),
+    "an expression of a time without a zone": (
+        "times",
+        {"filters": pc.field("t") > datetime(2024, 1, 1)},
+        ValueError,
+        ["filters=(t >", "timezone"],
+    ),
     "filter that is no SQL": ("good", {"filters": "a >> 1"}, ValueError, ["a >> 1"]),
     "filter of another column": ("good", {"filters": "zz > 1"}, KeyError, ["zz", "a, b, c"]),
     "rank 2 of 2": ("good", {"rank": 2, "num_ranks": 2}, ValueError, ["rank=2", "num_ranks=2", "[0, 2)"]),
@@ -92,6 +110,25 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "no strategy": ("good", {"split_strategy": 3}, ValueError, ["split_strategy=3", "generate"]),
     "transform of nothing": ("good", {"transform": lambda batch: None}, TypeError, ["NoneType", "RecordBatch"]),
     "stack of unequal dtypes": ("good", {"stack": {"x": ["a", "b"]}}, ValueError, ["int64", "float64"]),
+    "columns in a set": ("good", {"columns": {"a", "b"}}, ValueError, ["columns=", "list", "order"]),
+    "columns of numbers": ("good", {"columns": [1]}, ValueError, ["columns=[1]", "name"]),
+    "no columns": ("good", {"columns": []}, ValueError, ["columns=[]", "at least one"]),
+    "dtypes in a list": ("good", {"dtypes": ["float32"]}, ValueError, ["dtypes=", "dict"]),
+    "one fill value": ("good", {"fill_values": 0}, ValueError, ["fill_values=0", "dict"]),
+    "stack in a list": ("good", {"stack": ["a"]}, ValueError, ["stack=", "dict"]),
+    "format_options in a word": ("good", {"format_options": "x"}, ValueError, ["format_options='x'", "dict"]),
+    "a dtype of two sizes": ("good", {"dtypes": {"b": "float"}}, ValueError, ["'float'", "float32", "float64"]),
+    "strategy in a word": ("good", {"split_strategy": "x"}, ValueError, ["split_strategy='x'", "generate"]),
+    "sharding by number": ("good", {"sharding": 5}, ValueError, ["sharding=5", "policy"]),
+    "torch's seed": ("good", {"seed": 1}, TypeError, ["shuffle_seed"]),
+    "a launcher's world size": ("good", {"world_size": 2}, TypeError, ["num_ranks"]),
+    "a local rank": ("good", {"local_rank": 0}, TypeError, ["global"]),
+    "a transform that cannot be sent": (
+        "good",
+        {"transform": lambda batch: batch, "worker_mode": "process", "num_workers": 1},
+        ValueError,
+        ["transform=", "top level of a module", "thread"],
+    ),
     "prefetch_bytes": ("good", {"prefetch_bytes": "lots"}, ValueError, ["'lots'", "'128MiB'"]),
     "unknown protocol": ("zz://bucket/data", {}, ValueError, ["zz://"]),
 }
@@ -174,3 +211,80 @@ def test_secrets_are_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     with pytest.raises(DataLoaderUtilsError) as caught:
         StructuredDataset.create_dataloader(f"{tmp_path}/none", storage_options={"password": secret})
     assert secret not in str(caught.value) + repr(caught.value)
+
+
+def test_numbers_of_numpy_and_columns_in_any_order_are_fine(root: Path) -> None:
+    loader, dataset = StructuredDataset.create_dataloader(
+        str(root / "good"), batch_size=np.int64(500), shuffle=np.bool_(True), columns=np.array(["c", "a"])
+    )
+    assert type(dataset.options.batch.batch_size) is int
+    assert [list(batch) for batch in loader] == [["c", "a"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "options"),
+    [
+        (StructuredDataset, ("data/",), {}),
+        (StructuredDataset, (), {"path": "data/", "batch_size": 3}),
+        (IcebergDataset, ("db.table",), {"catalog_config": {}}),
+    ],
+)
+def test_a_dataset_made_directly(kind: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"use {kind.__name__}.create_dataloader") as caught:
+        kind(*given, **options)
+    assert isinstance(caught.value, DataLoaderUtilsError)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_of_batches(root: Path, workers: int) -> None:
+    _, dataset = StructuredDataset.create_dataloader(str(root / "good"), batch_size=500)
+    for options in ({}, {"batch_size": 4}):
+        with pytest.raises(ValueError, match="batch_size=None"):
+            list(torch.utils.data.DataLoader(dataset, num_workers=workers, **options))
+    assert len(list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers))) == 4
+
+
+def test_a_transform_of_an_interactive_session(root: Path) -> None:
+    program = f"""
+from torch_dataloader_utils import StructuredDataset
+
+def transform(batch):
+    return batch
+
+options = {{"transform": transform, "num_workers": 1, "worker_mode": "process"}}
+try:
+    StructuredDataset.create_dataloader({str(root / "good")!r}, **options)
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable], input=program, capture_output=True, text=True, timeout=120)
+    assert "was defined interactively" in done.stdout, done.stderr
+    assert "top level of a module" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 5000, "last_batch": "drop"}, "last_batch='drop' leaves out what is less than a batch of 5000"),
+        ({"num_ranks": 2, "rank": 1}, "rank 1 has no batch: there are fewer splits than ranks"),
+    ],
+)
+def test_a_rank_with_nothing_to_deliver_says_so_once(
+    root: Path, options: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader, _ = StructuredDataset.create_dataloader(str(root / "good"), **options)
+    assert list(loader) == list(loader) == []
+    assert [record.levelname for record in caplog.records if words in record.getMessage()] == ["WARNING"]
+
+
+def test_a_length_that_only_reading_tells_names_the_remedies(root: Path) -> None:
+    loader, _ = StructuredDataset.create_dataloader(str(root / "good"), filters=[("a", ">", 3)])
+    with pytest.raises(TypeError, match=r"count_rows=True.*\n?.*steps_per_epoch"):
+        len(loader)
+
+
+def test_repr_tells_the_size_and_no_path(root: Path) -> None:
+    _, dataset = StructuredDataset.create_dataloader(str(root / "good"))
+    assert repr(dataset) == "<StructuredDataset: files 1, splits 1, rows 2,000>"
+    _, filtered = StructuredDataset.create_dataloader(str(root / "good"), filters=[("a", ">", 3)], count_rows=True)
+    assert repr(filtered) == "<StructuredDataset: files 1, splits 1, rows 1,996>"

@@ -341,6 +341,17 @@ def test_steps_are_left_out_where_counts_are_unknown(folder: str) -> None:
     assert batches(loader) == expected[1]
 
 
+def test_leaving_out_no_step_changes_nothing(folder: str) -> None:
+    loader = make(folder)
+    steps = len(loader)
+    batch = iter(loader)
+    for _ in range(steps):
+        next(batch)
+    before = loader.state_dict()
+    loader.skip_steps(0, 0)
+    assert loader.state_dict() == before
+
+
 def test_skip_steps_checks_its_numbers(folder: str) -> None:
     with pytest.raises(OptionError, match=r"skip_steps\(3, 1\): expected"):
         new(folder).skip_steps(3, 1)

@@ -127,8 +127,21 @@ def _fitting(expression: pc.Expression, schema: pa.Schema, given: str) -> pc.Exp
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
     except pa.ArrowInvalid as error:  # what binding raises for a field that is not there
-        raise ColumnNotFoundError(f"{given}: {error}. {columns_there(schema, '')}") from error
+        said = str(error).partition(" in ")[0]  # behind it stands the whole schema
+        raise ColumnNotFoundError(f"{given}: {said}. {columns_there(schema, '')}") from error
+    try:
+        _row_of_nulls(schema).filter(expression)
+    except pa.ArrowInvalid as error:  # some types are found not to compare only when there are values
+        raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
     return expression
+
+
+def _row_of_nulls(schema: pa.Schema) -> pa.Table:
+    """A table of one row; of none where there is a type that pyarrow makes no nulls of."""
+    try:
+        return pa.table([pa.nulls(1, item.type) for item in schema], names=schema.names)
+    except pa.ArrowNotImplementedError:
+        return schema.empty_table()
 
 
 def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ counter of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from torch_dataloader_utils.reading.columns import Column, Dense, Objects, Ragge
 
 _GROUP = 600  # views made at a time ...
 _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
-_RECYCLED_BYTES = 1 << 20  # a joined batch from this size on uses recycled memory
-_ALIGN = 64  # bytes: columns that share memory begin at multiples of a cache line
+_RECYCLED_BYTES = 1 << 20  # a joined batch from this size on uses recycled memory ...
+_LEASE_BYTES = 1 << 18  # ... of which columns share pieces: who keeps one column keeps little more than that alive
+_ALIGN = 64  # bytes: where columns begin in such a piece
 
 Array = npt.NDArray[Any]
 
@@ -36,9 +38,9 @@ def make_form(output_format: str, keys: Sequence[str], pin_memory: bool) -> Form
         return ArrowForm(lambda batch: batch.to_pydict())
     if output_format == "numpy":
         return ColumnForm(keys, _numpy_column)
-    from torch_dataloader_utils.delivery.tensors import tensor_column
+    from torch_dataloader_utils.delivery.tensors import TensorForm
 
-    return ColumnForm(keys, tensor_column(pin_memory))
+    return TensorForm(keys, pin_memory)
 
 
 # A column's batches: (column) -> function of (first, count, size) -> `count` values, one a batch.
@@ -51,7 +53,7 @@ class ColumnForm:
     def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
         self._keys = tuple(keys)
         self._slicer = slicer
-        self.pool = BufferPool()
+        self.pool = BufferPool(keep=2 * max(1, len(self._keys)))  # two joined batches, at most a lease a column
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
@@ -69,22 +71,35 @@ class ColumnForm:
         slicers = [self._slicer(columns[key]) for key in self._keys]
         while count:
             group = min(count, self._group)
-            values = [slicer(first, group, size) for slicer in slicers]
+            values = self._values(slicers, first, group, size)
             first, count = first + group * size, count - group
             for batch in zip(*values, strict=True):
                 yield dict(zip(self._keys, batch, strict=True))
 
+    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
+        """Of each column `count` values, one a batch."""
+        return [slicer(first, count, size) for slicer in slicers]
+
     def _joined(self, columns: dict[str, list[Column]]) -> dict[str, Column]:
-        """The rows of each key's columns as one column; where these are big, all share one piece of recycled memory."""
+        """The rows of each key's columns as one column: where they are many, in recycled memory."""
         sizes = {key: _dense_bytes(parts) for key, parts in columns.items()}
         if sum(sizes.values()) < _RECYCLED_BYTES:
             return {key: concat(parts) for key, parts in columns.items()}
-        memory, at = self.pool.lease(sum(_aligned(size) for size in sizes.values())), 0
-        joined: dict[str, Column] = {}
-        for key, parts in columns.items():
-            out, at = memory[at : at + sizes[key]], at + _aligned(sizes[key])
-            joined[key] = _copied(parts, out) if sizes[key] else concat(parts)
-        return joined
+        memory = self._memory(sizes)
+        return {key: _copied(parts, memory[key]) if sizes[key] else concat(parts) for key, parts in columns.items()}
+
+    def _memory(self, sizes: Mapping[str, int]) -> dict[str, Array]:
+        """So many bytes for each key, uint8; small ones share a lease, which costs as much as copying some of them."""
+        found: dict[str, Array] = {}
+        together: list[str] = []
+        for key in sizes:
+            together.append(key)
+            places = list(accumulate((_aligned(sizes[each]) for each in together), initial=0))
+            if places[-1] >= _LEASE_BYTES or len(found) + len(together) == len(sizes):
+                lease = self.pool.lease(places[-1])
+                found |= {each: lease[at : at + sizes[each]] for each, at in zip(together, places, strict=False)}
+                together = []
+        return found
 
 
 def _dense_bytes(columns: Sequence[Column]) -> int:

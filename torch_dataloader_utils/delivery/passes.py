@@ -173,6 +173,8 @@ class Passes:
 
     def skip_steps(self, first: int, last: int) -> None:
         """Leave out the steps `[first, last)` of the live pass, or of the next one."""
+        if first == last:
+            return
         live = self._live
         if live is not None and live.complete and self._pending is None:
             live.over = True

@@ -7,10 +7,24 @@ from typing import Any
 
 import torch
 
-from torch_dataloader_utils.delivery.forms import Slicer, list_column, padded, ragged_batches, rebased
+from torch_dataloader_utils.delivery.forms import ColumnForm, Slicer, list_column, padded, ragged_batches, rebased
 from torch_dataloader_utils.reading.columns import Column, Dense, Ragged
 
 Pin = Callable[[torch.Tensor], torch.Tensor]
+
+
+class TensorForm(ColumnForm):
+    """Batches as dicts of output key -> tensor, dict of tensors or list."""
+
+    def __init__(self, keys: Sequence[str], pin_memory: bool) -> None:
+        super().__init__(keys, tensor_column(pin_memory))
+
+    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
+        """Normal tensors even where the first of them is asked for in inference mode: others may be trained on."""
+        if not torch.is_inference_mode_enabled():
+            return super()._values(slicers, first, count, size)
+        with torch.inference_mode(False):
+            return super()._values(slicers, first, count, size)
 
 
 def tensor_column(pin_memory: bool) -> Callable[[Column], Slicer]:

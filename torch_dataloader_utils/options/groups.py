@@ -6,7 +6,7 @@ All of them have plain-value forms, so that a config file can build a loader.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from multiprocessing.context import get_spawning_popen
@@ -56,6 +56,26 @@ def _value_lists(name: str, value: object) -> None:
             raise OptionError(f"{name}={{{column!r}: {values!r}}}: expected a list of values.")
 
 
+def _dict_or_none(name: str, value: object, of: str) -> None:
+    """Check None, or a dict."""
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f"{name}={value!r}: expected a dict of {of}.")
+
+
+def _names(name: str, value: Any) -> list[str]:
+    """Different names in an order, at least one."""
+    if isinstance(value, str):
+        raise OptionError(f"{name}={value!r}: expected a list of names, such as [{value!r}].")
+    if isinstance(value, (set, frozenset)):
+        raise OptionError(f"{name}={value!r}: expected a list; the order of a set differs from process to process.")
+    names = list(value) if isinstance(value, Iterable) else []
+    if not names or not all(isinstance(item, str) for item in names):
+        raise OptionError(f"{name}={value!r}: expected a list of at least one name, or None for all columns.")
+    if len(set(names)) != len(names):
+        raise OptionError(f"{name}={names!r}: a name occurs twice.")
+    return names
+
+
 def _callable_or_none(name: str, value: object) -> None:
     if value is not None and not callable(value):
         raise OptionError(f"{name}={value!r}: expected a callable.")
@@ -85,12 +105,9 @@ class ReadOptions:
         _one_of("partitioning", self.partitioning, ("auto", "hive", None))
         _one_of("transform_rows", self.transform_rows, ("same", "any"))
         _callable_or_none("transform", self.transform)
-        if isinstance(self.columns, str):
-            raise OptionError(f"columns={self.columns!r}: expected a list of names, such as [{self.columns!r}].")
-        if self.columns is not None and len(set(self.columns)) != len(self.columns):
-            raise OptionError(f"columns={list(self.columns)!r}: a name occurs twice.")
-        if self.columns is not None and not self.columns:
-            raise OptionError("columns=[]: expected at least one name, or None for all columns.")
+        if self.columns is not None:
+            object.__setattr__(self, "columns", _names("columns", self.columns))
+        _dict_or_none("format_options", self.format_options, "option -> value")
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             raise OptionError("storage_options: expected a dict, as the fsspec filesystem of the path takes it.")
         if self.storage_options is not None and self.filesystem is not None:
@@ -115,7 +132,8 @@ class SplitOptions:
         if self.split_rows is not None:
             _whole("split_rows", self.split_rows, 1)
         strategy = self.split_strategy
-        if strategy is not None and not (hasattr(strategy, "split") or hasattr(strategy, "generate")):
+        plans = not isinstance(strategy, str) and (hasattr(strategy, "split") or hasattr(strategy, "generate"))
+        if strategy is not None and not plans:
             raise OptionError(
                 f"split_strategy={strategy!r}: expected an object with split(files) or "
                 "generate(files, num_workers, epoch, num_ranks, rank)."
@@ -146,6 +164,8 @@ class ShardOptions:
 
     def __post_init__(self) -> None:
         _one_of("even", self.even, EVEN)
+        if not isinstance(self.sharding, str) and not callable(self.sharding):
+            raise OptionError(f"sharding={self.sharding!r}: expected the name of a policy, or a function.")
         for name in ("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "count_rows"):
             _flag(name, getattr(self, name))
         for name in ("total_shards", "canonical_ranks", "steps_per_epoch"):
@@ -274,6 +294,9 @@ class ConvertOptions:
     strict_types: bool = False
 
     def __post_init__(self) -> None:
+        _dict_or_none("stack", self.stack, "key -> list of columns")
+        _dict_or_none("dtypes", self.dtypes, "column -> dtype")
+        _dict_or_none("fill_values", self.fill_values, "column -> value")
         _word_or_words("nulls", self.nulls, ("error", "mask", "fill", "drop"))
         _word_or_words("strings", self.strings, ("list", "bytes", "codes"))
         _value_lists("vocabulary", self.vocabulary)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from typing import Any, TypedDict
+
+import numpy as np
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.options.groups import (
@@ -137,12 +140,26 @@ _TORCH_KEYWORDS = {
 }
 
 
+_REACHABLE = "define it at the top level of a module, or leave worker_mode at 'thread'."
+
+# What other libraries and launchers call it.
+_OTHER_NAMES = {
+    "seed": "shuffle_seed",
+    "world_size": "num_ranks",
+    "local_rank": "rank, which is the global one",
+    "data_files": "path",
+    "paths": "path",
+    "device": "batch tensors' .to(device); pin_memory=True makes that faster",
+}
+
+
 def check_together(options: Options) -> None:
     """Check what options of different groups mean for each other.
 
     Raises:
         OptionError: two options that exclude each other.
     """
+    check_sent(options)
     shard, batch = options.shard, options.batch
     if shard.count_rows and options.read.transform_rows == "any":
         raise OptionError(
@@ -158,6 +175,29 @@ def check_together(options: Options) -> None:
         raise OptionError(
             f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
             "leave last_batch at 'partial'."
+        )
+
+
+def check_sent(options: Options) -> None:
+    """Check that worker processes can be given what runs in them.
+
+    Raises:
+        OptionError: they could not find the function of `transform`.
+    """
+    transform, worker = options.read.transform, options.worker
+    context = worker.multiprocessing_context
+    method = context if context is None or isinstance(context, str) else context.get_start_method()
+    if transform is None or worker.worker_mode != "process" or not worker.num_workers or method == "fork":
+        return
+    try:
+        data = pickle.dumps(transform)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise OptionError(
+            f"transform={transform!r} cannot be sent to worker processes ({error}): {_REACHABLE}"
+        ) from error
+    if b"__main__" in data and not os.path.exists(getattr(sys.modules["__main__"], "__file__", "")):
+        raise OptionError(
+            f"transform={transform!r} was defined interactively, where worker processes do not find it: {_REACHABLE}"
         )
 
 
@@ -182,10 +222,13 @@ def option_defaults(table: bool = False) -> dict[str, Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """The value with containers of a config file (OmegaConf's, which Hydra passes on) made lists and dicts."""
+    """The value as Python has it.
+
+    Containers of a config file (OmegaConf's, which Hydra passes on) are made lists and dicts, numpy's numbers Python's.
+    """
     if type(value).__module__.startswith("omegaconf."):
         return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
-    return value
+    return value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
 
 
 def parse_options(keywords: Mapping[str, Any]) -> Options:
@@ -213,6 +256,8 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
     for name in keywords:
         if name in _TORCH_KEYWORDS:
             raise UnknownOptionError(f"{name!r} is an option of torch's DataLoader: use {_TORCH_KEYWORDS[name]}.")
+        if name in _OTHER_NAMES:
+            raise UnknownOptionError(f"unknown option {name!r}: use {_OTHER_NAMES[name]}.")
         if name in known:
             continue
         if name in _NOT_OF_TABLES:

@@ -182,7 +182,8 @@ def numpy_dtype(given: Any, key: str) -> np.dtype[Any]:
     name = str(given).removeprefix("torch.")
     if name not in _DTYPES:
         try:
-            name = "" if given is None else str(np.dtype(given))
+            # "float" and "int" are of 64 bits to numpy, and of 32 to torch.
+            name = "" if given is None or name in ("float", "int") else str(np.dtype(given))
         except TypeError:
             name = ""
     if name not in _DTYPES:

@@ -170,8 +170,9 @@ class _Member:
         code = self.process.exitcode
         # Python itself ends with 1, before the worker's own code runs: its traceback is in the output.
         cause = (
-            "it could not start; its own output says why. A script must start its loop under `if __name__ == "
-            "'__main__':`, since worker processes import it"
+            "it could not start; its own output says why. Worker processes import your script: start its loop under "
+            "`if __name__ == '__main__':`. A function that they cannot import, such as one of a notebook, belongs into "
+            "a module"
             if code == 1
             else "killed from outside (for memory, perhaps), or by a crash in native code"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
 
@@ -38,9 +38,20 @@ class Naming:
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
         said = _told(error)
-        if printable(said) != said:  # nor may a traceback print the cause, which tells a secret
+        if any(printable(told) != told for told in map(_told, _chain(error))):
+            # Nor may a traceback print the cause, which tells a secret.
             raise FileReadError(f"{where}: cannot be read: {printable(said)}") from None
         raise FileReadError(f"{where}: cannot be read: {said}") from error
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what a traceback prints before it."""
+    seen: set[int] = set()
+    last: BaseException | None = error
+    while last is not None and id(last) not in seen:
+        seen.add(id(last))
+        yield last
+        last = last.__cause__ or last.__context__
 
 
 def _told(error: BaseException) -> str:
