@@ -164,7 +164,7 @@ def test_a_path_that_is_none(path: Any) -> None:
     ("path", "builtin", "words"),
     [
         ("unproven", ValueError, ["'a'", "n.parquet, row group 0", "row 1", "mask"]),
-        ("corrupt", OSError, ["c.parquet", "row groups 0"]),
+        ("corrupt", OSError, ["c.parquet, row group 0, column "]),
     ],
 )
 def test_what_only_reading_shows(

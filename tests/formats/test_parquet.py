@@ -139,8 +139,8 @@ def test_a_wrong_page_checksum_is_an_error_that_names_file_row_group_and_column(
     corrupt_page(path)
     reader = reader_of(path)
     assert reader.read([0], ["aa"])[0].to_pylist() == list(range(50))
-    with pytest.raises(FileReadError, match=r"f, row groups 0, 1, columns aa: cannot be read: .*") as caught:
-        reader.read([0, 1], ["aa"])
+    with pytest.raises(FileReadError, match=r"f, row group 1, column aa: cannot be read: .*") as caught:
+        reader.read([0, 1], ["b", "aa"])
     assert isinstance(caught.value.__cause__, OSError)
     reader.close()
     trusting = reader_of(path, page_checksums=False)

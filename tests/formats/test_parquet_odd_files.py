@@ -286,7 +286,7 @@ def test_a_column_chunk_that_is_cut_out(tmp_path: Path) -> None:
     path.write_bytes(content[:400] + content[-length:])
     layout, _ = FORM.layout(DataFileInfo(str(path), 0), Storage(), {})
     assert layout.segments
-    with pytest.raises(FileReadError, match=r"f, row groups 0, columns"):
+    with pytest.raises(FileReadError, match=r"f, row group 0, column \w+: cannot be read"):
         read_all(FORM, path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,6 +109,7 @@ class ParquetReader:
         self._file = pq.ParquetFile(self._source, **self._options)
         self.schema: pa.Schema = self._file.schema_arrow
         self._int96 = int96_columns(metadata, self.schema)
+        self._local = storage.local
         self._leaves = [] if storage.local else _leaves_of(metadata, wanted.names)
         self._fetched: list[int] = []  # the row groups whose chunks were asked for
         self._unread: set[int] = set()  # leaf columns of these that are still at hand
@@ -118,7 +120,7 @@ class ParquetReader:
         Decoding one column per call is faster than all at once, as its values stay in the CPU's cache.
         """
         groups, names = list(segment_numbers), list(columns)
-        with Decoding(self.path, lambda: f"row groups {_listed(groups)}, columns {_listed(names)}"):
+        with Decoding(self.path, lambda: self._damaged(groups, names)):
             if self._leaves:
                 self._fetch(groups, names)
             found = _read(self._file, groups, names)
@@ -126,6 +128,16 @@ class ParquetReader:
             if self._int96:
                 self._check_int96(groups, names)
             return found
+
+    def _damaged(self, groups: list[int], names: list[str]) -> str:
+        """Of what could not be read together, the first that cannot be read alone; on a store, all of it."""
+        if self._local:
+            for group, name in itertools.product(groups, names):
+                try:
+                    self._file.read_row_group(group, columns=[name], use_threads=False)
+                except (pa.ArrowException, OSError):
+                    return f"row group {group}, column {name}"
+        return f"row groups {_listed(groups)}, columns {_listed(names)}"
 
     def _fetch(self, groups: list[int], names: list[str]) -> None:
         """Have a remote store send all wanted columns of these row groups, when the first of them is read."""

@@ -32,7 +32,7 @@ class RankPlan:
 
     epoch: int
     rank: int
-    shards: Shards
+    shards: Shards = field(repr=False)  # grows with the data
     steps: int | None
     rows: int | None
     layouts: Mapping[FileKey, FileLayout] = field(repr=False, compare=False)

@@ -59,7 +59,8 @@ class Manifest:
         pruned: what the filter ruled out.
         file_count: files found, empty and pruned ones included.
         has_rows: whether a file may hold rows, before the filter.
-        null_evidence: columns (nested ones as `parent.child`) that hold nulls for certain, each with a file's path.
+        null_evidence: columns (nested ones as `parent.child`) that hold nulls for certain, each with a file's path, and
+            that it has no such column, where that is why.
         format_options: of the format.
         predicate: which rows are read, over the columns of `schema`; None for all.
         origin: what the files were found by, where they do not tell: a snapshot.
@@ -280,5 +281,5 @@ def _null_evidence(
         empty = {name for name, value in constants.items() if value is None}
         in_file = {name for name in form.null_columns(file.layout) if name not in constants}
         for name in sorted(absent | empty | in_file):
-            found.setdefault(name, file.info.path)
+            found.setdefault(name, f"{file.info.path}, which has no such column" if name in absent else file.info.path)
     return found
