@@ -188,7 +188,7 @@ class Planner:
         if batch.last_batch == "drop":
             why = f"last_batch='drop' leaves out what is less than a batch of {batch.batch_size} rows"
         else:
-            why = "there are fewer splits than ranks; smaller ones (split_rows=, split_bytes=) share more evenly"
+            why = "it got no split; more and smaller ones (split_rows=, split_bytes=) share more evenly"
         self._warn_once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
 
     def _warn_once(self, kind: str, message: str) -> None:

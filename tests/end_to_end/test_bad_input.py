@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -266,7 +267,7 @@ except ValueError as error:
     ("options", "words"),
     [
         ({"batch_size": 5000, "last_batch": "drop"}, "last_batch='drop' leaves out what is less than a batch of 5000"),
-        ({"num_ranks": 2, "rank": 1}, "rank 1 has no batch: there are fewer splits than ranks"),
+        ({"num_ranks": 2, "rank": 1}, "rank 1 has no batch: it got no split"),
     ],
 )
 def test_a_rank_with_nothing_to_deliver_says_so_once(
@@ -275,6 +276,41 @@ def test_a_rank_with_nothing_to_deliver_says_so_once(
     loader, _ = StructuredDataset.create_dataloader(str(root / "good"), **options)
     assert list(loader) == list(loader) == []
     assert [record.levelname for record in caplog.records if words in record.getMessage()] == ["WARNING"]
+
+
+class Counting:
+    """A transform that counts its calls over all worker processes."""
+
+    def __init__(self, context: multiprocessing.context.BaseContext) -> None:
+        self.calls = context.Value("i", 0)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        with self.calls.get_lock():
+            self.calls.value += 1
+        return batch
+
+
+def test_a_transform_that_shares_memory_with_its_workers(root: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    transform = Counting(context)
+    loader, dataset = StructuredDataset.create_dataloader(
+        str(root / "good"), transform=transform, num_workers=1, worker_mode="process", multiprocessing_context=context
+    )
+    before = transform.calls.value
+    assert sum(len(batch["a"]) for batch in loader) == 2000
+    assert transform.calls.value > before
+    dataset.close()
+
+
+def test_a_filter_beside_columns_that_cannot_be_filtered(tmp_path: Path) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([1.0]))
+    views = pa.array([[1], None], pa.list_view(pa.int64()))
+    table = pa.table({"a": [1, 2], "runs": runs, "views": views, "other": [3, 4]})
+    with pa.ipc.new_file(tmp_path / "f.arrow", table.schema) as to:
+        to.write_table(table)
+    filters = [[("a", ">", 1), ("other", "=", 4)], [("a", "=", 7)]]
+    loader, _ = StructuredDataset.create_dataloader(str(tmp_path / "f.arrow"), filters=filters, columns=["a"])
+    assert [batch["a"].tolist() for batch in loader] == [[2]]
 
 
 def test_a_length_that_only_reading_tells_names_the_remedies(root: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
@@ -123,38 +124,58 @@ def _exact_scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 def _fitting(expression: pc.Expression, schema: pa.Schema, given: str) -> pc.Expression:
     """`expression`, once it is known to be a filter over `schema`."""
     try:
-        schema.empty_table().filter(expression)
+        kind = _evaluated(expression, schema.empty_table()).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
     except pa.ArrowInvalid as error:  # what binding raises for a field that is not there
         said = str(error).partition(" in ")[0]  # behind it stands the whole schema
         raise ColumnNotFoundError(f"{given}: {said}. {columns_there(schema, '')}") from error
+    if not pt.is_boolean(kind):
+        raise OptionError(f"{given} is of type {kind}: expected what is true or false for each row.")
     try:
-        _row_of_nulls(schema).filter(expression)
-    except pa.ArrowInvalid as error:  # some types are found not to compare only when there are values
+        _evaluated(expression, _row_of_nulls(schema))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # what is not found without a row
         raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
     return expression
 
 
+def _evaluated(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """The value of an expression for each row; other columns may be of types that cannot be filtered."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"]), [source])
+    return project.to_table(use_threads=False)["value"]
+
+
 def _row_of_nulls(schema: pa.Schema) -> pa.Table:
-    """A table of one row; of none where there is a type that pyarrow makes no nulls of."""
+    """A row of nulls; no row where there is a type that pyarrow makes no nulls of."""
     try:
         return pa.table([pa.nulls(1, item.type) for item in schema], names=schema.names)
-    except pa.ArrowNotImplementedError:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return schema.empty_table()
 
 
 def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:
     """The top-level columns that `expression` needs, in the order of `schema`.
 
-    There is no interface that tells: a column is needed if the filter fails on a table without it.
+    There is no interface that tells: columns are needed if the filter cannot be evaluated without them.
     """
-    return tuple(name for i, name in enumerate(schema.names) if not _works(expression, schema.remove(i)))
+
+    def needed(first: int, last: int) -> list[str]:
+        """Those of the columns `[first, last)`: halves that it can do without are not looked into."""
+        kept = [item for place, item in enumerate(schema) if not first <= place < last]
+        if _works(expression, pa.schema(kept)):
+            return []
+        if last - first == 1:
+            return [schema.names[first]]
+        middle = (first + last) // 2
+        return needed(first, middle) + needed(middle, last)
+
+    return tuple(needed(0, len(schema))) if len(schema) else ()
 
 
 def _works(expression: pc.Expression, schema: pa.Schema) -> bool:
     try:
-        schema.empty_table().filter(expression)
+        _evaluated(expression, schema.empty_table())
     except pa.ArrowInvalid:
         return False
     return True

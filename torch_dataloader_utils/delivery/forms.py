@@ -9,7 +9,6 @@ counter of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ class ColumnForm:
     def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
         self._keys = tuple(keys)
         self._slicer = slicer
-        self.pool = BufferPool(keep=2 * max(1, len(self._keys)))  # two joined batches, at most a lease a column
+        self.pool = BufferPool(keep=max(4, len(self._keys)))  # a joined batch's: at most a lease a column
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
@@ -91,14 +90,15 @@ class ColumnForm:
     def _memory(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """So many bytes for each key, uint8; small ones share a lease, which costs as much as copying some of them."""
         found: dict[str, Array] = {}
-        together: list[str] = []
-        for key in sizes:
-            together.append(key)
-            places = list(accumulate((_aligned(sizes[each]) for each in together), initial=0))
-            if places[-1] >= _LEASE_BYTES or len(found) + len(together) == len(sizes):
-                lease = self.pool.lease(places[-1])
-                found |= {each: lease[at : at + sizes[each]] for each, at in zip(together, places, strict=False)}
-                together = []
+        shared: dict[str, slice] = {}
+        at = 0
+        for number, (key, size) in enumerate(sizes.items(), 1):
+            shared[key] = slice(at, at + size)
+            at += _aligned(size)
+            if at >= _LEASE_BYTES or number == len(sizes):
+                lease = self.pool.lease(at)
+                found |= {each: lease[place] for each, place in shared.items()}
+                shared, at = {}, 0
         return found
 
 

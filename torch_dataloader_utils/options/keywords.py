@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypedDict
 
 import numpy as np
@@ -190,7 +191,9 @@ def check_sent(options: Options) -> None:
     if transform is None or worker.worker_mode != "process" or not worker.num_workers or method == "fork":
         return
     try:
-        data = pickle.dumps(transform)
+        data = bytes(ForkingPickler.dumps(transform))
+    except RuntimeError:  # locks and the like go only to a process that is just being started
+        return
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise OptionError(
             f"transform={transform!r} cannot be sent to worker processes ({error}): {_REACHABLE}"
