@@ -1,5 +1,6 @@
 """`rows_of`: which rows a step holds, without reading: the same rows that the batches hold."""
 
+import collections
 import itertools
 from dataclasses import replace
 
@@ -51,11 +52,14 @@ def test_laps(sizes: list[list[int]], ranks: int, workers: int, batch: int, wind
             rows = row_ids(plan.rank(0, rank, lap).shards[worker])
             if lap and not rows:
                 return
-            yield from rows
+            yield from ((lap, row) for row in rows)
 
-    streams = [stream(worker) for worker in range(workers)]
-    turns = (list(itertools.islice(streams[turn % workers], batch)) for turn in range(12 * workers))
-    batches = [rows for rows in turns if rows]
+    streams = [collections.deque(itertools.islice(stream(worker), 20 * batch)) for worker in range(workers)]
+    batches: list[list[tuple[str, int]]] = []
+    for lap in range(20 * batch):
+        while len(batches) < 12 and any(rows and rows[0][0] == lap for rows in streams):
+            begun = [rows for rows in streams if rows and rows[0][0] == lap]
+            batches += [[rows.popleft()[1] for _ in range(min(batch, len(rows)))] for rows in begun]
     for step, rows in enumerate(batches[:12]):
         found = rows_of_step(lambda lap: replace(plan.rank(0, rank, lap), steps=12), step, laps=True)
         assert {(part.path, row) for part in found for row in range(part.start, part.stop)} == set(rows)

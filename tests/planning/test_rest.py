@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -158,20 +159,21 @@ def test_many_changes_leave_few_pieces() -> None:
     assert sum(len(plan.rank(0, rank).shards[0]) for rank in range(5)) <= 5
 
 
-def test_laps_take_turns_from_workers_that_go_on() -> None:
-    """Under `steps_per_epoch` as many batches as there are rows for do not mean that each row was delivered."""
+def test_laps_of_workers_come_round_together() -> None:
+    """Under `steps_per_epoch` a worker of few rows waits for the others before it begins again."""
     files = data_files([[4], [9]])
     first = make_plan(files, 1, batch_size=4, num_shards=2, steps_per_epoch=10)
+    large = max((0, 1), key=lambda worker: len(row_ids(first.rank(0, 0).shards[worker])))
+    order = [0, 1, large, large, 0, 1, large, 0, 1, large]
+    streams = [
+        [row for lap in range(6) for row in row_ids(first.rank(0, 0, lap).shards[worker])] for worker in range(2)
+    ]
     for count in range(10):
         rest = stretched(first, 0, [Stretch(first.options, 1, count)], 1, replace(first.options, num_shards=1))
         left = {row for shard in rest.rank(0, 0).shards for row in row_ids(shard)}
-        streams = [
-            [row for lap in range(6) for row in row_ids(first.rank(0, 0, lap).shards[worker])] for worker in range(2)
-        ]
-        seen: set = set()
-        for turn in range(count):
-            begin = turn // 2 * 4
-            seen |= set(streams[turn % 2][begin : begin + 4])
+        given_ = [iter(stream) for stream in streams]
+        seen = {row for worker in order[:count] for row in islice(given_[worker], 4)}
         assert left == set(all_rows(files)) - seen
+        assert not left or count < 4
     over = stretched(first, 0, [Stretch(first.options, 1, 10)], 1, replace(first.options, num_shards=1))
     assert not any(over.rank(0, 0).shards)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -134,6 +134,21 @@ def rank_batches(shards: Sequence[Iterator[Any]], turn: int = 0) -> Iterator[Any
             continue
         turns.append(shard)
         yield batch
+
+
+def scheduled_batches(shards: Sequence[Iterator[Any]], turns: Iterable[int]) -> Iterator[Any]:
+    """The rank's batches, each of the shard whose turn it is, up to the first that has none.
+
+    Args:
+        shards: the batches of each.
+        turns: numbers of shards.
+    """
+    for shard in turns:
+        for batch in itertools.islice(shards[shard], 1):
+            yield batch
+            break
+        else:
+            return
 
 
 def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form) -> Iterator[Any]:

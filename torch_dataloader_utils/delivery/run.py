@@ -9,11 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch_dataloader_utils.delivery.batching import Cut, Form, joint_batches, rank_batches, shard_batches
+from torch_dataloader_utils.delivery.batching import (
+    Cut,
+    Form,
+    joint_batches,
+    rank_batches,
+    scheduled_batches,
+    shard_batches,
+)
 from torch_dataloader_utils.delivery.passes import Place
 from torch_dataloader_utils.delivery.positions import Trail, cursor_after, exact_cursor
 from torch_dataloader_utils.model import Cursor, RankCursor, Task
-from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows
+from torch_dataloader_utils.planning.schedule import turns
 from torch_dataloader_utils.reading.blocks import Block, Driver
 from torch_dataloader_utils.reading.laps import LapDriver
 
@@ -105,20 +113,23 @@ class RankRun:
         self._bare = iter(())
         if self.steps is None or taken < self.steps:
             self._driver = driver = self._open_driver(starts.shards)
-            batches = self._batches(driver, starts.turn)
+            batches = self._batches(driver, starts.turn, taken)
             _drop(batches, taken - self._base)
             self._bare = recipe.ended(batches, taken)
         self.batches = self._bare if recipe.collate is None else map(recipe.collate, self._bare)
 
-    def _batches(self, driver: Driver, turn: int) -> Iterator[Any]:
-        """The rank's batches of what the driver hands on."""
-        cut, form = self._recipe.cut, self._recipe.form
-        if self._recipe.plan_of(0).joint and len(self._trails) > 1:
+    def _batches(self, driver: Driver, turn: int, taken: int) -> Iterator[Any]:
+        """The rank's batches of what the driver hands on, behind the first `taken`."""
+        recipe = self._recipe
+        cut, form = recipe.cut, recipe.form
+        if recipe.plan_of(0).joint and len(self._trails) > 1:
             return joint_batches(driver, self._trails, cut.size, form)
         shards = [
             shard_batches(driver, shard, cut, form, trail, partial(self._head, shard))
             for shard, trail in enumerate(self._trails)
         ]
+        if recipe.laps and self._exact and len(shards) > 1:
+            return scheduled_batches(shards, itertools.islice(turns(lap_rows(recipe.plan_of), cut.size), taken, None))
         return rank_batches(shards, turn)
 
     def _open_driver(self, starts: Sequence[Cursor]) -> Driver:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.receipt import RowRange, row_ranges
-from torch_dataloader_utils.planning.schedule import delivered_by_shard
+from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.planning.tasks import FileSegments, make_tasks
 from torch_dataloader_utils.planning.workers import Shards
 
@@ -65,10 +66,25 @@ class RankPlan:
         return make_tasks(self.shards[worker], self.layouts, self._segments)
 
 
+def lap_rows(plans: Callable[[int], RankPlan]) -> Iterator[list[int]]:
+    """The rows of each shard in lap 0, 1, ...; one without a row in a lap after its first has ended.
+
+    Args:
+        plans: of the rank, by lap; with known row counts.
+    """
+    going = [True] * len(plans(0).shards)
+    for lap in count():
+        rows = [total_rows(shard) for shard in plans(lap).shards]
+        going = [more and (size > 0 or not lap) for more, size in zip(going, rows, strict=True)]
+        if not any(going):
+            return
+        yield [size * more for size, more in zip(rows, going, strict=True)]
+
+
 def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) -> tuple[list[tuple[int, int]], int]:
     """Where each shard is after so many batches of the rank, and whose turn is next.
 
-    A place is (lap, rows of that lap delivered). A shard that has no row in a lap after its first has ended.
+    A place is (lap, rows of that lap delivered).
 
     Args:
         plans: of the rank, by lap; with known row counts.
@@ -76,24 +92,45 @@ def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) 
         laps: whether shards that have ended begin again (`steps_per_epoch`).
     """
     plan = plans(0)
-    sizes = [[total_rows(shard) for shard in plan.shards]]
-    batch_rows = plan.batch_rows
-    found, going = list(sizes[0]), [laps] * len(sizes[0])
-    while any(more and rows < batches * batch_rows for rows, more in zip(found, going, strict=True)):
-        sizes.append([total_rows(shard) for shard in plans(len(sizes)).shards])
-        going = [more and size > 0 for more, size in zip(going, sizes[-1], strict=True)]
-        found = [rows + size * more for rows, size, more in zip(found, sizes[-1], going, strict=True)]
-    done, turn = _rows_after(found, batches, batch_rows, plan.joint)
-    return [_lap_place([size[shard] for size in sizes], rows) for shard, rows in enumerate(done)], turn
+    seen: list[list[int]] = []
+    following = lap_rows(plans) if laps else iter([[total_rows(shard) for shard in plan.shards]])
+
+    def sizes() -> Iterator[list[int]]:
+        for rows in following:
+            seen.append(rows)
+            yield rows
+
+    each, turn = batches * (plan.batch_rows // len(plan.shards)), 0
+    rows = [each] * len(plan.shards)
+    if not plan.joint:
+        given, turn = _given(begun_in_laps(sizes(), plan.batch_rows), len(plan.shards), batches)
+        rows = [number * plan.batch_rows for number in given]
+    totals = [sum(lap) for lap in zip(*seen, strict=True)] or [0] * len(rows)
+    while any(total < wanted for total, wanted in zip(totals, rows, strict=True)):
+        more = next(sizes(), None)
+        if more is None:
+            break
+        totals = [total + size for total, size in zip(totals, more, strict=True)]
+    places = [min(total, wanted) for total, wanted in zip(totals, rows, strict=True)]
+    return [_lap_place([lap[shard] for lap in seen], done) for shard, done in enumerate(places)], turn
 
 
-def _rows_after(totals: Sequence[int], batches: int, batch_rows: int, joint: bool) -> tuple[list[int], int]:
-    """The rows that shards of so many rows have delivered after some batches of the rank, and whose turn is next."""
-    if joint:
-        return [min(total, batches * (batch_rows // len(totals))) for total in totals], 0
-    counts = [-(-total // batch_rows) for total in totals]
-    given, turn = delivered_by_shard(counts, min(batches, sum(counts)))
-    return [min(n * batch_rows, total) for n, total in zip(given, totals, strict=True)], turn
+def _given(laps: Iterable[Sequence[int]], shards: int, batches: int) -> tuple[list[int], int]:
+    """How many batches each shard has given after some of the rank, and whose turn is next.
+
+    Args:
+        laps: how many begin in each lap.
+        shards: how many there are.
+        batches: of the rank.
+    """
+    given, turn = [0] * shards, 0
+    for begun in laps:
+        now, turn = delivered_by_shard(begun, min(batches, sum(begun)))
+        given = [sum(pair) for pair in zip(given, now, strict=True)]
+        batches -= sum(now)
+        if now != begun:
+            break
+    return given, turn
 
 
 def _lap_place(sizes: Sequence[int], rows: int) -> tuple[int, int]:

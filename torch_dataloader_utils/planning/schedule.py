@@ -1,8 +1,12 @@
-"""Whose batch is next: the workers of a rank are drained round robin, a batch each, until each has ended."""
+"""Whose batch is next: the workers of a rank are drained round robin, a batch each, until each has ended.
+
+Where they begin again, in laps, none begins a batch in a lap before all have begun those of the lap before: the rank's
+rows come round as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def delivered_by_shard(batches: Sequence[int], count: int) -> tuple[list[int], int]:
@@ -27,3 +31,24 @@ def delivered_by_shard(batches: Sequence[int], count: int) -> tuple[list[int], i
     for worker in going[:left]:
         given[worker] += 1
     return given, going[left] if left < len(going) else 0
+
+
+def begun_in_laps(laps: Iterable[Sequence[int]], batch_rows: int) -> Iterator[list[int]]:
+    """How many batches of each worker begin in lap 0, 1, ...: those whose first row is of that lap.
+
+    Args:
+        laps: the rows of each worker in each lap.
+        batch_rows: rows of a batch; they go on from lap to lap.
+    """
+    rows: list[int] = []
+    for sizes in laps:
+        before = rows or [0] * len(sizes)
+        rows = [sum(pair) for pair in zip(before, sizes, strict=True)]
+        yield [-(-last // batch_rows) - -(-first // batch_rows) for first, last in zip(before, rows, strict=True)]
+
+
+def turns(laps: Iterable[Sequence[int]], batch_rows: int) -> Iterator[int]:
+    """Whose batch is next, over all batches of all laps (as for `begun_in_laps`)."""
+    for begun in begun_in_laps(laps, batch_rows):
+        for number in range(max(begun, default=0)):
+            yield from (worker for worker, count in enumerate(begun) if number < count)
