@@ -123,7 +123,7 @@ def test_a_format_names_a_local_file_that_is_cut_while_it_is_open(tmp_path: Path
     layout, schema = form.layout(file, storage, {})
     reader = form.open(file, layout, storage, {}, schema)
     os.truncate(path, found.size // 2)
-    with pytest.raises(FileReadError, match=f"{path}, row groups 9"):
+    with pytest.raises(FileReadError, match=f"{path}, row group 9, column x"):
         reader.read([9], ["x"])
 
 
