@@ -1,7 +1,7 @@
 """What is done with Arrow's schemas, columns and filters, whatever the format."""
 
 from torch_dataloader_utils.arrow_ops.columns import column_path, conform, constant, project, select_columns, top_level
-from torch_dataloader_utils.arrow_ops.filters import as_expression, filter_columns
+from torch_dataloader_utils.arrow_ops.filters import as_expression, evaluate, filter_columns
 from torch_dataloader_utils.arrow_ops.schemas import (
     check_schema,
     guessed_schema,
@@ -19,6 +19,7 @@ __all__ = [
     "column_path",
     "conform",
     "constant",
+    "evaluate",
     "filter_columns",
     "guessed_schema",
     "holds",

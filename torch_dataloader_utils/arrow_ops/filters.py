@@ -124,7 +124,7 @@ def _exact_scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 def _fitting(expression: pc.Expression, schema: pa.Schema, given: str) -> pc.Expression:
     """`expression`, once it is known to be a filter over `schema`."""
     try:
-        kind = _evaluated(expression, schema.empty_table()).type
+        kind = evaluate(schema.empty_table(), expression).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
     except pa.ArrowInvalid as error:  # what binding raises for a field that is not there
@@ -133,17 +133,17 @@ def _fitting(expression: pc.Expression, schema: pa.Schema, given: str) -> pc.Exp
     if not pt.is_boolean(kind):
         raise OptionError(f"{given} is of type {kind}: expected what is true or false for each row.")
     try:
-        _evaluated(expression, _row_of_nulls(schema))
+        evaluate(_row_of_nulls(schema), expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # what is not found without a row
         raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
     return expression
 
 
-def _evaluated(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
-    """The value of an expression for each row; other columns may be of types that cannot be filtered."""
+def evaluate(table: pa.Table, expression: pc.Expression) -> pa.Array:
+    """The expression's value for each row, in order, on this thread; other columns may be of any type."""
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"]), [source])
-    return project.to_table(use_threads=False)["value"]
+    return project.to_table(use_threads=False)["value"].combine_chunks()
 
 
 def _row_of_nulls(schema: pa.Schema) -> pa.Table:
@@ -175,7 +175,7 @@ def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, .
 
 def _works(expression: pc.Expression, schema: pa.Schema) -> bool:
     try:
-        _evaluated(expression, schema.empty_table())
+        evaluate(schema.empty_table(), expression)
     except pa.ArrowInvalid:
         return False
     return True

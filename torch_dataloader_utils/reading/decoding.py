@@ -1,12 +1,10 @@
-"""Pieces of a scan: which columns a call of the decoder reads, the piece's rows, and the value of a filter."""
+"""Pieces of a scan: which columns a call of the decoder reads, and the piece's rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.acero as acero
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.base import Reader
@@ -72,17 +70,6 @@ def narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
     """The rows of all tables (at least one), without a copy."""
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-
-
-def evaluate(table: pa.Table, predicate: pc.Expression) -> pa.ChunkedArray:
-    """The predicate's value for each row, in order, on this thread."""
-    plan = acero.Declaration.from_sequence(
-        [
-            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
-            acero.Declaration("project", acero.ProjectNodeOptions([predicate], ["keep"])),
-        ]
-    )
-    return plan.to_table(use_threads=False)["keep"].combine_chunks()
 
 
 def addresses(table: pa.Table) -> Iterator[int]:

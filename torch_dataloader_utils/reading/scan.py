@@ -18,7 +18,7 @@ from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.columns import Column, Dense
 from torch_dataloader_utils.reading.convert import Converter, compact
-from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, evaluate, joined, narrow
+from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
 from torch_dataloader_utils.reading.runs import Run, RunReader, runs_of
 from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of
 from torch_dataloader_utils.storage import Storage
@@ -228,7 +228,7 @@ class TaskReader:
         asked = table if spec.given.equals(spec.schema) else arrow_ops.project(table, spec.given.names)
         keep = spec.converter.null_mask(asked)
         if spec.predicate is not None:
-            passed = evaluate(table.select(spec.predicate_columns), spec.predicate)
+            passed = arrow_ops.evaluate(table.select(spec.predicate_columns), spec.predicate)
             keep = passed if keep is None else pc.and_(passed, keep)
         return asked, keep
 
