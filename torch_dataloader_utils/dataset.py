@@ -190,13 +190,14 @@ class LoaderDataset(IterableDataset[Any]):
 
         They count as taken. Call it with the same numbers on every rank.
         """
-        if not all(isinstance(step, int) for step in (first, last)) or not 0 <= first <= last:
+        begin, end = _whole(first), _whole(last)
+        if not 0 <= begin <= end:
             raise OptionError(f"skip_steps({first!r}, {last!r}): expected the steps [a, b) with 0 <= a <= b.")
         if self._here.worker is not None:
             raise OptionError(
                 "skip_steps in a worker of a foreign loader: only this package's loader leaves out steps."
             )
-        self._passes.skip_steps(first, last)
+        self._passes.skip_steps(begin, end)
 
     def source_cursor(self) -> dict[str, Any] | None:
         """Where in the history of its source the live or next pass reads, as plain data; None without a history."""
@@ -267,13 +268,18 @@ def epoch_number(epoch: Any) -> int:
     Raises:
         OptionError: it is none, or negative.
     """
-    try:
-        number = index(epoch)
-    except TypeError:
-        number = -1
-    if number < 0 or isinstance(epoch, bool):
+    number = _whole(epoch)
+    if number < 0:
         raise OptionError(f"epoch={epoch!r}: expected a whole number of at least 0.")
     return number
+
+
+def _whole(value: Any) -> int:
+    """A whole number of any kind as an int; -1 for what is none."""
+    try:
+        return -1 if isinstance(value, bool) else index(value)
+    except TypeError:
+        return -1
 
 
 class StatefulIterator(BatchIterator):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -355,3 +357,12 @@ def test_leaving_out_no_step_changes_nothing(folder: str) -> None:
 def test_skip_steps_checks_its_numbers(folder: str) -> None:
     with pytest.raises(OptionError, match=r"skip_steps\(3, 1\): expected"):
         new(folder).skip_steps(3, 1)
+    with pytest.raises(OptionError, match=r"skip_steps\('a', True\): expected"):
+        new(folder).skip_steps("a", True)
+
+
+def test_skip_steps_takes_whole_numbers_of_any_kind(folder: str) -> None:
+    one, other = new(folder), new(folder)
+    one.skip_steps(np.int64(1), np.int32(3))
+    other.skip_steps(1, 3)
+    assert json.dumps(one.state_dict()) == json.dumps(other.state_dict())

@@ -153,7 +153,7 @@ class Plan:
         steps = self.steps(epoch)
         done = [stretch.of_rank(rank) for rank in range(self.num_ranks)]
         most = self.options.steps_per_epoch
-        if steps and most is not None:  # a worker that has ended begins again, and takes turns from the others
+        if steps and most is not None:  # these end the epoch, whatever they leave out or repeat
             steps = [most] * self.num_ranks
         if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
             return Rest(epoch, number, rest_of(self.splits, ()))
