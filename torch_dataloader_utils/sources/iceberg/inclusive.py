@@ -229,6 +229,8 @@ def _literal(value: Value, kind: PrimitiveType) -> Literal | None:
         return None
     if isinstance(value.value, float) and math.isnan(value.value):
         return None
+    if isinstance(kind, FloatType) and abs(value.value) > FloatType.max:
+        return None  # pyiceberg takes it that nothing is so large, and infinity is
     if isinstance(kind, DecimalType) and -value.value.as_tuple().exponent != kind.scale:
         return None
     if isinstance(kind, FixedType) and len(value.value) != len(kind):
