@@ -33,7 +33,9 @@ from torch_dataloader_utils.sources.iceberg import IcebergPlan
 from torch_dataloader_utils.sources.iceberg.schema import table_schema
 
 
-def data_file(table: Table, name: str, values: Mapping[str, Sequence[Any]], partition: Sequence[Any] = ()) -> DataFile:
+def data_file(
+    table: Table, name: str, values: Mapping[str, Sequence[Any]], partition: Sequence[Any] = (), size: int = 1000
+) -> DataFile:
     """A file that would hold these columns, with their bounds and counts, as a writer would list it."""
     schema: Schema = table.schema()
     counts: dict[str, dict[int, Any]] = {key: {} for key in ("value", "null", "nan", "lower", "upper")}
@@ -54,7 +56,7 @@ def data_file(table: Table, name: str, values: Mapping[str, Sequence[Any]], part
         file_format=FileFormat.PARQUET,
         partition=Record(*partition),
         record_count=max(len(cells) for cells in values.values()),
-        file_size_in_bytes=1000,
+        file_size_in_bytes=size,
         column_sizes={},
         value_counts=counts["value"],
         null_value_counts=counts["null"],

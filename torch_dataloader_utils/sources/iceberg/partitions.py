@@ -17,8 +17,6 @@ from torch_dataloader_utils.sources.iceberg.deletes_of import Place
 from torch_dataloader_utils.sources.iceberg.manifests import Entry
 from torch_dataloader_utils.sources.iceberg.schema import arrow_type
 
-_NAN = "nan"  # one key for all of them: they are not equal to themselves
-
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -43,8 +41,8 @@ class Partitions:
         self._found: dict[Place, Partition] = {}
 
     def place(self, entry: Entry) -> Place:
-        """The spec and the values of a file's partition, as a key."""
-        values = tuple(value if value == value else _NAN for value in entry.file.partition._data)
+        """The spec and the values of a file's partition, as a key: NaNs are one value, -0.0 is not 0.0."""
+        values = tuple(value.hex() if isinstance(value, float) else value for value in entry.file.partition._data)
         return entry.spec_id, values
 
     def of(self, place: Place, entry: Entry) -> Partition:
