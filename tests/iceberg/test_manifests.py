@@ -214,6 +214,53 @@ def test_a_damaged_manifest_is_named(catalog):
             plan_table(table, IcebergRead())
 
 
+def rewrite(path, change) -> None:
+    """Write an Avro file again, with its records changed in place."""
+    reader = fastavro.reader(io.BytesIO(path.read_bytes()))
+    records = list(reader)
+    for record in records:
+        change(record)
+    path.write_bytes(avro(reader.writer_schema, records))
+
+
+def lists_and_manifests(table):
+    """The path of the manifest list, and that of its one manifest."""
+    snapshot = table.current_snapshot()
+    (manifest,) = snapshot.manifests(table.io)
+    return [Path(path.removeprefix("file://")) for path in (snapshot.manifest_list, manifest.manifest_path)]
+
+
+@pytest.mark.parametrize("filters", [None, "x = 1"])
+def test_a_manifest_of_a_spec_that_the_table_does_not_have_is_named(catalog, filters):
+    table = numbers_table(catalog)
+    append_files(table, [data_file(table, "a", {"x": [1]})])
+    listed, manifest = lists_and_manifests(table)
+    rewrite(listed, lambda record: record.update(partition_spec_id=7))
+    with pytest.raises(FileReadError, match=rf"{manifest.name}: .*partition spec 7.*table has the specs \[0\]"):
+        plan_table(table, IcebergRead(filters=filters))
+
+
+@pytest.mark.parametrize("which", ["list", "manifest"])
+def test_an_encrypted_manifest_is_named_as_such(catalog, which):
+    table = numbers_table(catalog)
+    append_files(table, [data_file(table, "a", {"x": [1]})])
+    path = dict(zip(("list", "manifest"), lists_and_manifests(table), strict=True))[which]
+    path.write_bytes(b"AGS1" + bytes(100))  # the magic of Iceberg's encrypted streams
+    with pytest.raises(FileReadError, match=f"{path.name}.* is encrypted"):
+        plan_table(table, IcebergRead())
+
+
+def test_key_metadata_says_that_a_manifest_is_encrypted(catalog):
+    table = numbers_table(catalog)
+    append_files(table, [data_file(table, "a", {"x": [1]})])
+    listed, manifest = lists_and_manifests(table)
+    rewrite(listed, lambda record: record.update(key_metadata=b"key"))
+    assert len(plan_table(table, IcebergRead()).files) == 1  # a store may have deciphered it
+    manifest.write_bytes(b"cipher" + bytes(100))
+    with pytest.raises(FileReadError, match=f"{manifest.name}.* is encrypted"):
+        plan_table(table, IcebergRead())
+
+
 def test_files_without_rows_are_left_out(catalog):
     table = numbers_table(catalog)
     append_files(table, [data_file(table, "empty", {"x": []}), data_file(table, "a", {"x": [1]})])

@@ -37,6 +37,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IcebergType, NestedField
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+_AVRO, _CIPHER = b"Obj\x01", b"AGS1"  # how Avro files begin, and those that Iceberg's own encryption wrote
 _FIRST_ROW_ID = 15  # place in a manifest list's record of version 3
 _MAPS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
@@ -87,6 +88,7 @@ class Entry:
 
 def read_manifest_list(data: bytes) -> list[Manifest]:
     """The manifests in the bytes of a manifest list of any version."""
+    _check_plain(data)
     return [
         Manifest(
             path=found.manifest_path,
@@ -117,6 +119,7 @@ def inline_manifest(path: str, data: bytes, snapshot_id: int) -> Manifest:
 
 def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
     """The live files in the bytes of a manifest, with what they inherit from it."""
+    _check_plain(data, manifest.record.key_metadata)
     next_row_id = manifest.first_row_id
     for found in _entry_records(data):
         if found.status == ManifestEntryStatus.DELETED:
@@ -135,6 +138,12 @@ def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
             added=found.status == ManifestEntryStatus.ADDED,
             first_row_id=row_id,
         )
+
+
+def _check_plain(data: bytes, key_metadata: bytes | None = None) -> None:
+    """Check that a file is not encrypted; one with a key that is Avro all the same was deciphered by its store."""
+    if data.startswith(_CIPHER) or (key_metadata and not data.startswith(_AVRO)):
+        raise ValueError("the file is encrypted, and encrypted tables cannot be read here: read a copy that is not.")
 
 
 def content_of(file: DataFile, name: str) -> Any:

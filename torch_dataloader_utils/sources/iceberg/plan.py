@@ -291,8 +291,11 @@ class _Scan:
             piece = f"manifest list of snapshot {number}"
             data = self._bytes(snapshot.manifest_list, piece)
             with Naming(snapshot.manifest_list, piece):
-                return read_manifest_list(data)
-        return [inline_manifest(path, self._bytes(path), number) for path in paths]
+                found = read_manifest_list(data)
+        else:
+            found = [inline_manifest(path, self._bytes(path), number) for path in paths]
+        _check_specs(found, self._opened.metadata.specs())
+        return found
 
     def _entries(self, manifests: Sequence[Manifest]) -> Iterator[Entry]:
         """The live files of these manifests; for appends, those that they added."""
@@ -354,6 +357,15 @@ class _Scan:
 def _listed_files(manifest: Manifest) -> int:
     """How many live files a manifest has, as its list tells (0 where it does not)."""
     return (manifest.record.added_files_count or 0) + (manifest.record.existing_files_count or 0)
+
+
+def _check_specs(manifests: Sequence[Manifest], specs: Mapping[int, Any]) -> None:
+    for manifest in manifests:
+        if manifest.spec_id not in specs:
+            raise FileReadError(
+                f"{printable(manifest.path)}: its files are of the partition spec {manifest.spec_id}, and the table "
+                f"has the specs {sorted(specs)}: its metadata is not the one that this manifest was written for."
+            )
 
 
 def _check_once(files: Sequence[PlannedFile]) -> None:
