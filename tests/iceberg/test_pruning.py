@@ -1,11 +1,13 @@
 """Pruning by filters loses no file with a row that matches, and leaves out what it can."""
 
+import json
 import random
 import uuid
 from collections import defaultdict
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -239,3 +241,22 @@ def test_what_can_be_pruned_is(catalog):
     for expression in EXACT:
         kept, needed = kept_and_needed(table, places, arrow_rows(rows), expression)
         assert kept == needed, f"{expression}"
+
+
+# --------------------------------------------------------------------------------------------------- odd transforms
+
+
+def test_an_unknown_transform_prunes_nothing(catalog, tmp_path):
+    spec = PartitionSpec(
+        PartitionField(1, 1000, BucketTransform(4), "of_the_future"), PartitionField(2, 1001, IdentityTransform(), "l")
+    )
+    table = catalog.create_table("ns.t", SCHEMA, partition_spec=spec)
+    append_files(table, [data_file(table, f"f{i}", {"s": [None]}, (i, i)) for i in range(3)])
+    said = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    said["partition-specs"][0]["fields"][0]["transform"] = "interleave[7]"
+    path = tmp_path / "v1.metadata.json"
+    path.write_text(json.dumps(said))
+    plan = plan_table(path, IcebergRead(filters=(F("i") == 1) & (F("l") > 0)))
+    assert names_of(plan) == ["f1", "f2"]
+    assert [one["partition"] for one in plan.partitions] == [{"of_the_future": i, "l": i} for i in (1, 2)]
+

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IcebergType
+from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform
+from pyiceberg.types import IcebergType, UnknownType
 
 from torch_dataloader_utils.sources.iceberg.deletes_of import Place
 from torch_dataloader_utils.sources.iceberg.manifests import Entry
@@ -36,7 +36,7 @@ class Partitions:
 
     def __init__(self, specs: Mapping[int, PartitionSpec], schema: Schema) -> None:
         self._specs = specs
-        self._types = {number: spec.partition_type(schema).fields for number, spec in specs.items()}
+        self._types = {number: _types(spec, schema) for number, spec in specs.items()}
         self._columns = schema.field_ids
         self._found: dict[Place, Partition] = {}
 
@@ -56,10 +56,7 @@ class Partitions:
         spec, types = self._specs[entry.spec_id], self._types[entry.spec_id]
         values = [_plain(value) for value in entry.file.partition._data]
         return Partition(
-            {
-                item.name: _shown(value, kind.field_type)
-                for item, kind, value in zip(spec.fields, types, values, strict=True)
-            },
+            {item.name: _shown(value, kind) for item, kind, value in zip(spec.fields, types, values, strict=True)},
             tuple(
                 (item.source_id, value)
                 for item, value in zip(spec.fields, values, strict=True)
@@ -68,16 +65,26 @@ class Partitions:
         )
 
 
+def _types(spec: PartitionSpec, schema: Schema) -> list[pa.DataType | None]:
+    """The types of a partition's values; None where the transform is unknown, or its column is gone."""
+    fields = spec.partition_type(schema).fields
+    return [_type(item.transform, found.field_type) for item, found in zip(spec.fields, fields, strict=True)]
+
+
+def _type(transform: Transform[Any, Any], kind: IcebergType) -> pa.DataType | None:
+    known = not isinstance(transform, UnknownTransform) and not isinstance(kind, UnknownType)
+    return arrow_type(kind) if known else None
+
+
 def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-def _shown(value: Any, kind: IcebergType) -> Any:
-    """The value as Python has it: days as a date; as it is, where Python's dates end before, or the type is gone."""
-    arrow = arrow_type(kind)
-    if value is None or arrow is None:
+def _shown(value: Any, kind: pa.DataType | None) -> Any:
+    """The value as Python has it: days as a date; as it is, where Python's dates end before, or for no type."""
+    if value is None or kind is None:
         return value
     try:
-        return pa.scalar(value, arrow).as_py()
+        return pa.scalar(value, kind).as_py()
     except (OverflowError, ValueError):
         return value
