@@ -4,7 +4,7 @@ import json
 import random
 import uuid
 from collections import defaultdict
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -23,9 +28,14 @@ from pyiceberg.transforms import (
     VoidTransform,
     YearTransform,
 )
+from pyiceberg.typedef import Record
+from pyiceberg.types import IntegerType, NestedField, TimestampType
 
 from tests.iceberg.helpers import ARROW, DAY, MICROS, NAN, SCHEMA, F, append_files, data_file, names_of
 from torch_dataloader_utils.sources.iceberg import IcebergRead, plan_table
+from torch_dataloader_utils.sources.iceberg.expressions import table_filter
+from torch_dataloader_utils.sources.iceberg.pruning import Pruning
+from torch_dataloader_utils.sources.iceberg.schema import table_schema
 
 # Values as Iceberg has them: days, microseconds.
 VALUES = {
@@ -260,3 +270,69 @@ def test_an_unknown_transform_prunes_nothing(catalog, tmp_path):
     assert names_of(plan) == ["f1", "f2"]
     assert [one["partition"] for one in plan.partitions] == [{"of_the_future": i, "l": i} for i in (1, 2)]
 
+
+UNITS = {"hour": 3600, "day": 86_400}
+
+
+def of_old(name, micros):
+    """The value of a time's partition by writers of old, which rounded towards 1970."""
+    if name in UNITS:
+        return int(micros / (UNITS[name] * 10**6))
+    moment = datetime(1970, 1, 1) + timedelta(microseconds=micros)
+    months = (moment.year - 1970) * 12 + moment.month - 1
+    begun = (moment - datetime(moment.year, moment.month, 1)) > timedelta(0)
+    months += micros < 0 and begun
+    return months if name == "month" else int(months / 12)
+
+
+TIMES = {"year": YearTransform(), "month": MonthTransform(), "day": DayTransform(), "hour": HourTransform()}
+
+
+@pytest.mark.parametrize("name", TIMES)
+@given(
+    micros=st.integers(-3 * 366 * 86_400 * 10**6, 10**13),
+    away=st.sampled_from([0, 1, -1, 3600 * 10**6, -86_400 * 10**6]),
+    comparison=st.sampled_from(["==", "<", "<=", ">", ">=", "in"]),
+)
+def test_rows_before_1970_are_found_in_the_partitions_of_old_writers(name, micros, away, comparison):
+    schema = Schema(NestedField(1, "t", TimestampType()))
+    arrow = table_schema(schema, {}, None, ())
+    row = pa.array([micros], pa.timestamp("us"))
+    literal = pa.array([micros + away], pa.timestamp("us"))[0]
+    column = F("t")
+    expression = {
+        "==": column == literal,
+        "<": column < literal,
+        "<=": column <= literal,
+        ">": column > literal,
+        ">=": column >= literal,
+        "in": column.isin(pa.array([0, micros + away], pa.timestamp("us"))),
+    }[comparison]
+    pruning = Pruning(
+        table_filter(expression, arrow, schema).files,
+        schema,
+        {0: PartitionSpec(PartitionField(1, 1000, TIMES[name], "p"))},
+    )
+    if pa.table([row], names=["t"]).filter(expression).num_rows:
+        for value in {of_old(name, micros), TIMES[name].transform(TimestampType())(micros)}:
+            file = DataFile.from_args(partition=Record(value), record_count=1)
+            summary = PartitionFieldSummary(False, False, *[to_bytes(IntegerType(), value)] * 2)
+            listed = ManifestFile.from_args(partition_spec_id=0, partitions=[summary])
+            assert pruning.file(file, 0)
+            assert pruning.manifest(listed)
+
+
+def test_partitions_from_1970_on_are_pruned_as_ever(catalog):
+    spec = PartitionSpec(PartitionField(8, 1000, DayTransform(), "day"))
+    table = catalog.create_table("ns.t", SCHEMA, partition_spec=spec)
+    append_files(table, [data_file(table, f"f{day}", {"s": [None]}, (day,)) for day in range(-3, 3)])
+
+    def kept(expression):
+        return names_of(plan_table(table, IcebergRead(filters=expression)))
+
+    noon = datetime(1970, 1, 1, 12)
+    assert kept(F("t") == noon) == ["f0"]
+    assert kept(F("t") <= noon) == ["f-1", "f-2", "f-3", "f0"]
+    assert kept(F("t") > noon) == ["f0", "f1", "f2"]
+    assert kept(F("t") == noon - timedelta(days=1)) == ["f-1", "f0"]
+    assert kept(F("t") <= noon - timedelta(days=2)) == ["f-1", "f-2", "f-3"]

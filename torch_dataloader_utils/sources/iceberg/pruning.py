@@ -6,16 +6,26 @@ import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundPredicate,
+    EqualTo,
+    In,
+    LessThanOrEqual,
+    UnboundPredicate,
+)
 from pyiceberg.expressions.visitors import (
+    InclusiveProjection,
     _InclusiveMetricsEvaluator,
     expression_evaluator,
-    inclusive_projection,
     manifest_evaluator,
 )
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import TimeTransform
 from pyiceberg.typedef import Record
 
 
@@ -47,7 +57,7 @@ class Pruning:
             return True
 
     def _projected(self, spec_id: int) -> BooleanExpression:
-        return inclusive_projection(self._schema, self._specs[spec_id])(self._expression)
+        return _Projection(self._schema, self._specs[spec_id], True).project(self._expression)
 
     def _test_of_manifests(self, spec_id: int) -> Callable[[ManifestFile], bool]:
         test: Callable[[ManifestFile], bool] = manifest_evaluator(
@@ -59,3 +69,34 @@ class Pruning:
         partition = Schema(*self._specs[spec_id].partition_type(self._schema).fields)
         test: Callable[[Record], bool] = expression_evaluator(partition, self._projected(spec_id), True)
         return test
+
+
+class _Projection(InclusiveProjection):  # type: ignore[misc]
+    """pyiceberg's, from rows to partitions, that also knows how writers of old rounded times before 1970."""
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        """Where a partition can hold rows for which the predicate is true."""
+        found: BooleanExpression = AlwaysTrue()
+        for part in self.spec.fields_by_source_id(predicate.term.ref().field.field_id):
+            projected = part.transform.project(part.name, predicate)
+            if projected is not None and isinstance(part.transform, TimeTransform):
+                projected = _rounded_up(projected)
+            found = found if projected is None else And(found, projected)
+        return found
+
+
+def _rounded_up(projected: UnboundPredicate) -> UnboundPredicate:
+    """The same for years, months, days or hours before 1970 that are right, or too large by one.
+
+    So Java's library does it (`ProjectionUtil.fixInclusiveTimeProjection`), which wrote them up to version 0.10.
+    """
+    match projected:
+        case LessThanOrEqual() if projected.literal.value < 0:
+            return LessThanOrEqual(projected.term, projected.literal.value + 1)
+        case EqualTo():
+            values = {projected.literal.value}
+        case In():
+            values = {literal.value for literal in projected.literals}
+        case _:
+            return projected
+    return In(projected.term, values | {value + 1 for value in values if value < 0})
