@@ -271,7 +271,7 @@ def test_a_misspelled_option(numbers: Table) -> None:
     assert "'snapshot_id'" in error_of(lambda: open_table(numbers, snapshot=1), UnknownOptionError)
 
 
-@pytest.mark.parametrize("kind", ["variant", "geometry", "unknown"])
+@pytest.mark.parametrize("kind", ["variant", "geometry"])
 def test_a_type_that_cannot_be_read_matters_only_where_it_is_read(numbers: Table, kind: str) -> None:
     path = Path(numbers.metadata_location.removeprefix("file://"))
     text = path.read_text()

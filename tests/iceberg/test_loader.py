@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -158,6 +159,19 @@ def test_columns_give_metadata_columns_their_place(spark_tables: Spark) -> None:
     table = read_all(path, **given)
     assert table.column_names == ["_pos", "id", "_file"]
     assert set(table["_pos"].to_pylist()) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "process"}], ids=str)
+def test_a_column_of_the_type_unknown_is_nulls(spark_tables: Spark, worker: dict[str, Any]) -> None:
+    path = spark_tables("types_v3")
+    ids = read_all(path, columns=["id"])["id"].to_pylist()
+    assert len(ids) > 1
+    for filters, left in ((None, ids), ("un is null", ids), (pc.field("un").is_valid(), []), ("un is not null", [])):
+        rows = read_all(path, filters=filters, **worker)
+        assert (rows["id"].to_pylist(), rows["un"].null_count) == (left, len(left))
+        assert rows.schema.field("un").type == pa.null()
+    loader, _ = open_table(path, output_format="torch", columns=["un"])
+    assert [value for batch in loader for value in batch["un"]] == [None] * len(ids)
 
 
 def test_nested_columns_as_tensors(spark_tables: Spark) -> None:

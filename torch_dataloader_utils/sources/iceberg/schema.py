@@ -29,6 +29,7 @@ from pyiceberg.types import (
     TimestamptzNanoType,
     TimestamptzType,
     TimeType,
+    UnknownType,
     UUIDType,
 )
 
@@ -53,6 +54,7 @@ _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
     UUIDType: lambda kind: pa.binary(16),
     BinaryType: lambda kind: pa.binary(),
     FixedType: lambda kind: pa.binary(len(kind)),
+    UnknownType: lambda kind: pa.null(),
     StructType: lambda kind: pa.struct([arrow_field(item) for item in kind.fields]),
     ListType: lambda kind: pa.list_(arrow_field(kind.element_field)),
     MapType: lambda kind: pa.map_(arrow_field(kind.key_field), arrow_field(kind.value_field)),
@@ -71,7 +73,7 @@ def arrow_field(field: NestedField) -> pa.Field:
     """The field as Arrow has it, with its id in its metadata, as those within it.
 
     Raises:
-        KeyError: a type that Arrow has no word for, or that of no column yet (`unknown`).
+        KeyError: a type that Arrow has no word for.
     """
     kind = _TYPES[type(field.field_type)](field.field_type)
     return pa.field(field.name, kind, nullable=not field.required, metadata={"PARQUET:field_id": str(field.field_id)})
