@@ -65,6 +65,24 @@ def test_missing_columns_are_constant_default_or_null(tmp_path: Path, form: str)
     assert rows == [{**row, "optional": None, "null_constant": None, "day": date(2020, 1, 1)}] * 2
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_unknown_types_within_others_are_nulls(tmp_path: Path, form: str) -> None:
+    old = pa.table(
+        [pa.array([{"a": 1}, None]), pa.array([[None], []])],
+        schema=pa.schema(
+            [
+                field(1, "s", pa.struct([field(2, "a", pa.int64())])),
+                field(3, "l", pa.list_(field(4, "element", pa.int64()))),
+            ]
+        ),
+    )
+    new = [
+        field(1, "s", pa.struct([field(5, "u", pa.null()), field(2, "a", pa.int64())])),
+        field(6, "l", pa.list_(field(7, "element", pa.null()))),
+    ]
+    assert evolved(tmp_path / "f", form, old, new) == [{"s": {"u": None, "a": 1}, "l": None}, {"s": None, "l": None}]
+
+
 def test_a_required_column_without_value_is_an_error_that_names_it(tmp_path: Path) -> None:
     old = pa.table([pa.array([1])], schema=pa.schema([field(1, "a", pa.int64())]))
     with pytest.raises(SchemaMismatchError, match=r"'needed' \(field id 2\).*requires"):
@@ -274,13 +292,43 @@ def test_files_without_ids_are_read_by_the_name_mapping(tmp_path: Path, form: st
     assert evolved(tmp_path / "f", form, old, MAPPED, name_mapping=MAPPING) == [row]
 
 
-def test_an_empty_mapping_makes_nulls_and_none_is_an_error(tmp_path: Path) -> None:
+def test_an_empty_mapping_makes_nulls(tmp_path: Path) -> None:
     old = pa.table({"id": [1]})
     assert evolved(tmp_path / "f", "parquet", old, MAPPED[:1], name_mapping=[]) == [{"id": None}]
-    with pytest.raises(SchemaMismatchError, match=r"no_ids: .*schema\.name-mapping\.default"):
-        evolved(tmp_path / "no_ids", "parquet", old, MAPPED[:1])
     with pytest.raises(SchemaMismatchError, match="'id'"):
         evolved(tmp_path / "f", "parquet", old, [field(1, "id", pa.int64(), False)], name_mapping=[])
+
+
+WITHOUT_IDS = pa.table(
+    {
+        "first": [1],
+        "p": pa.array([[{"a": 2, "b": 3}, None]], pa.list_(pa.struct({"a": pa.int32(), "b": pa.int32()}))),
+        "third": [4],
+        "x": [5],
+    }
+)
+NAMED = [
+    field(3, "x", pa.int64()),
+    field(1, "first", pa.int64()),
+    field(2, "p", pa.list_(field(5, "element", pa.struct([field(6, "b", pa.int64()), field(7, "c", pa.int64())])))),
+    field(9, "later", pa.int64()),
+]
+
+
+def test_parquet_files_without_ids_and_mapping_are_read_by_position(tmp_path: Path) -> None:
+    row = {"x": 4, "first": 1, "p": [{"b": 2, "c": 3}, None], "later": None}
+    assert evolved(tmp_path / "f", "parquet", WITHOUT_IDS, NAMED) == [row]
+
+
+@pytest.mark.parametrize("form", ["orc", "avro"])
+def test_other_files_without_ids_and_mapping_are_read_by_the_tables_names(tmp_path: Path, form: str) -> None:
+    row = {"x": 5, "first": 1, "p": [{"b": 3, "c": None}, None], "later": None}
+    assert evolved(tmp_path / "f", form, WITHOUT_IDS, NAMED) == [row]
+
+
+def test_a_position_of_another_type_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"'first' is int64 in the file.*string that 'name'"):
+        evolved(tmp_path / "f", "parquet", WITHOUT_IDS, [field(1, "name", pa.string())])
 
 
 def test_a_mapping_is_not_used_where_a_field_has_an_id(tmp_path: Path) -> None:

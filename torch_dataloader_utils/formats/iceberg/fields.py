@@ -1,4 +1,4 @@
-"""Which field of a data file is which field of the table: by field id, or by a name mapping where files have no ids."""
+"""Which field of a file is which field of the table: by field id, or where files have none, by names or positions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import SchemaMismatchError
+from torch_dataloader_utils.formats.iceberg.files import IcebergTable
 
 # Where pyarrow shows the ids of Parquet's and ORC's fields; ours of Avro are as Parquet's.
 _ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")
@@ -39,7 +40,7 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileField, ...]:
-    """The fields of a data file, with their ids.
+    """The fields of a delete file, with their ids.
 
     Args:
         schema: of the file.
@@ -49,8 +50,8 @@ def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileFi
     Raises:
         SchemaMismatchError: the file has no ids, and the table no name mapping.
     """
-    fields = tuple(_from_metadata(field, field.name) for field in schema)
-    if not fields or any(found.id is not None for found in _walk(fields)):
+    fields = _fields(schema)
+    if _have_ids(fields):
         return fields
     if name_mapping is None:
         raise SchemaMismatchError(
@@ -58,6 +59,29 @@ def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileFi
             "schema.name-mapping.default, which says what names mean in such files."
         )
     return _mapped(fields, name_mapping)
+
+
+def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[FileField, ...]:
+    """The fields of a data file, with their ids.
+
+    Where neither they nor a name mapping tell, Iceberg's Java library counts the columns of Parquet files, as the ids
+    of a new table are, and takes the names of other files for those of the table. So it is done here.
+
+    Args:
+        schema: of the file.
+        table: the table.
+        form: of the file: "parquet", "orc" or "avro".
+    """
+    fields = _fields(schema)
+    if _have_ids(fields):
+        return fields
+    mapping = table.name_mapping
+    if mapping is None and form == "parquet":
+        known = {field_id(field): field for field in table.schema}
+        mapping = [_by_place(found, known.get(place), place) for place, found in enumerate(fields, 1)]
+    elif mapping is None:
+        mapping = [_by_name(field) for field in table.schema]
+    return _mapped(fields, mapping)
 
 
 def place_of(field: pa.Field, fields: Sequence[FileField]) -> int | None:
@@ -100,6 +124,27 @@ def _from_metadata(field: pa.Field, name: str) -> FileField:
         names = ["key", "value"]
     below = zip(children_of(field.type), names, strict=True)
     return FileField(field_id(field), name, field.type, tuple(_from_metadata(*child) for child in below))
+
+
+def _fields(schema: pa.Schema) -> tuple[FileField, ...]:
+    return tuple(_from_metadata(field, field.name) for field in schema)
+
+
+def _have_ids(fields: Sequence[FileField]) -> bool:
+    return not fields or any(found.id is not None for found in _walk(fields))
+
+
+def _by_place(found: FileField, field: pa.Field | None, number: int | None) -> dict[str, Any]:
+    """The entry of a name mapping for a field of a file that is this field of the table, if any; so within them."""
+    below = zip(found.children, [] if field is None else children_of(field.type), strict=False)
+    entries = [_by_place(child, inner, field_id(inner)) for child, inner in below]
+    return {"names": [found.name], "field-id": number, "fields": entries}
+
+
+def _by_name(field: pa.Field) -> dict[str, Any]:
+    """The entry of a name mapping for fields that are called as this one of the table."""
+    entries = [_by_name(child) for child in children_of(field.type)]
+    return {"names": [field.name], "field-id": field_id(field), "fields": entries}
 
 
 def _walk(fields: Iterable[FileField]) -> Iterator[FileField]:

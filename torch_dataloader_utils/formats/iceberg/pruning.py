@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.arrow_ops import filter_columns
-from torch_dataloader_utils.formats.iceberg.fields import FileField, children_of, field_id, file_fields, place_of
+from torch_dataloader_utils.formats.iceberg.fields import FileField, children_of, data_fields, field_id, place_of
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
 from torch_dataloader_utils.formats.parquet_plan import Footer
@@ -68,7 +68,7 @@ def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileFiel
     """The fields of a file with statistics; None where there are none, or the file was not looked at."""
     if file.inner is None or not isinstance(file.inner.metadata, Footer):
         return None
-    return file_fields(file.inner.metadata.metadata.schema.to_arrow_schema(), table.name_mapping, file.table_path)
+    return data_fields(file.inner.metadata.metadata.schema.to_arrow_schema(), table, file.format)
 
 
 def _same_names(field: pa.Field, fields: Sequence[FileField]) -> bool:

@@ -18,7 +18,7 @@ from torch_dataloader_utils.formats.iceberg.columns import (
 )
 from torch_dataloader_utils.formats.iceberg.deletes import deleted_positions
 from torch_dataloader_utils.formats.iceberg.equality import EqualityDeletes, equality_deletes
-from torch_dataloader_utils.formats.iceberg.fields import file_fields
+from torch_dataloader_utils.formats.iceberg.fields import data_fields
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options, layout_schema
 from torch_dataloader_utils.formats.iceberg.key_set import Mask
@@ -45,7 +45,7 @@ class IcebergReader:
         self._whole = file.whole
         self._segments = {segment.number: segment for segment in inner.segments}
         self._positions = deleted_positions(file, storage)
-        hints = _hints(inner, wanted, table, info.path)
+        hints = _hints(inner, wanted, table, file.format)
         self._inner: Reader = form.open(info, inner, storage, given, hints)
         try:
             self._decide(info, file, table, storage, wanted)
@@ -57,7 +57,7 @@ class IcebergReader:
         self, info: DataFileInfo, file: IcebergFile, table: IcebergTable, storage: Storage, wanted: pa.Schema
     ) -> None:
         """How columns are made, and what deletes rows by their values."""
-        fields = file_fields(self._inner.schema, table.name_mapping, info.path)
+        fields = data_fields(self._inner.schema, table, file.format)
         projection = projection_of(file, table, info.path)
         self._columns = table_columns(wanted, file, table, fields, projection)
         self.schema: pa.Schema = pa.schema([column.field for column in self._columns.values()])
@@ -173,9 +173,9 @@ def _footer(
     return inner
 
 
-def _hints(inner: FileLayout, wanted: pa.Schema, table: IcebergTable, path: str) -> pa.Schema:
+def _hints(inner: FileLayout, wanted: pa.Schema, table: IcebergTable, form: str) -> pa.Schema:
     """The file's columns that will be asked for, as far as its layout tells them."""
     schema = layout_schema(inner)
     if schema is None:
         return pa.schema([])
-    return encoded_fields(wanted, table, file_fields(schema, table.name_mapping, path))
+    return encoded_fields(wanted, table, data_fields(schema, table, form))
