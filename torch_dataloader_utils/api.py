@@ -158,7 +158,8 @@ class IcebergDataset(LoaderDataset):
         Raises:
             OptionError: the options pin the snapshot, or this is a copy.
             CatalogError: the catalog cannot be reached, or refuses.
-            SnapshotError: with `appended_only`, a snapshot since then is no append: says which.
+            SnapshotError: with `appended_only`, a snapshot since then has expired, or changed rows otherwise (which
+                compactions do not): says which.
         """
         shard = self._options.shard
         here: PinnedSnapshot = self._epochs.next_source.table.pinned

@@ -1,11 +1,14 @@
 """Tables made of metadata alone: planning opens no data file."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -75,6 +78,29 @@ def append_files(table: Table, files: Iterable[DataFile]) -> None:
     with table.transaction() as change, change.update_snapshot().fast_append() as snapshot:
         for file in files:
             snapshot.append_data_file(file)
+
+
+def compact(table: Table) -> int:
+    """Rewrite all files of a table of real files as one, which changes no row: the id of that snapshot.
+
+    pyiceberg has no compaction: it is an overwrite, which the table's metadata then calls by its right name.
+    """
+    rows, old = table.scan().to_arrow(), [task.file for task in table.scan().plan_files()]
+    with table.transaction() as change:
+        new = _dataframe_to_data_files(change.table_metadata, rows, table.io)
+        with change.update_snapshot().overwrite() as snapshot:
+            for file in old:
+                snapshot.delete_data_file(file)
+            for file in new:
+                snapshot.append_data_file(file)
+    path = Path(table.metadata_location.removeprefix("file://"))
+    said = json.loads(path.read_text())
+    number = table.current_snapshot().snapshot_id
+    (made,) = [one for one in said["snapshots"] if one["snapshot-id"] == number]
+    made["summary"]["operation"] = "replace"
+    path.write_text(json.dumps(said))
+    table.refresh()
+    return number
 
 
 def numbers_table(catalog: Catalog) -> Table:

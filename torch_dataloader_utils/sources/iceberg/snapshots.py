@@ -114,7 +114,7 @@ def resolve(metadata: TableMetadata, choice: SnapshotChoice | PinnedSnapshot) ->
     """The snapshot that `choice` means; as in Spark, branches are read with the table's schema, all else with its own.
 
     Raises:
-        SnapshotError: there is no such snapshot or ref, or (for appends) one between them is no append.
+        SnapshotError: there is no such snapshot or ref, or (for appends) one between them changed rows.
     """
     if isinstance(choice, PinnedSnapshot):
         return _pinned(metadata, choice)
@@ -256,7 +256,7 @@ def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
 
 
 def _appends(metadata: TableMetadata, start: int | None, end: Snapshot | None) -> tuple[Snapshot, ...]:
-    """The snapshots after the start up to the end, the oldest first, all of them appends."""
+    """The appends after the start up to the end, the oldest first; between them nothing else changed rows."""
     found: list[Snapshot] = []
     reached = start is None
     for snapshot in ancestors_of(end, metadata):
@@ -267,21 +267,25 @@ def _appends(metadata: TableMetadata, start: int | None, end: Snapshot | None) -
         # The start itself may have expired: its successor names it.
         reached = reached or snapshot.parent_snapshot_id == start
     if not reached:
-        raise SnapshotError(
-            f"start_snapshot_id={start}: is no ancestor of snapshot "
-            f"{None if end is None else end.snapshot_id}: {_there(metadata.snapshots)}"
-        )
-    found.reverse()
-    for snapshot in found:
-        _check_append(snapshot)
-    return tuple(found)
+        known = "a table without snapshots"
+        if end is not None:
+            oldest = found[-1].snapshot_id
+            known = f"snapshot {end.snapshot_id}, whose history goes back to {oldest} (more may have expired)"
+        raise SnapshotError(f"start_snapshot_id={start}: is no ancestor of {known}: {_there(metadata.snapshots)}")
+    return tuple(snapshot for snapshot in reversed(found) if _is_append(snapshot))
 
 
-def _check_append(snapshot: Snapshot) -> None:
+def _is_append(snapshot: Snapshot) -> bool:
+    """Whether a snapshot appended rows; else it changed none: compactions put the same rows into other files.
+
+    Raises:
+        SnapshotError: it changed rows in another way.
+    """
     operation = None if snapshot.summary is None else snapshot.summary.operation
-    if operation != Operation.APPEND:
+    if operation not in (Operation.APPEND, Operation.REPLACE):
         raise SnapshotError(
             f"snapshot {snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)}) is no append but "
             f"{'of an unknown kind' if operation is None else repr(operation.value)}: only what was appended can be "
             "read between two snapshots. End before it, or start from it."
         )
+    return bool(operation == Operation.APPEND)
