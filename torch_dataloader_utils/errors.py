@@ -63,7 +63,13 @@ class FileReadError(DataLoaderUtilsError, OSError):
 
 
 class FileChangedError(FileReadError):
-    """A file is not the one that was planned: says what it was, and what it is."""
+    """A file is not the one that was planned: says what it was, and what it is.
+
+    Attributes:
+        size: bytes that it has now; None where it has gone, or its store does not tell.
+    """
+
+    size: int | None = None
 
 
 class ColumnNotFoundError(DataLoaderUtilsError, KeyError):

@@ -16,6 +16,7 @@ from tests.storage.servers import Store
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileChangedError, FileReadError
 from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.metrics import COUNTS, RETRIES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import find_files
@@ -100,6 +101,20 @@ def test_a_file_that_has_gone_is_named(place: Place) -> None:
     with pytest.raises(FileReadError, match=r"/x has gone since it was planned") as caught:
         storage.open_data(file)
     assert file.path in str(caught.value)
+
+
+@pytest.mark.parametrize("left", [10, 100_000])  # less than what is read first of a footer, and more
+def test_a_file_that_was_cut_before_its_footer_was_read_has_changed(place: Place, left: int) -> None:
+    before = COUNTS[RETRIES]
+    place.write(FIRST * 20_000)
+    storage, file = place.opened()
+    place.write((FIRST * 20_000)[:left])
+    for name in ("parquet", "orc"):
+        with pytest.raises(FileChangedError, match=f"was 260000 bytes, and is {left} bytes") as caught:
+            format_named(name).layout(file, storage, {})
+        assert caught.value.size == left
+        assert file.path in str(caught.value)
+    assert COUNTS[RETRIES] == before
 
 
 def test_a_file_that_is_cut_while_it_is_open_is_named(place: Place) -> None:

@@ -10,9 +10,10 @@ import fsspec
 import pyarrow.fs as pafs
 from fsspec.asyn import AsyncFileSystem
 
+from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.native import native_filesystem
-from torch_dataloader_utils.storage.retries import ShortReadError, permanent, status_of
-from torch_dataloader_utils.storage.versions import Facts, Stored, facts_of, facts_of_info
+from torch_dataloader_utils.storage.retries import ShortReadError, past_end, permanent, status_of
+from torch_dataloader_utils.storage.versions import Facts, Stored, check_unchanged, facts_of, facts_of_info
 
 _GONE = (404, 410)
 
@@ -29,6 +30,14 @@ class Opened(Protocol):
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes `[start, stop)`, which lie in the file: one request."""
+        ...
+
+    def confirm(self) -> None:
+        """Check that the file has the size that it was opened by: asks the store, once, if it was not asked yet.
+
+        Raises:
+            FileChangedError: it has another.
+        """
         ...
 
     def close(self) -> None:
@@ -94,9 +103,10 @@ class FsspecClient:
     def open(self, path: str, size: int = 0) -> Opened:
         """The file; clients that read by path need no request where the size is known."""
         by_path = _reads_by_path(self.fs)
-        facts = Facts(size) if size and by_path else facts_of(self.info(path))
+        asked = not (size and by_path)
+        facts = facts_of(self.info(path)) if asked else Facts(size)
         if by_path:
-            return _ByPath(self, path, facts)
+            return _ByPath(self, path, facts, asked)
         return _ByHandle(self.fs.open(path, "rb"), facts)
 
     def arrow(self, path: str) -> pafs.FileSystem | None:
@@ -126,25 +136,41 @@ class _ByPath:
 
     parallel = True
 
-    def __init__(self, client: FsspecClient, path: str, facts: Facts) -> None:
+    def __init__(self, client: FsspecClient, path: str, facts: Facts, asked: bool) -> None:
         self._client = client
         self._path = path
+        self._asked = asked  # the store, for these facts
         # All of the file, where its server has sent it: it knows no ranges, or no sizes.
         self._whole = client.read(path) if facts.size is None else None
         self.facts = facts if self._whole is None else Facts(len(self._whole), facts.etag, facts.mtime)
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes `[start, stop)`."""
-        if self._whole is None:
-            data = self._client.read(self._path, start, stop)
-            if len(data) <= stop - start:
-                return _complete(data, start, stop)
-            self._whole = data
-        return _complete(self._whole[start:stop], start, stop)
+        try:
+            return _complete(self._sent(start, stop), start, stop)
+        except Exception as error:
+            if past_end(error):
+                self.confirm()
+            raise
+
+    def confirm(self) -> None:
+        """Ask the store, unless it was asked."""
+        if not self._asked:
+            check_unchanged(DataFileInfo(self._path, self.facts.size or 0), self._client.open(self._path).facts)
+            self._asked = True
 
     def close(self) -> None:
         """Let go of what was sent."""
         self._whole = None
+
+    def _sent(self, start: int, stop: int) -> bytes:
+        """The bytes `[start, stop)`, as far as they came."""
+        if self._whole is None:
+            data = self._client.read(self._path, start, stop)
+            if len(data) <= stop - start:
+                return data
+            self._whole = data
+        return self._whole[start:stop]
 
 
 class _ByHandle:
@@ -160,6 +186,9 @@ class _ByHandle:
         """The bytes `[start, stop)`."""
         self._handle.seek(start)
         return _complete(self._handle.read(stop - start), start, stop)
+
+    def confirm(self) -> None:
+        """Nothing: it was asked."""
 
     def close(self) -> None:
         """Close the file."""
@@ -271,6 +300,9 @@ class _Native:
         """The bytes `[start, stop)`."""
         with self._client.typed(self._path):
             return _complete(self._native.read_at(stop - start, start), start, stop)
+
+    def confirm(self) -> None:
+        """Nothing: pyarrow has asked."""
 
     def close(self) -> None:
         """Close the file."""

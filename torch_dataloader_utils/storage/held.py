@@ -41,6 +41,14 @@ class HeldFile:
         """The bytes of each range."""
         return self._accepted(lambda: fetched(self._by_latest(), ranges))
 
+    def confirm(self) -> None:
+        """Check that the file has the size that it was opened by, as `Opened.confirm` does.
+
+        Raises:
+            FileChangedError: it has another.
+        """
+        self._accepted(lambda: retried(self._by_latest().confirm))
+
     def close(self) -> None:
         """Close the file, unless others may read it, too: the last one lets go of it."""
         if self._opened is not None and not self._opened.parallel:

@@ -151,13 +151,14 @@ class Storage:
     def open_footer(self, file: DataFileInfo, nbytes: int = _TAIL) -> pa.NativeFile:
         """As `open_data`, to plan the file: its last `nbytes` are at hand after one request for data.
 
-        A client that can read a file of known size without asking about it first does so: then it is not checked here.
+        A client that can read a file of known size without asking about it first does so: then the size is checked only
+        where bytes are missing or make no sense.
         """
         if self.local or self.cache is not None:
             return self.open_data(file)
         with _planned(file, self.remedy):
             source = self._remote(file.path, lambda storage: storage._checked(file, file.file_size))
-        source.prefetch([(max(0, source.size() - nbytes), source.size())], keep=True)
+            source.prefetch([(max(0, source.size() - nbytes), source.size())], keep=True)
         return source
 
     def read_ranges(self, path: str, ranges: Sequence[Range], size: int = 0) -> list[bytes]:
@@ -211,7 +212,7 @@ class Storage:
 
     def _remote(self, path: str, open_by: Callable[[Storage], Opened]) -> RemoteFile:
         held = HeldFile(self, open_by)
-        return RemoteFile(RangeFile(path, held.size, held.fetch, held.close), "r")
+        return RemoteFile(RangeFile(path, held.size, held.fetch, held.close, held.confirm), "r")
 
     def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
         """The file through the cache; the store is asked only for what is not in it, and then checked first."""
@@ -233,7 +234,7 @@ def _planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
     except FileReadError as error:
         found = gone(file) if isinstance(error.__cause__, FileNotFoundError) else error
         if isinstance(found, FileChangedError) and remedy:
-            found = FileChangedError(f"{found} {remedy}")
+            found.args = (f"{found} {remedy}",)
         if found is error:
             raise
         raise found from error.__cause__

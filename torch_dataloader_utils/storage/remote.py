@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.storage.naming import Naming
 
 Range: TypeAlias = tuple[int, int]  # [start, stop), bytes of a file
@@ -50,10 +51,18 @@ class _Block:
 class RangeFile:
     """The Python side of a `RemoteFile`: a position, and blocks that were fetched ahead. For one thread at a time."""
 
-    def __init__(self, path: str, size: int, fetch: Fetch, close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        size: int,
+        fetch: Fetch,
+        close: Callable[[], None],
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
         self.path = path
         self.size = size
         self.closed = False
+        self.confirm = confirm
         self._fetch = fetch
         self._close = close
         self._at = 0
@@ -150,10 +159,21 @@ class RangeFile:
 
 
 class RemoteFile(pa.PythonFile):  # type: ignore[misc]
-    """A file of a remote store as pyarrow reads it; `prefetch` says what will be read next."""
+    """A file of a remote store as pyarrow reads it; `prefetch` says what will be read next.
+
+    In a `with` block, bytes that make no sense are an error about the file's size, where that is not the planned one.
+    """
 
     def __init__(self, handle: RangeFile, mode: str) -> None:
         self._ranges = handle
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            # Errors of ours are not about bytes: a store that does not answer is not asked again.
+            if isinstance(error, Exception) and not isinstance(error, DataLoaderUtilsError):
+                self._ranges.confirm()
+        finally:
+            self.close()
 
     def prefetch(self, ranges: Sequence[Range], keep: bool = False) -> None:
         """Fetch these ranges `[start, stop)` at once, so that reading them needs no request.

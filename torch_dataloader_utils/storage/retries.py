@@ -41,6 +41,7 @@ _CLIENTS_PERMANENT = {
 # HTTP statuses below 500 that ask for another try: timeout, too early, too many requests.
 _LATER = (408, 425, 429)
 _REFUSED = (401, 403)
+_NO_RANGE = 416  # the range begins behind the end of the file
 # Packages that call a status `code`; to others that may be something else.
 _CODES = ("gcsfs.", "google.", "urllib.")
 
@@ -74,6 +75,11 @@ def permanent(error: BaseException) -> bool:
 def refused(error: BaseException) -> bool:
     """Whether a store does not take the credentials: told as `permanent` tells."""
     return any(isinstance(fault, PermissionError) or status_of(fault) in _REFUSED for fault in _causes(error))
+
+
+def past_end(error: BaseException) -> bool:
+    """Whether a file may be shorter than what was asked of it: less came, or the range was refused."""
+    return any(isinstance(fault, ShortReadError) or status_of(fault) == _NO_RANGE for fault in _causes(error))
 
 
 def status_of(error: BaseException) -> int | None:

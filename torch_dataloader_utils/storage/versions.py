@@ -84,12 +84,12 @@ def check_unchanged(file: DataFileInfo, now: Facts) -> None:
         FileChangedError: it is not.
     """
     if file.file_size and now.size is not None and file.file_size != now.size:
-        raise _changed(file, f"{file.file_size} bytes", f"{now.size} bytes")
+        raise _changed(file, now, f"{file.file_size} bytes", f"{now.size} bytes")
     kind, _, planned = file.version.partition(":")
     if kind == "etag" and now.etag is not None and planned != now.etag:
-        raise _changed(file, f"etag {planned}", f"etag {now.etag}")
+        raise _changed(file, now, f"etag {planned}", f"etag {now.etag}")
     if kind == "mtime" and now.mtime is not None and not _same_time(int(planned), now.mtime):
-        raise _changed(file, f"of {_date(int(planned))}", f"of {_date(now.mtime)}")
+        raise _changed(file, now, f"of {_date(int(planned))}", f"of {_date(now.mtime)}")
 
 
 def gone(file: DataFileInfo) -> FileChangedError:
@@ -100,11 +100,13 @@ def gone(file: DataFileInfo) -> FileChangedError:
     )
 
 
-def _changed(file: DataFileInfo, was: str, is_now: str) -> FileChangedError:
-    return FileChangedError(
+def _changed(file: DataFileInfo, now: Facts, was: str, is_now: str) -> FileChangedError:
+    error = FileChangedError(
         f"{printable(file.path)} has changed since it was planned: it was {was}, and is {is_now}. Rows would be "
         "lost or come twice: make the loader anew, and write new files instead of changing those that are being read."
     )
+    error.size = now.size
+    return error
 
 
 def _same_time(one: int, other: int) -> bool:
