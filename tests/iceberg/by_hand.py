@@ -68,9 +68,9 @@ def equality_file(path: Path, keys: pa.Table, form: str = "parquet", ids: Sequen
 
 
 def planned(
-    path: Path, form: str = "parquet", rows: int = 0, deletes: Sequence[DeleteFile] = (), **more: Any
+    path: Path, form: str = "parquet", rows: int = -1, deletes: Sequence[DeleteFile] = (), **more: Any
 ) -> tuple[DataFileInfo, IcebergFile]:
-    """A data file as the manifest tells."""
+    """A data file as the manifest tells; without `rows`, it does not tell how many there are."""
     file = IcebergFile(form, str(path), rows, deletes=tuple(deletes), **more)
     return DataFileInfo(str(path), path.stat().st_size, rows), file
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +15,14 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import MissingExtraError
 from torch_dataloader_utils.formats.iceberg.cache import process_cache
 from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergFile
+from torch_dataloader_utils.formats.iceberg.hints import check_count
 from torch_dataloader_utils.formats.iceberg.inner import opened
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import Naming, Storage
+from torch_dataloader_utils.storage import Naming, Storage, printable
 
-Positions = npt.NDArray[np.int64]
+Positions: TypeAlias = npt.NDArray[np.int64]
+# A delete file as it was seen, and the positions it deletes, ascending, by path of the data file (None: of any).
+_Read: TypeAlias = tuple[DeleteFile, Mapping[str | None, Positions]]
 
 _NONE: Positions = np.empty(0, np.int64)
 _COLUMNS = ("file_path", "pos")  # the specification names them
@@ -31,27 +36,29 @@ def deleted_positions(file: IcebergFile, storage: Storage) -> Positions:
     Raises:
         FileReadError: a delete file is missing or damaged: names it.
     """
-    found = [_positions(delete, storage, file.table_path) for delete in file.deletes if delete.kind != "equality"]
+    return seen_deletes(file, storage)[1]
+
+
+def seen_deletes(file: IcebergFile, storage: Storage) -> tuple[tuple[DeleteFile, ...], Positions]:
+    """The deletes of a data file, those by position with the sizes they have; and `deleted_positions`."""
+    read = [_read(delete, storage) for delete in file.deletes]
+    found = [by_path.get(file.table_path, by_path.get(None, _NONE)) for _, by_path in read]
     found = [positions for positions in found if len(positions)]
-    return found[0] if len(found) == 1 else np.unique(np.concatenate([_NONE, *found]))
+    positions = found[0] if len(found) == 1 else np.unique(np.concatenate([_NONE, *found]))
+    return tuple(delete for delete, _ in read), positions
 
 
-def _positions(delete: DeleteFile, storage: Storage, data_path: str) -> Positions:
-    """The positions that one delete file (or vector) has for a data file, ascending; parsed once per process."""
-    key = (delete.kind, storage, delete.path, delete.offset)
-    if delete.kind == "vector":
-        return process_cache().get(key, lambda: _sized(_read_vector(delete, storage)))
-    by_path: Mapping[str, Positions] = process_cache().get(key, lambda: _read_positions(delete, storage))
-    return by_path.get(data_path, _NONE)
+def _read(delete: DeleteFile, storage: Storage) -> _Read:
+    """What a delete file (or vector) deletes by position; parsed once per process."""
+    if delete.kind == "equality":
+        return delete, {}
+    read = _read_vector if delete.kind == "vector" else _read_positions
+    return process_cache().get((delete.kind, storage, delete.path, delete.offset), lambda: read(delete, storage))
 
 
-def _sized(positions: Positions) -> tuple[Positions, int]:
-    return positions, positions.nbytes
-
-
-def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[dict[str, Positions], int]:
-    """The positions of a positional delete file by path of the data file, and their bytes."""
-    with opened(delete, storage, _PATHS) as (reader, numbers):
+def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
+    """As `_read`, of a positional delete file; and the bytes of the positions."""
+    with opened(delete, storage, _PATHS) as (reader, numbers, size):
         paths, positions = reader.read(numbers, _COLUMNS)
     with Naming(delete.path):
         if not pa.types.is_dictionary(paths.type):
@@ -64,22 +71,36 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[dict[str, Pos
         codes, rows = codes[order], rows[order]
         ends = np.searchsorted(codes, np.arange(len(paths.dictionary) + 1))
         groups = (np.unique(rows[first:last]) for first, last in pairwise(ends))
-        return dict(zip(paths.dictionary.to_pylist(), groups, strict=True)), rows.nbytes
+        by_path = dict(zip(paths.dictionary.to_pylist(), groups, strict=True))
+        return (replace(delete, seen=size), by_path), rows.nbytes
 
 
-def _read_vector(delete: DeleteFile, storage: Storage) -> Positions:
-    """The positions of a deletion vector: length, magic, a 64-bit roaring bitmap in portable form, and a checksum."""
-    with Naming(delete.path, f"deletion vector of {delete.length} bytes at byte {delete.offset}"):
-        with storage.open_data(DataFileInfo(delete.path, delete.size)) as source:
+def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
+    """As `_read`, of a deletion vector; and the bytes of the positions.
+
+    The manifest tells where it lies, bare or in Puffin, and its own checks whether it is whole: no hint of the size of
+    its file is needed.
+    """
+    piece = f"deletion vector of {delete.length} bytes at byte {delete.offset}"
+    with Naming(delete.path, piece):
+        with storage.open_data(DataFileInfo(delete.path, delete.seen)) as source:
+            size = source.size()
             source.seek(delete.offset)
             blob = source.read(delete.length)
-        if len(blob) != delete.length or int.from_bytes(blob[:4], "big") != len(blob) - 8:
-            raise ValueError(f"its length says {int.from_bytes(blob[:4], 'big')} bytes, and {len(blob)} are there.")
-        if blob[4:8] != _VECTOR_MAGIC:
-            raise ValueError(f"it begins with {blob[4:8]!r}, where {_VECTOR_MAGIC!r} is expected.")
-        if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
-            raise ValueError("its checksum is wrong: the bytes were damaged.")
-        return _bitmap(blob[8:-4])
+        positions = _vector(blob, delete.length)
+    check_count(f"{printable(delete.path)}, {piece}", len(positions), delete.record_count)
+    return (replace(delete, seen=size), {None: positions}), positions.nbytes
+
+
+def _vector(blob: bytes, length: int) -> Positions:
+    """The positions in a blob of so many bytes: length, magic, a 64-bit roaring bitmap in portable form, a checksum."""
+    if len(blob) != length or int.from_bytes(blob[:4], "big") != len(blob) - 8:
+        raise ValueError(f"its length says {int.from_bytes(blob[:4], 'big')} bytes, and {len(blob)} are there.")
+    if blob[4:8] != _VECTOR_MAGIC:
+        raise ValueError(f"it begins with {blob[4:8]!r}, where {_VECTOR_MAGIC!r} is expected.")
+    if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
+        raise ValueError("its checksum is wrong: the bytes were damaged.")
+    return _bitmap(blob[8:-4])
 
 
 def _bitmap(data: bytes) -> Positions:

@@ -145,7 +145,7 @@ def _read_keys(
 ) -> tuple[list[pa.Array], int]:
     """The key columns of an equality delete file, and their bytes."""
     projection = Projection(file.path, {}, {})
-    with opened(file, storage, pa.schema([])) as (reader, numbers):
+    with opened(file, storage, pa.schema([])) as (reader, numbers, _):
         fields = file_fields(reader.schema, table.name_mapping, file.path)
         columns = [_key_column(number, table, fields, projection) for number in ids]
         if any(column.source is None for column in columns):

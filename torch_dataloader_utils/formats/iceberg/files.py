@@ -19,11 +19,13 @@ class DeleteFile:
         kind: "positions" (file path and position of each row), "vector" (a bitmap of positions) or "equality" (values).
         path: as the storage names it.
         format: "parquet", "orc", "avro" or "puffin".
-        size: bytes of the file.
+        size: bytes of the file as the manifest tells: a hint.
         offset: where a vector's blob begins in the file, in bytes.
         length: of the blob, in bytes.
         equality_ids: field ids of the columns that are compared, for equality deletes.
         sequence_number: its data sequence number.
+        record_count: its rows, or positions of a vector; -1 where the manifest does not tell.
+        seen: bytes of the file, where it was read to plan it; 0: there is only what the manifest tells.
     """
 
     kind: str
@@ -34,6 +36,8 @@ class DeleteFile:
     length: int = 0
     equality_ids: tuple[int, ...] = ()
     sequence_number: int = 0
+    record_count: int = -1
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class IcebergFile:
         inner: its own layout, or None where its footer is read when it is opened.
         whole: whether one segment stands for all those of the file, as its footer was not read to plan it.
         near: whether its footer is cheap to read: then `inner` stays behind when this travels to another process.
+        seen: bytes of the file, where its footer was read to plan it; 0: there is only what the manifest tells.
     """
 
     format: str
@@ -63,6 +68,7 @@ class IcebergFile:
     inner: FileLayout | None = field(default=None, repr=False)
     whole: bool = False
     near: bool = False
+    seen: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {item.name: getattr(self, item.name) for item in fields(self)}

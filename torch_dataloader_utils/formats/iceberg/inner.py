@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.base import Format, Reader
 from torch_dataloader_utils.formats.iceberg.files import DeleteFile
+from torch_dataloader_utils.formats.iceberg.hints import own_layout
 from torch_dataloader_utils.formats.parquet_plan import Footer
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
@@ -45,8 +46,8 @@ def layout_schema(layout: FileLayout) -> pa.Schema | None:
 
 
 @contextmanager
-def opened(file: DeleteFile, storage: Storage, wanted: pa.Schema) -> Iterator[tuple[Reader, list[int]]]:
-    """A reader of a delete file, and the numbers of its segments.
+def opened(file: DeleteFile, storage: Storage, wanted: pa.Schema) -> Iterator[tuple[Reader, list[int], int]]:
+    """A reader of a delete file, the numbers of its segments, and the bytes of the file.
 
     Args:
         file: the delete file.
@@ -56,10 +57,10 @@ def opened(file: DeleteFile, storage: Storage, wanted: pa.Schema) -> Iterator[tu
     Raises:
         FileReadError: naming the file.
     """
-    form, info = inner_format(file.format), DataFileInfo(file.path, file.size)
-    layout, _ = form.layout(info, storage, {})
+    form = inner_format(file.format)
+    info, layout = own_layout(form, DataFileInfo(file.path, file.size), file, storage, {})
     reader = form.open(info, layout, storage, {}, wanted)
     try:
-        yield reader, [segment.number for segment in layout.segments]
+        yield reader, [segment.number for segment in layout.segments], info.file_size
     finally:
         reader.close()

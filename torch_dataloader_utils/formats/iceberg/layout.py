@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.formats.iceberg.deletes import Positions, deleted_positions
+from torch_dataloader_utils.formats.iceberg.deletes import Positions, seen_deletes
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile
+from torch_dataloader_utils.formats.iceberg.hints import own_layout
 from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Storage
@@ -27,11 +28,12 @@ def iceberg_layout(
         FileReadError: the file, or one that deletes rows of it, is missing or damaged: names it.
     """
     form = inner_format(file.format)
-    inner, _ = form.layout(info, storage, inner_options(form, options or {}))
-    positions = deleted_positions(file, storage)
+    info, inner = own_layout(form, info, file, storage, inner_options(form, options or {}))
+    deletes, positions = seen_deletes(file, storage)
     counted = not any(delete.kind == "equality" for delete in file.deletes)
     segments = tuple(_left(inner, positions, counted))
-    return replace(inner, segments=segments, metadata=replace(file, inner=inner, near=storage.local))
+    seen = replace(file, deletes=deletes, inner=inner, near=storage.local, seen=info.file_size)
+    return replace(inner, segments=segments, metadata=seen)
 
 
 def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Format, Reader
 from torch_dataloader_utils.formats.iceberg.columns import (
     ROW_NUMBERS,
@@ -20,6 +20,7 @@ from torch_dataloader_utils.formats.iceberg.deletes import deleted_positions
 from torch_dataloader_utils.formats.iceberg.equality import EqualityDeletes, equality_deletes
 from torch_dataloader_utils.formats.iceberg.fields import data_fields
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.formats.iceberg.hints import own_layout
 from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options, layout_schema
 from torch_dataloader_utils.formats.iceberg.key_set import Mask
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
@@ -40,7 +41,7 @@ class IcebergReader:
         table: IcebergTable = options["table"]
         form = inner_format(file.format)
         given = inner_options(form, options)
-        inner = file.inner or _footer(form, info, file, storage, given)
+        info, inner = _planned(form, info, file, storage, given)
         self.path = info.path
         self._whole = file.whole
         self._segments = {segment.number: segment for segment in inner.segments}
@@ -159,18 +160,13 @@ class _ByValue:
         return found
 
 
-def _footer(
+def _planned(
     form: Format, info: DataFileInfo, file: IcebergFile, storage: Storage, options: Mapping[str, Any]
-) -> FileLayout:
-    """The layout of a file that was planned from its manifest alone, or in another process."""
-    inner, _ = form.layout(info, storage, options)
-    rows = sum(segment.rows or 0 for segment in inner.segments)
-    if file.whole and file.record_count not in (-1, rows):
-        raise FileReadError(
-            f"{info.path}: has {rows} rows, where the table's manifest says {file.record_count}: the file or the "
-            "manifest is damaged."
-        )
-    return inner
+) -> tuple[DataFileInfo, FileLayout]:
+    """The file with its own size, and its layout: read now, if it was planned by its manifest or in another process."""
+    if file.inner is None:
+        return own_layout(form, info, file, storage, options)
+    return replace(info, file_size=file.seen), file.inner
 
 
 def _hints(inner: FileLayout, wanted: pa.Schema, table: IcebergTable, form: str) -> pa.Schema:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from torch_dataloader_utils.formats.iceberg.files import DeleteFile
 from torch_dataloader_utils.sources.iceberg.manifests import Entry, content_of
@@ -96,6 +96,11 @@ def _add_positions(index: DeleteIndex, entry: Entry, found: DeleteFile, place_of
         index.positions[place_of(entry)].append(_Positions(found, first, last))
 
 
+def told_size(file: DataFile) -> int:
+    """The bytes of a file as its manifest tells, which is a hint; 0 where it tells none."""
+    return max(file.file_size_in_bytes or 0, 0)
+
+
 def _delete_file(entry: Entry, path_of: Callable[[str], str]) -> DeleteFile:
     file = entry.file
     kind = "positions"
@@ -107,9 +112,10 @@ def _delete_file(entry: Entry, path_of: Callable[[str], str]) -> DeleteFile:
         kind=kind,
         path=path_of(file.file_path),
         format=file.file_format.value.lower(),
-        size=file.file_size_in_bytes,
+        size=told_size(file),
         offset=content_of(file, "content_offset") or 0,
         length=content_of(file, "content_size_in_bytes") or 0,
         equality_ids=tuple(file.equality_ids or ()) if kind == "equality" else (),
         sequence_number=entry.sequence_number,
+        record_count=file.record_count,
     )

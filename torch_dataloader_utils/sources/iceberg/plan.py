@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.model import IcebergDataFileInfo
-from torch_dataloader_utils.sources.iceberg.deletes_of import DeleteIndex, delete_index
+from torch_dataloader_utils.sources.iceberg.deletes_of import DeleteIndex, delete_index, told_size
 from torch_dataloader_utils.sources.iceberg.expressions import TableFilter, table_filter
 from torch_dataloader_utils.sources.iceberg.manifests import (
     Entry,
@@ -321,7 +321,7 @@ class _Scan:
         rows = file.record_count
         info = IcebergDataFileInfo(
             self._places.path(file.file_path),
-            file.file_size_in_bytes,
+            told_size(file),
             rows if rows >= 0 else None,
             partition=partition.values,
             snapshot_id=entry.snapshot_id,
