@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+# Every way to run the reading. The worker processes are forked, which is quick.
+DRIVERS: dict[str, dict[str, Any]] = {
+    "inline": {"num_workers": 0},
+    "pool": {"num_workers": None},
+    "threads": {"num_workers": 2},
+    "processes": {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
+}
 
 
 def write_table(folder: Path, files: int = 4, groups: int = 3, rows: int = 500) -> None:
@@ -89,6 +99,16 @@ def modules_without_torch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     has_torch = np.full(batch.num_rows, float("torch" in sys.modules), np.float32)
     return batch.set_column(1, "x", pa.array(has_torch))
+
+
+def wait_for_idle_threads() -> None:
+    """Wait until the decode threads are done with what they are at, and wait for more, or have ended."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("tdu-decode")}
+        if all(frame.f_code.co_name == "wait" for ident, frame in sys._current_frames().items() if ident in ours):
+            return
+        time.sleep(0.01)
 
 
 def as_lists(batch: Any) -> Any:

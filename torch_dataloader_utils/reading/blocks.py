@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
 from torch_dataloader_utils.reading.columns import Array, Column, Dense, concat, take_rows
 from torch_dataloader_utils.reading.convert import compact
@@ -127,6 +128,14 @@ class Scan(Protocol):
         """A reader of tasks over these files, by key; files may be added to them later."""
 
 
+def stopped() -> StaleIteratorError:
+    """What a thread gets that waits for a block of a pass which ends meanwhile."""
+    return StaleIteratorError(
+        "this pass ended while a batch was waited for: another thread closed it or loaded a state, or it was begun in "
+        "the parent of this process. Begin another one."
+    )
+
+
 class Driver(Protocol):
     """Who decodes: the caller's thread, a pool of threads, or worker processes. All hand on the same blocks."""
 
@@ -135,7 +144,11 @@ class Driver(Protocol):
 
         Raises:
             BatchTimeoutError: no block came within the time limit.
+            StaleIteratorError: it was stopped.
         """
+
+    def stop(self) -> None:
+        """Let whoever waits for a block get an error instead; for any thread."""
 
     def close(self) -> None:
         """Stop reading and free what is held; idempotent."""

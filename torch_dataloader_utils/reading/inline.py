@@ -20,6 +20,9 @@ class InlineDriver:
         task = next(self._tasks[shard], None)
         return None if task is None else self._reader.block(task)
 
+    def stop(self) -> None:
+        """Nothing: nobody waits for others."""
+
     def close(self) -> None:
         """Close the open files."""
         self._reader.close()

@@ -46,6 +46,11 @@ class LapDriver:
             for lap in [lap for lap in self._drivers if lap < min(self._laps)]:
                 self._drivers.pop(lap).close()
 
+    def stop(self) -> None:
+        """Let whoever waits for a block get an error."""
+        for driver in list(self._drivers.values()):
+            driver.stop()
+
     def close(self) -> None:
         """Stop all laps."""
         for driver in self._drivers.values():

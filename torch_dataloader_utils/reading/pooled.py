@@ -43,6 +43,10 @@ class PooledDriver:
             self._early[self._owners[worker].popleft()].append(block)
         return self._early[shard].popleft()
 
+    def stop(self) -> None:
+        """Let whoever waits for a block get an error."""
+        self._driver.stop()
+
     def close(self) -> None:
         """Stop reading and free what waits."""
         for blocks in self._early:

@@ -6,10 +6,11 @@ import contextlib
 import multiprocessing
 import pickle
 import sys
+import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -18,12 +19,13 @@ from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.blocks import Block, stopped
 from torch_dataloader_utils.reading.slots import MappedSlot, unpack
 from torch_dataloader_utils.reading.threads import describe
 from torch_dataloader_utils.reading.worker import OpenReader, worker_main
 
 _WORKER_MODULE = "torch_dataloader_utils.reading.worker"
+_LOOK = 0.1  # seconds between looks whether another thread has stopped the pass; a block is taken at once
 
 
 def start_context(context: str | BaseContext | None) -> BaseContext:
@@ -126,10 +128,12 @@ class _Member:
     def __init__(self) -> None:
         self._slots: list[MappedSlot] = []
         self._released: deque[int] = deque()  # slots whose last view died; appended to by finalizers, on any thread
+        self._sending = threading.RLock()  # a pass may be dropped by any thread
 
     def send(self, message: Any) -> None:
         try:
-            self.conn.send(message)
+            with self._sending:
+                self.conn.send(message)
         except (BrokenPipeError, ConnectionResetError):
             raise self._dead() from None
 
@@ -139,13 +143,15 @@ class _Member:
         if slots or blocks:
             self.send(("free", slots, blocks, nbytes))
 
-    def receive(self, number: int, deadline: float | None) -> Block | BaseException | None:
-        """The next block or error of this pass; None where the deadline passed."""
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    def receive(self, number: int, deadline: float | None, ended: Callable[[], bool]) -> Block | BaseException | None:
+        """The next block or error of this pass; None where the deadline passed, or the pass ended."""
+        while not ended():
+            left = _LOOK if deadline is None else max(0.0, min(_LOOK, deadline - time.monotonic()))
             try:
                 if not self.conn.poll(left):
-                    return None
+                    if deadline is not None and time.monotonic() >= deadline:
+                        return None
+                    continue
                 message = self.conn.recv()
                 if message[0] == "slot":
                     self._slots.append(MappedSlot(recv_handle(self.conn)))
@@ -164,6 +170,7 @@ class _Member:
                 continue
             memory = self._slots[slot].lease(content.size, _Release(self._released, slot))
             return unpack(content, memory)
+        return None
 
     def _dead(self) -> WorkerError:
         self.process.join(1)
@@ -230,7 +237,7 @@ class ProcessDriver:
         self._taken = [0] * len(shards)
         self._held: list[int | None] = [None] * len(shards)  # bytes of the block being delivered
         self._timeout = timeout
-        self._closed = False
+        self._stopped = self._closed = False
 
     def start(self, shard: int) -> None:
         """Let the shard's worker begin."""
@@ -247,7 +254,9 @@ class ProcessDriver:
         if self._taken[shard] == len(self._tasks[shard]):
             return None
         deadline = time.monotonic() + self._timeout if self._timeout else None
-        found = member.receive(self._number, deadline)
+        found = member.receive(self._number, deadline, lambda: self._stopped)
+        if self._stopped:
+            raise stopped()
         if found is None:
             task = self._tasks[shard][self._taken[shard]]
             found = BatchTimeoutError(f"no block within timeout={self._timeout} s while reading {describe(task)}.")
@@ -257,11 +266,16 @@ class ProcessDriver:
         self._held[shard] = found.nbytes
         return found
 
+    def stop(self) -> None:
+        """Let whoever waits for a block get an error, soon."""
+        self._stopped = True
+
     def close(self) -> None:
         """End the pass; the processes stay for the next one."""
+        self._stopped = True
         if not self._closed:
             self._closed = True
             for shard, member in enumerate(self._crew.members):
                 under_way = self._started[shard] and self._taken[shard] < len(self._tasks[shard])
                 if under_way and not self._crew.closed and member.process.is_alive():
-                    member.send(("stop",))
+                    member.send(("stop", self._number))

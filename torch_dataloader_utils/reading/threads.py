@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from torch_dataloader_utils.errors import BatchTimeoutError
 from torch_dataloader_utils.model import Task, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, stopped
+from torch_dataloader_utils.storage.locks import renew_in_children
 
 _CLOSE_SECONDS = 10.0  # how long to wait for reads under way: a store that hangs must not hang its user
 
@@ -62,16 +63,19 @@ class ThreadDriver:
         threads: int,
         timeout: float,
     ) -> None:
-        self._state = _State([_Lane(tasks) for tasks in shards], budget, threads)
+        self._state = state = _State([_Lane(tasks) for tasks in shards], budget, threads, open_reader)
         self._timeout = timeout
         self._patience = _CLOSE_SECONDS
         count = min(threads, max(1, sum(map(len, shards))))
-        # The threads hold the state, never the driver: a driver that is dropped is collected, and stops them.
+        # What a thread holds cannot be collected: while it waits it holds only what it waits at. The state has a
+        # reader, this a transform, and that perhaps the object which holds the iterator.
         self._threads = [
-            threading.Thread(target=_decode, args=(self._state, open_reader), name=f"tdu-decode-{i}", daemon=True)
+            threading.Thread(
+                target=_decode, args=(state.bell, weakref.ref(state), i), name=f"tdu-decode-{i}", daemon=True
+            )
             for i in range(count)
         ]
-        self._finalizer = weakref.finalize(self, self._state.stop)
+        weakref.finalize(self, state.bell.ring)
         for thread in self._threads:
             thread.start()
         _RUNNING.add(self)
@@ -88,68 +92,99 @@ class ThreadDriver:
             raise found
         return found
 
+    def stop(self) -> None:
+        """Let the threads end after the read they are in, and whoever waits for a block get an error."""
+        self._state.stop()
+
     def close(self) -> None:
-        """Stop the threads after the read they are in, and wait for them (not for one that hangs)."""
-        self._finalizer()
-        deadline = time.monotonic() + self._patience
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        """Stop the threads, and wait for them (not for one that hangs)."""
+        self.stop()
         _RUNNING.discard(self)
+        if threading.current_thread() in self._threads:
+            return  # the garbage collector runs here, perhaps under the lock that the others need in order to end
+        deadline = time.monotonic() + self._patience
+        for number, thread in enumerate(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if not thread.is_alive():
+                self._state.close_reader(number)
+
+
+class _Bell:
+    """What consumer and decode threads wait at, under one lock.
+
+    The collector may end a driver in any thread, also in one that holds the lock.
+    """
+
+    def __init__(self) -> None:
+        lock = threading.RLock()
+        self.work, self.arrived = threading.Condition(lock), threading.Condition(lock)
+
+    def ring(self) -> None:
+        """Let all look again."""
+        with self.work:
+            self.work.notify_all()
+            self.arrived.notify_all()
 
 
 class _State:
-    """What consumer and decode threads share, under one lock."""
+    """What consumer and decode threads share, under the bell's lock; and the readers, by thread."""
 
-    def __init__(self, lanes: list[_Lane], budget: int, threads: int) -> None:
+    def __init__(self, lanes: list[_Lane], budget: int, threads: int, open_reader: Callable[[], BlockReader]) -> None:
         self._lanes = lanes
         self._budget = budget
         self._ahead = threads + 1  # blocks started and not taken: more only costs memory and cache
+        self._open_reader = open_reader
+        self._readers: dict[int, BlockReader] = {}
         self._used = 0  # bytes decoded or being decoded, and not delivered
         self._estimated, self._measured = 1, 1
         self._stopped = False
-        lock = threading.Lock()
-        self._work, self._arrived = threading.Condition(lock), threading.Condition(lock)
+        self.bell = _Bell()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Stop it: a fork leaves the decode threads behind."""
+        self.bell = _Bell()
+        self.stop()
 
     def take(self, shard: int, timeout: float) -> Block | BaseException | None:
         """The shard's next block or error, None after the last."""
         lane = self._lanes[shard]
         deadline = time.monotonic() + timeout if timeout else None
-        with self._work:
+        with self.bell.work:
             self._used -= lane.held
             lane.held = 0
-            self._work.notify()
+            self.bell.work.notify()
             if lane.taken == len(lane.tasks):
                 return None
             while lane.taken not in lane.ready:
                 left = None if deadline is None else deadline - time.monotonic()
                 if self._stopped:
-                    raise RuntimeError("this pass is closed")
+                    raise stopped()
                 if left is not None and left <= 0:
                     raise BatchTimeoutError(
                         f"no block within timeout={timeout} s while reading {describe(lane.tasks[lane.taken])}."
                     )
-                self._arrived.wait(left)
+                self.bell.arrived.wait(left)
             found = lane.ready.pop(lane.taken)
             lane.taken += 1
             lane.held = found.nbytes if isinstance(found, Block) else 0
-            self._work.notify_all()
+            self.bell.work.notify_all()
             return found
 
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to decode."""
+        return self._stopped or all(lane.started == len(lane.tasks) for lane in self._lanes)
+
     def claim(self) -> tuple[_Lane, int, int] | None:
-        """A task to decode as (lane, number, estimated bytes): the one needed soonest; None when there is no more."""
-        with self._work:
-            while not self._stopped:
-                open_lanes = [lane for lane in self._lanes if lane.started < len(lane.tasks)]
-                if not open_lanes:
-                    return None
-                for lane in sorted(open_lanes, key=lambda lane: lane.started - lane.taken):
-                    estimate = lane.tasks[lane.started].size_bytes * self._measured // self._estimated
-                    if self._admits(lane, estimate):
-                        lane.started += 1
-                        self._used += estimate
-                        return lane, lane.started - 1, estimate
-                self._work.wait()
+        """A task to decode as (lane, number, estimated bytes): the one needed soonest; None while there is no room."""
+        open_lanes = [lane for lane in self._lanes if lane.started < len(lane.tasks)]
+        for lane in sorted(open_lanes, key=lambda lane: lane.started - lane.taken):
+            estimate = lane.tasks[lane.started].size_bytes * self._measured // self._estimated
+            if self._admits(lane, estimate):
+                lane.started += 1
+                self._used += estimate
+                return lane, lane.started - 1, estimate
         return None
 
     def _admits(self, lane: _Lane, estimate: int) -> bool:
@@ -158,44 +193,67 @@ class _State:
         ahead = sum(lane.started - lane.taken for lane in self._lanes)
         return ahead < max(self._ahead, len(self._lanes)) and self._used + estimate <= self._budget
 
-    def put(self, lane: _Lane, number: int, estimate: int, found: Block | BaseException) -> None:
-        """Hand on what decoding a claimed task gave."""
-        with self._work:
+    def decode(self, thread: int, lane: _Lane, number: int, estimate: int) -> None:
+        """Decode a claimed task, and hand on what came of it."""
+        found: Block | BaseException
+        try:
+            if thread not in self._readers:
+                self._readers[thread] = self._open_reader()
+            found = self._readers[thread].block(lane.tasks[number])
+        except BaseException as error:  # noqa: BLE001 - it is raised in the consumer's thread, in its place
+            found = error
+        self._put(lane, number, estimate, found)
+        del found
+
+    def _put(self, lane: _Lane, number: int, estimate: int, found: Block | BaseException) -> None:
+        with self.bell.work:
             measured = found.nbytes if isinstance(found, Block) else 0
             self._used += measured - estimate
             self._estimated += lane.tasks[number].size_bytes
             self._measured += measured
-            lane.ready[number] = found
-            self._arrived.notify_all()
-            self._work.notify()
+            if not self._stopped:
+                lane.ready[number] = found
+            self.bell.arrived.notify_all()
+            self.bell.work.notify()
+
+    def close_reader(self, thread: int) -> None:
+        """Close the files of a thread that has ended."""
+        reader = self._readers.pop(thread, None)
+        if reader is not None:
+            reader.close()
 
     def stop(self) -> None:
         """Let the threads end, and free the blocks that wait."""
-        with self._work:
+        with self.bell.work:
             self._stopped = True
             for lane in self._lanes:
                 lane.ready.clear()
-            self._work.notify_all()
-            self._arrived.notify_all()
+            self.bell.ring()
 
 
-def _decode(state: _State, open_reader: Callable[[], BlockReader]) -> None:
+def _decode(bell: _Bell, find: weakref.ref[_State], thread: int) -> None:
     """The life of a decode thread."""
-    reader: BlockReader | None = None
-    try:
-        while (claimed := state.claim()) is not None:
-            lane, number, estimate = claimed
-            found: Block | BaseException
-            try:
-                reader = reader or open_reader()
-                found = reader.block(lane.tasks[number])
-            except BaseException as error:  # noqa: BLE001 - it is raised in the consumer's thread, in its place
-                found = error
-            state.put(lane, number, estimate, found)
-            del found
-    finally:
-        if reader is not None:
-            reader.close()
+    while _decode_next(bell, find, thread):
+        pass
+    state = find()
+    if state is not None:
+        state.close_reader(thread)
+
+
+def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
+    """Decode a task once there is room for it; False when there is no more."""
+    with bell.work:
+        while True:
+            state = find()
+            if state is None or state.over:
+                return False
+            claimed = state.claim()
+            if claimed is not None:
+                break
+            del state
+            bell.work.wait()
+    state.decode(thread, *claimed)
+    return True
 
 
 def describe(task: Task) -> str:

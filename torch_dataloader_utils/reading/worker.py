@@ -3,8 +3,8 @@
 This module and all it imports are free of torch, so that a worker starts in half a second.
 
 Messages from the main process: `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views
-died; blocks delivered since, and their bytes), `("stop",)`. Messages to it: `("slot", slot)` followed by the slot's
-descriptor, `("block", number, packed, slot)`, `("error", number, data)`.
+died; blocks delivered since, and their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the
+slot's descriptor, `("block", number, packed, slot)`, `("error", number, data)`.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class _Worker:
                 self._free += slots
                 self._waiting -= blocks
                 self._used -= nbytes
-            case "stop", ():
-                self._tasks = []
+            case "stop", (int(number),):
+                if number == self._number:  # else it comes late, and another pass has begun
+                    self._tasks = []
             case _:
                 raise ValueError(f"unknown message {kind!r}")
 
