@@ -197,8 +197,9 @@ class IcebergDataset(LoaderDataset):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
         super().set_epoch(epoch)
-        if self._passes.live is None:  # else when the next pass begins
-            self._renew()
+        with self._passes.turn:
+            if self._passes.live is None:  # else when the next pass begins
+                self._renew()
 
     def _renew(self) -> None:
         """Let worker processes, too, have the latest credentials."""

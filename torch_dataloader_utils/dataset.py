@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from torch_dataloader_utils.assembly import Source
-from torch_dataloader_utils.delivery.passes import BatchIterator, Passes, Place
+from torch_dataloader_utils.delivery.passes import END, BatchIterator, Pass, Passes, Place
 from torch_dataloader_utils.distributed import World, object_exchange
 from torch_dataloader_utils.epochs import Epochs
 from torch_dataloader_utils.errors import OptionError
@@ -290,12 +290,6 @@ class StatefulIterator(BatchIterator):
         self._epochs = epochs
         self._ended: Mapping[str, Any] | None = None
 
-    def __next__(self) -> Any:
-        """The next batch."""
-        if self._ended is not None:
-            raise StopIteration
-        return super().__next__()
-
     def state_dict(self) -> dict[str, Any]:
         """How far this pass came; after its end still this pass, where the dataset's state is the next epoch."""
         if self._ended is not None:
@@ -308,10 +302,16 @@ class StatefulIterator(BatchIterator):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the state was taken; nowhere if that was the end of a pass."""
         if state.get("ended"):
-            self._ended = state
-        else:
-            self._passes.load(self._epochs.ledger.place(state))
+            self.close()
+            self._pass, self._ended = None, state
+            return
+        place = self._epochs.ledger.place(state)
+        with self._passes.ended():
+            self._passes.load(place)
             self._pass = None
+
+    def _begin(self) -> Pass | None:
+        return super()._begin() if self._ended is None else None
 
 
 class AcceleratedIterator(StatefulIterator):
@@ -322,18 +322,20 @@ class AcceleratedIterator(StatefulIterator):
         self._device = device
         self._turn: Turn | None = None
 
-    def __next__(self) -> Any:
-        """The next batch."""
+    def _next(self) -> Any:
         turn = self._turn
         if turn is None:
             turn = self._turn = Turn()
             turn.begin()
             weakref.finalize(self, turn.end).atexit = False
         try:
-            batch = super().__next__()
+            batch = super()._next()
         except BaseException:
             turn.end()
             raise
+        if batch is END:
+            turn.end()
+            return END
         turn.end_of_dataloader = self.at_end()
         return batch if self._device is None else placed(batch, self._device)
 

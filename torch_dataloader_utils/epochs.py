@@ -83,8 +83,11 @@ class Epochs:
 
     def settle(self) -> None:
         """Read what `move_to` was given, unless a pass is live or an epoch begun."""
-        if self.passes.live is None and _fresh(self.passes.place):
-            self._take_next()
+        if self._next is None:
+            return
+        with self.passes.turn:
+            if self.passes.live is None and _fresh(self.passes.place):
+                self._take_next()
 
     def _take_next(self) -> None:
         if self._next is None:
@@ -99,9 +102,8 @@ class Epochs:
 
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
-        if self.passes.live is not None:
-            self.passes.live.close()
-        self._execution.close()
+        with self.passes.ended():
+            self._execution.close()
 
     def _start(self, place: Place) -> RankRun:
         """Begin to read this rank's share from a place on; with peers, only once all ranks have the same plan."""

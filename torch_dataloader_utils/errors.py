@@ -23,7 +23,7 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     ├── CountsRequiredError (ValueError)     row counts are needed and not known
     ├── PlanMismatchError (RuntimeError)     ranks disagree about the plan
     ├── CheckpointMismatchError (RuntimeError)  a checkpoint of other data
-    └── StaleIteratorError (RuntimeError)    another pass was started on this loader
+    └── StaleIteratorError (RuntimeError)    a pass that was ended, such as by another one on its loader
 """
 
 
@@ -121,4 +121,4 @@ class CheckpointMismatchError(DataLoaderUtilsError, RuntimeError):
 
 
 class StaleIteratorError(DataLoaderUtilsError, RuntimeError):
-    """This iterator's pass was ended by a later pass on the same loader."""
+    """This iterator's pass was ended: by a later pass on its loader, by a loaded state, or by `close()`."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,10 +39,10 @@ def new(folder: str, **options: Any) -> Any:
     return make(folder, **{"batch_size": 2, "shuffle": True, "split_rows": 4} | options)
 
 
-def reference(folder: str, **options: Any) -> list[list[Any]]:
+def reference(folder: str, epochs: int = EPOCHS, **options: Any) -> list[list[Any]]:
     loader = new(folder, **options)
     found = []
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         loader.dataset.set_epoch(epoch)
         found.append(batches(loader))
     return found
@@ -366,3 +368,64 @@ def test_skip_steps_takes_whole_numbers_of_any_kind(folder: str) -> None:
     one.skip_steps(np.int64(1), np.int32(3))
     other.skip_steps(1, 3)
     assert json.dumps(one.state_dict()) == json.dumps(other.state_dict())
+
+
+class Failing:
+    """A `collate_fn` or `transform` that raises once, at the batch that holds a row."""
+
+    def __init__(self) -> None:
+        self.row: int | None = None
+
+    def __call__(self, batch: Any) -> Any:
+        rows = batch.column("id").to_pylist() if isinstance(batch, pa.RecordBatch) else batch["id"].tolist()
+        if self.row in rows:
+            self.row = None
+            raise ValueError("an old error")
+        return batch
+
+
+def csv_files(folder: Path) -> str:
+    for number in range(2):
+        rows = range(number * 8, number * 8 + 8)
+        (folder / f"part-{number}.csv").write_text("id,name\n" + "".join(f"{row},row {row}\n" for row in rows))
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["filter", "csv", "sync"])
+@pytest.mark.parametrize("function", ["collate_fn", "transform"])
+def test_an_error_ahead_of_an_abandoned_pass_is_not_the_next_one_s(
+    folder: str, tmp_path: Path, kind: str, function: str
+) -> None:
+    """Where only reading tells whether the pass was complete, the next pass looks; what the look meets is forgotten."""
+    path = csv_files(tmp_path) if kind == "csv" else folder
+    options = {"filter": {"filters": KEPT}, "sync": {"even": "sync"}, "csv": {"split_rows": None}}[kind]
+    first, second = reference(path, 2, shuffle=False, **options)
+    failing = Failing()
+    loader = new(path, shuffle=False, **options, **{function: failing})
+    iterator = iter(loader)
+    failing.row = 8  # the first of a block
+    for _ in range(next(number for number, batch in enumerate(first) if failing.row in batch["id"])):
+        next(iterator)
+    assert batches(loader) == first  # the epoch afresh
+    assert failing.row is None
+    assert batches(loader) == second
+
+
+def test_a_batch_may_be_none(folder: str) -> None:
+    """A `collate_fn` may return anything; None in the look ahead is a batch, too."""
+    loader = new(folder, filters=KEPT, collate_fn=lambda _: None)
+    iterator = iter(loader)
+    assert next(iterator) is None
+    assert list(loader) == [None] * len(filtered(folder)[0])
+    assert loader.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("options", [{"filters": KEPT}, {"even": "sync"}])
+def test_a_batch_that_was_looked_at_is_left_out_too(folder: str, options: dict[str, Any]) -> None:
+    expected = batches(new(folder, **options))
+    loader = new(folder, **options)
+    iterator: Any = iter(loader)
+    found = [plain(next(iterator))]
+    assert not iterator.at_end()
+    loader.skip_steps(1, 3)
+    assert found + [plain(batch) for batch in iterator] == expected[:1] + expected[3:]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-import weakref
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.model import RankCursor
+from torch_dataloader_utils.storage.locks import ForkLock
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 Steps = tuple[int, int]  # the steps [a, b) of an epoch
+END: Any = object()  # in place of a batch: there is none
+_LOOK = 0.1  # seconds between looks whether there is a pass to be stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def _joined(ranges: Iterable[Steps]) -> tuple[Steps, ...]:
 class Run(Protocol):
     """What a pass executes: batches from a place on."""
 
-    batches: Iterator[Any]  # in order
+    batches: Iterator[Any]  # in order; a StopIteration is their end, and never an error of the user's
     steps: int | None  # batches of the whole stretch, those before the place included; None where only reading tells
 
     def jump(self, taken: int, target: int) -> None:
@@ -71,6 +75,9 @@ class Run(Protocol):
     def cursor(self, taken: int) -> RankCursor | None:
         """How far the workers are once `taken` batches are; None where the number says it all."""
 
+    def stop(self) -> None:
+        """Let whoever waits for a batch get an error; for any thread."""
+
     def close(self) -> None:
         """Stop the reading; idempotent. `cursor` still answers."""
 
@@ -78,14 +85,14 @@ class Run(Protocol):
 class Pass:
     """A pass that has begun: what it executes, and how far it came."""
 
-    __slots__ = ("_skip", "ahead", "closed", "error", "jump_at", "over", "place", "run", "taken")
+    __slots__ = ("_ahead", "_skip", "closed", "error", "jump_at", "over", "place", "run", "taken")
 
     def __init__(self, place: Place, run: Run) -> None:
         self.place = place
         self.run = run
         self.taken = place.taken
         self.error: BaseException | None = None
-        self.ahead: list[Any] = []
+        self._ahead: list[Any] = []
         self.over = self.closed = False
         self.skip(place)
 
@@ -96,8 +103,9 @@ class Pass:
 
     @property
     def now(self) -> Place:
-        """How far it came."""
-        return replace(self.place, taken=self.taken, cursor=self.run.cursor(self.taken))
+        """How far it came; for any thread."""
+        taken = self.taken
+        return replace(self.place, taken=taken, cursor=self.run.cursor(taken))
 
     @property
     def complete(self) -> bool:
@@ -108,13 +116,29 @@ class Pass:
                 steps = min(steps, first)
         return self.over or (steps is not None and self.taken >= steps)
 
+    def take(self) -> Any:
+        """The next batch, or END. What goes wrong ends the pass, and stays its error."""
+        try:
+            if self.taken == self.jump_at:
+                self._jump()
+            return self._ahead.pop() if self._ahead else next(self.run.batches, END)
+        except BaseException as error:
+            self.error, self.closed = error, True
+            if not isinstance(error, StaleIteratorError):  # else the thread that ended the wait closes it
+                self.run.close()
+            raise
+
     def exhausted(self) -> bool:
-        """Whether no batch is left, even if that takes a look."""
-        if self.complete or self.error is not None or self.closed or self.run.steps is not None:
+        """Whether no batch is left, even if that takes a look; what goes wrong in the look is kept as the error."""
+        if self.complete or self.closed or self.run.steps is not None:
             return self.complete
-        if not self.ahead:
-            self.ahead.extend(batch for batch in [next(self.run.batches, None)] if batch is not None)
-        return not self.ahead
+        try:
+            batch = self.take()
+        except Exception:  # noqa: BLE001 - kept, and raised in its turn, if there is one
+            return False
+        if batch is not END:
+            self._ahead.append(batch)
+        return batch is END
 
     def skip(self, place: Place) -> None:
         """Leave out the steps that this place leaves out."""
@@ -123,12 +147,14 @@ class Pass:
         self._skip = [(max(first - before, 0), last - before) for first, last in place.skip if last > before]
         self._mark()
 
-    def jump(self) -> None:
+    def _jump(self) -> None:
         """Go on behind the steps to be left out that begin here."""
         taken, steps = self.taken, self.run.steps
         last = next(last for first, last in self._skip if first <= taken < last)
-        self.taken = last if steps is None else max(taken, min(last, steps))
-        self.run.jump(taken, self.taken)
+        target = last if steps is None else max(taken, min(last, steps))
+        self.run.jump(taken + len(self._ahead), target)
+        self._ahead.clear()
+        self.taken = target
         self._mark()
 
     def _mark(self) -> None:
@@ -144,6 +170,9 @@ class Pass:
 class Passes:
     """The sequence of passes over one dataset; at most one is live.
 
+    Threads take turns: one at a time takes a batch, begins a pass or says which is next. `place`, `epoch` and `live`
+    are read at any time: the next place is known before the pass that it follows is gone.
+
     A pass begins at the first `next` of an iterator, since frameworks call `iter`, `set_epoch` and `load_state_dict` in
     any order. It begins at the place that was loaded, or at the epoch of the last `set_epoch`, whichever was called
     later since the pass before it began (`set_epoch` of the loaded epoch keeps the place); without either it is the
@@ -152,6 +181,7 @@ class Passes:
 
     def __init__(self, start: Callable[[Place], Run]) -> None:
         self._start = start
+        self.turn = ForkLock()
         self._next_epoch = 0
         self._explicit = False
         self._pending: Place | None = None
@@ -160,44 +190,64 @@ class Passes:
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch's."""
-        if self._pending is not None and self._pending.epoch != epoch:
-            self._pending = None
-        self._next_epoch, self._explicit = epoch, True
+        with self.turn:
+            self._next_epoch, self._explicit = epoch, True
+            if self._pending is not None and self._pending.epoch != epoch:
+                self._pending = None
 
     def load(self, place: Place) -> None:
         """End the live pass; the next one begins at this place, and those after it count on from there."""
-        if self._live is not None:
-            self._live.close()
-        self._live = None
-        self._next_epoch, self._explicit, self._pending = place.epoch, False, place
+        with self.ended():
+            self._next_epoch, self._explicit, self._pending = place.epoch, False, place
+            self._live = None
 
     def skip_steps(self, first: int, last: int) -> None:
         """Leave out the steps `[first, last)` of the live pass, or of the next one."""
         if first == last:
             return
-        live = self._live
-        if live is not None and live.complete and self._pending is None:
-            live.over = True
-            self.finish(live)
-        place = self.place.skipping(first, last)
-        if self._live is not None and self._pending is None:
-            self._live.skip(place)
-        else:
-            self._pending = place
+        with self.turn:
+            live = self._live
+            if live is not None and live.complete and self._pending is None:
+                live.over = True
+                self.finish(live)
+            place = self.place.skipping(first, last)
+            if self._live is not None and self._pending is None:
+                self._live.skip(place)
+            else:
+                self._pending = place
+
+    @contextmanager
+    def ended(self, find: Callable[[], Pass | None] | None = None) -> Iterator[None]:
+        """A pass ended, by default the live one, and the turn kept; a thread that waits for a batch gets an error."""
+        find, lock, waiting = find or (lambda: self._live), self.turn.lock, True
+        while waiting:
+            own = find()
+            if own is not None:
+                own.run.stop()
+            waiting = not lock.acquire(timeout=_LOOK)  # another thread may just be beginning a pass
+        try:
+            own = find()
+            if own is not None:
+                own.close()
+            yield
+        finally:
+            lock.release()
 
     @property
     def place(self) -> Place:
         """Where the next pass begins if it was loaded; else how far the live pass came; else the next epoch."""
-        if self._pending is not None:
-            return self._pending
-        return Place(self._next_epoch) if self._live is None else self._live.now
+        pending, live = self._pending, self._live
+        if pending is not None:
+            return pending
+        return Place(self._next_epoch) if live is None else live.now
 
     @property
     def epoch(self) -> int:
         """The epoch of that place."""
-        if self._pending is not None:
-            return self._pending.epoch
-        return self._next_epoch if self._live is None else self._live.epoch
+        pending, live = self._pending, self._live
+        if pending is not None:
+            return pending.epoch
+        return self._next_epoch if live is None else live.epoch
 
     @property
     def live(self) -> Pass | None:
@@ -205,7 +255,7 @@ class Passes:
         return self._live
 
     def begin(self) -> Pass:
-        """End the live pass and start the next one."""
+        """End the live pass and start the next one; in its turn."""
         old = self._live
         if old is not None:
             if old.exhausted():
@@ -220,18 +270,21 @@ class Passes:
         return self._live
 
     def finish(self, over: Pass) -> None:
-        """Note that this pass is over."""
+        """Note that this pass is over; in its turn."""
         if over.run.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
             _LOG.warning("epoch %d: the filter let no row of this rank through; the pass was empty", over.epoch)
         if self._live is over:
-            self._live = None
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1
+            self._live = None
 
 
 class BatchIterator:
-    """One pass: begins at the first `next`, ends at its last batch, at `close()`, or when another pass begins."""
+    """One pass: begins at the first `next`, ends at its last batch, at `close()`, or when another pass begins.
+
+    Threads may share it: each batch goes to one of them.
+    """
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
@@ -244,60 +297,72 @@ class BatchIterator:
         """The next batch.
 
         Raises:
-            StaleIteratorError: another pass was started on this loader, or a state was loaded.
+            StaleIteratorError: another pass was started on this loader, a state was loaded, or the pass was closed.
+            RuntimeError: a function of the user's raised a StopIteration, which would end a loop in silence.
         """
+        with self._passes.turn.lock:
+            try:
+                batch = self._next()
+            except StopIteration as error:
+                raise RuntimeError("a function that was given to the loader raised StopIteration") from error
+        if batch is END:
+            raise StopIteration
+        return batch
+
+    def _next(self) -> Any:
+        """The next batch, or END; for one thread at a time."""
         own = self._pass
         if own is None:
-            own = self._begin()
-        if own.over:
-            raise StopIteration
-        if self._passes.live is not own:
-            raise StaleIteratorError(
-                f"another pass was started on this loader, or a state was loaded: this iterator of epoch {own.epoch} "
-                f"ended after {own.taken} batches. Use one iterator at a time, or a loader for each."
-            )
-        if own.error is not None:
-            raise own.error
-        try:
-            if own.taken == own.jump_at:
-                own.jump()
-            batch = own.ahead.pop() if own.ahead else next(own.run.batches)
-        except StopIteration:
-            own.over = True
-            self._passes.finish(own)
-            own.close()
-            raise
-        except BaseException as error:
-            own.error = error
-            own.close()
-            raise
+            own = self._pass = self._begin()
+        if own is None:
+            return END
+        if own.closed or self._passes.live is not own:
+            return self._after(own)
+        batch = own.take()
+        if batch is END:
+            return self._finished(own)
         own.taken += 1
         return batch
+
+    def _begin(self) -> Pass | None:
+        """The pass, begun; None for none at all."""
+        return self._passes.begin()
+
+    def _after(self, own: Pass) -> Any:
+        """What follows a pass that is not live, or closed: END, or its error."""
+        if own.over:
+            return END
+        if self._passes.live is own:
+            if own.error is not None:
+                raise own.error
+            if own.complete:
+                return self._finished(own)
+        raise StaleIteratorError(
+            f"another pass was started on this loader, a state was loaded, or the pass was closed: this iterator of "
+            f"epoch {own.epoch} ended after {own.taken} batches. Use one iterator at a time, or a loader for each."
+        )
+
+    def _finished(self, own: Pass) -> Any:
+        own.over = True
+        self._passes.finish(own)
+        own.close()
+        return END
 
     def at_end(self) -> bool:
         """Whether no batch follows the newest one; where the length is unknown, that takes a look at the next.
 
         What goes wrong in the look is raised in its turn, by the next `next`.
         """
-        own = self._pass
-        if own is None or own.error is not None:
-            return False
-        try:
-            if own.run.steps is None and own.taken == own.jump_at:
-                own.jump()
-            return own.exhausted()
-        except Exception as error:  # noqa: BLE001 - kept, and raised in its turn
-            own.error = error
-            own.close()
-            return False
-
-    def _begin(self) -> Pass:
-        own = self._pass = self._passes.begin()
-        # The passes keep how far it came; its reading ends with this iterator.
-        weakref.finalize(self, own.close).atexit = False
-        return own
+        return self._pass is not None and self._pass.exhausted()
 
     def close(self) -> None:
         """End the pass: no thread, file or buffer of it stays behind; idempotent."""
-        if self._pass is not None:
+        with self._passes.ended(lambda: self._pass):
+            pass
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The passes keep how far it came; its reading ends with this iterator. No finalizer from outside could end it:
+        # what it holds would never be collected, and a function of the user's may hold the iterator. The collector runs
+        # in any thread, so this waits for no turn; nobody takes a batch of an iterator that is gone.
+        if self._pass is not None and not exiting():
             self._pass.close()

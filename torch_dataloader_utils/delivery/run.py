@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class RankRun:
         self._tasks: dict[int, Tasks] = {}
         self._trails: list[Trail] = []
         self._driver: Driver | None = None
-        self._closed = False
+        self._closing = threading.Lock()  # taken once
         self.steps = recipe.steps
         self._exact = recipe.plan_of(0).rows is not None
         self._open(place.taken, place.cursor)
@@ -90,11 +91,15 @@ class RankRun:
         cut = self._recipe.cut
         return cursor_after(self._trails, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
 
+    def stop(self) -> None:
+        """Let whoever waits for a batch get an error; for any thread."""
+        if self._driver is not None:
+            self._driver.stop()
+
     def close(self) -> None:
-        """Stop the reading and free what it holds; idempotent."""
-        if self._closed:
+        """Stop the reading and free what it holds; idempotent, for any thread while none takes a batch."""
+        if not self._closing.acquire(blocking=False):
             return
-        self._closed = True
         if self._driver is not None:
             self._driver.close()
         self.batches: Iterator[Any] = iter(())
@@ -116,7 +121,7 @@ class RankRun:
             batches = self._batches(driver, starts.turn, taken)
             _drop(batches, taken - self._base)
             self._bare = recipe.ended(batches, taken)
-        self.batches = self._bare if recipe.collate is None else map(recipe.collate, self._bare)
+        self.batches = self._bare if recipe.collate is None else _each(recipe.collate, self._bare)
 
     def _batches(self, driver: Driver, turn: int, taken: int) -> Iterator[Any]:
         """The rank's batches of what the driver hands on, behind the first `taken`."""
@@ -166,6 +171,12 @@ class RankRun:
                 yield block
         finally:
             driver.close()
+
+
+def _each(collate: Callable[[Any], Any], batches: Iterator[Any]) -> Iterator[Any]:
+    """What the function makes of each batch; a StopIteration of its own, which would end a `map`, is an error."""
+    for batch in batches:
+        yield collate(batch)
 
 
 def _drop(batches: Iterator[Any], count: int) -> None:

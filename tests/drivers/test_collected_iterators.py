@@ -1,0 +1,110 @@
+"""Iterators that only the garbage collector ends, whatever else is part of their reference cycle."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drivers import helpers
+from tests.drivers.helpers import DRIVERS, wait_for_idle_threads
+from torch_dataloader_utils import StructuredDataset
+
+LOADERS = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("data")
+    helpers.write_table(path)
+    return str(path)
+
+
+@pytest.fixture
+def by_hand() -> Iterator[None]:
+    """Nothing is collected unless it is asked for."""
+    gc.collect()
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+class Trainer:
+    """Holds a loader and its iterator, is part of a cycle, and perhaps of what the loader calls."""
+
+    def __init__(self, folder: str, function: str | None, options: dict[str, Any]) -> None:
+        calls = {} if function in (None, "alone") else {function: self.same}
+        given = {"batch_size": 64, "split_rows": 500, "prefetch_bytes": 1, "strict_types": False}
+        self.loader = StructuredDataset.create_dataloader(folder, **given, **calls, **options)[0]
+        self.iterator = iter(self.loader)
+        next(self.iterator)
+        self.itself = self
+        if function == "alone":
+            del self.loader
+
+    def same(self, batch: Any) -> Any:
+        return batch
+
+
+def held() -> tuple[int, int, int]:
+    """Open descriptors, threads and child processes of this process."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(multiprocessing.active_children())
+
+
+@pytest.mark.usefixtures("by_hand")
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("function", [None, "alone", "collate_fn", "transform"])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_one_collection_gives_back_all_that_iterators_hold(
+    folder: str, driver: str, function: str | None, persistent: bool
+) -> None:
+    before = held()
+    for _ in range(LOADERS):
+        Trainer(folder, function, {"persistent_workers": persistent, **DRIVERS[driver]})
+    assert held()[0] >= before[0] + LOADERS
+    wait_for_idle_threads()
+    gc.collect()
+    assert held() == before
+
+
+@pytest.mark.usefixtures("by_hand", "no_leaks")
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_loader_goes_on_when_an_iterator_is_collected(folder: str, driver: str) -> None:
+    trainer = Trainer(folder, None, {"shuffle": True, **DRIVERS[driver]})
+    loader = trainer.loader
+    del trainer
+    gc.collect()
+    assert loader.state_dict()["links"][-1]["batches"] == 1  # its place is kept
+    assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(6000))
+    loader.dataset.close()
+
+
+@pytest.mark.parametrize("driver", ["inline", "pool", "processes"])
+def test_an_iterator_that_lives_to_the_end_of_the_program_is_no_trouble(
+    folder: str, tmp_path: Path, driver: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+            from tests.drivers.test_collected_iterators import Trainer
+            kept = [Trainer({folder!r}, function, {DRIVERS[driver]!r}) for function in (None, "transform")]
+            print("done")
+            """
+        )
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("done\n", "")
