@@ -81,6 +81,11 @@ class LoaderDataset(IterableDataset[Any]):
         check_caller(lambda: self.world.num_ranks)
         self._here.passes.set_epoch(epoch_number(epoch))
 
+    @property
+    def asked_epoch(self) -> int | None:
+        """The epoch that was set or loaded since the last pass began; None without such a call."""
+        return self._passes.asked
+
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
         """What a rank reads in an epoch, without reading data (by default this rank, in the live or next epoch)."""
         epoch = self._passes.epoch if epoch is None else epoch_number(epoch)

@@ -9,10 +9,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from torch_dataloader_utils.dataset import LoaderDataset
+from torch_dataloader_utils.dataset import LoaderDataset, epoch_number
+from torch_dataloader_utils.delivery.passes import epoch_of_count
 from torch_dataloader_utils.distributed import job_peers
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.prepared import check_accelerator, preparing_accelerator
+from torch_dataloader_utils.prepared import check_accelerator, counted_by_fabric, preparing_accelerator
 from torch_dataloader_utils.states import of_any_rank
 from torch_dataloader_utils.storage import usable_cores
 
@@ -22,16 +23,30 @@ _LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
 class EpochSampler:
-    """What a framework finds as `loader.sampler`: forwards `set_epoch` to the dataset."""
+    """What a framework finds as `loader.sampler`: forwards `set_epoch` to the dataset.
+
+    Lightning Fabric says here how many passes its wrapper has begun, which is no epoch: an epoch that was set or
+    loaded outranks it, and it counts on from there.
+    """
 
     def __init__(self, dataset: LoaderDataset) -> None:
         self._dataset = dataset
         self._used = False
+        self._shift = 0  # from Fabric's count to our epochs
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""
         self._used = True
-        self._dataset.set_epoch(epoch)
+        self._dataset.set_epoch(self._of_count(epoch_number(epoch)) if counted_by_fabric() else epoch)
+
+    def _of_count(self, count: int) -> int:
+        epoch, shift = epoch_of_count(count, self._dataset.asked_epoch, self._shift)
+        if shift != self._shift:
+            _LOG.info(
+                "Fabric's pass %d is epoch %d, which was set or loaded; its next passes count from there", count, epoch
+            )
+        self._shift = shift
+        return epoch
 
     def warn_of_a_trainer_ahead(self) -> None:
         """Say, once, that a state which Lightning saves is ahead of its training."""

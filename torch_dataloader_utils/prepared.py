@@ -1,4 +1,4 @@
-"""What Accelerate does for loaders that it wraps, for one that it must not wrap; and its wrappers found out.
+"""What Accelerate does for loaders that it wraps, for one that it must not wrap; and which framework calls.
 
 A wrapper of Accelerate deals the rows of a loader to the processes. Rows that are this rank's already would be dealt a
 second time, so our loader passes for prepared, and does the rest itself: batches go to the device, and GradientState
@@ -17,6 +17,7 @@ import torch
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
 
+_FABRIC = ("lightning.fabric", "lightning_fabric")
 _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")  # rank 0's rows only; every second of each rank's rows
 
 
@@ -131,6 +132,12 @@ def preparing_accelerator() -> Any:
     if frame is None or not frame.f_globals.get("__name__", "").startswith("accelerate."):
         return None
     return frame.f_locals.get("self")
+
+
+def counted_by_fabric() -> bool:
+    """Whether the call comes from Lightning Fabric's wrapper of a loader, which counts its passes from 0."""
+    frame = _caller("torch_dataloader_utils.", *(f"{package}.utilities." for package in _FABRIC))
+    return frame is not None and frame.f_globals.get("__name__", "").startswith(_FABRIC)
 
 
 def _caller(*without: str) -> FrameType | None:

@@ -242,6 +242,13 @@ class Passes:
         return Place(self._next_epoch) if live is None else live.now
 
     @property
+    def asked(self) -> int | None:
+        """The epoch that was set, loaded or skipped in since the last pass began; None without such a call."""
+        if self._pending is not None:
+            return self._pending.epoch
+        return self._next_epoch if self._explicit else None
+
+    @property
     def epoch(self) -> int:
         """The epoch of that place."""
         pending, live = self._pending, self._live
@@ -278,6 +285,19 @@ class Passes:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1
             self._live = None
+
+
+def epoch_of_count(count: int, asked: int | None, shift: int) -> tuple[int, int]:
+    """The epoch of the next pass where a framework only counts passes, and how far its count is from our epochs.
+
+    Args:
+        count: the framework's, which begins at 0 whatever epoch the training is in.
+        asked: the epoch that was set or loaded since the last pass began; it outranks the count.
+        shift: the distance so far, which the count keeps; a count that begins again may fall below 0, and drops it.
+    """
+    if asked is not None:
+        return asked, asked - count
+    return (count + shift, shift) if count + shift >= 0 else (count, 0)
 
 
 class BatchIterator:
