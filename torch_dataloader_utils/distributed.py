@@ -16,6 +16,7 @@ from typing import Any
 from torch_dataloader_utils.errors import OptionError, ShardingError
 
 _LOG = logging.getLogger("torch_dataloader_utils")
+_TORCH = "torch.distributed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +83,48 @@ def _detected() -> World:
     running = _present(_of_torch(), _of_horovod(), _of_accelerate())
     if not running:
         _check_whole("RANK", "WORLD_SIZE")
-    said = [*running, *_present(_of_variables("RANK", "WORLD_SIZE"), _of_variables("HOROVOD_RANK", "HOROVOD_SIZE"))]
+    launched = _present(_of_variables("RANK", "WORLD_SIZE"), _of_variables("HOROVOD_RANK", "HOROVOD_SIZE"))
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they tell of the processes that hold torchrun
-        said += _present(_of_mpi(), _of_slurm())
-    if not said:
+        launched += _present(_of_mpi(), _of_slurm())
+    found = agreed_world(running, launched)
+    if found is None:
         return World(1, 0, "default: a single process")
-    if len({(world.num_ranks, world.rank) for world in said}) > 1:
-        listed = "; ".join(f"{world.source}: rank {world.rank} of {world.num_ranks}" for world in said)
-        raise ShardingError(f"which rank this process is, is told differently: {listed}. Pass num_ranks and rank.")
-    return said[0]
+    others = [world for world in launched if not _same(world, found)]
+    if others:
+        _LOG.warning(
+            "%s counts; the environment says something else: %s. Launchers for debugging do that; else check how the "
+            "process group is initialised.",
+            _told([found]), _told(others),
+        )  # fmt: skip
+    return found
+
+
+def agreed_world(running: Sequence[World], launched: Sequence[World]) -> World | None:
+    """The world that what runs and the variables of launchers say; None where nothing says anything.
+
+    A process group of several processes outranks variables: the ranks meet in it, whatever their launcher has set. All
+    else must agree. So must a group of one process: of several that a launcher started, each would read all rows.
+
+    Args:
+        running: what libraries that are initialised say; torch.distributed comes first.
+        launched: what the environment says.
+
+    Raises:
+        ShardingError: they disagree.
+    """
+    said = [*running, *launched]
+    outranked = bool(running) and running[0].source == _TORCH and running[0].num_ranks > 1
+    if not all(_same(world, said[0]) for world in (running if outranked else said)):
+        raise ShardingError(f"sources disagree about this process's rank: {_told(said)}. Pass num_ranks and rank.")
+    return said[0] if said else None
+
+
+def _same(one: World, other: World) -> bool:
+    return (one.num_ranks, one.rank) == (other.num_ranks, other.rank)
+
+
+def _told(worlds: Sequence[World]) -> str:
+    return "; ".join(f"{world.source}: rank {world.rank} of {world.num_ranks}" for world in worlds)
 
 
 def _present(*worlds: World | None) -> list[World]:
@@ -99,7 +133,7 @@ def _present(*worlds: World | None) -> list[World]:
 
 def _of_torch() -> World | None:
     dist = initialized_distributed()
-    return None if dist is None else World(dist.get_world_size(), dist.get_rank(), "torch.distributed")
+    return None if dist is None else World(dist.get_world_size(), dist.get_rank(), _TORCH)
 
 
 def _of_horovod() -> World | None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from torch_dataloader_utils import ShardingError, StructuredDataset
-from torch_dataloader_utils.distributed import World, resolve_world
+from torch_dataloader_utils.distributed import World, agreed_world, resolve_world
 from torch_dataloader_utils.errors import OptionError
 
 ROWS = 64
@@ -121,6 +121,36 @@ def test_sources_that_disagree_are_listed(
     assert len(ids(made(data, num_ranks=2, rank=1)[0])) == ROWS // 2
     monkeypatch.setenv("RANK", "1")  # now they agree
     assert resolve_world(None, None).source == "RANK and WORLD_SIZE"
+
+
+VARIABLES_SAY, SLURM_SAYS = "RANK and WORLD_SIZE", "SLURM_PROCID and SLURM_NTASKS"
+
+
+@pytest.mark.parametrize(
+    ("running", "launched", "found"),
+    [
+        ([], [], None),
+        ([], [World(2, 1, VARIABLES_SAY), World(2, 1, SLURM_SAYS)], 0),
+        ([], [World(2, 1, VARIABLES_SAY), World(2, 0, SLURM_SAYS)], "error"),
+        ([World(2, 1, "torch.distributed")], [World(2, 1, VARIABLES_SAY)], 0),
+        ([World(2, 1, "torch.distributed")], [World(2, 0, VARIABLES_SAY)], 0),  # accelerate.debug_launcher
+        ([World(8, 5, "torch.distributed")], [World(2, 1, SLURM_SAYS)], 0),  # processes that a task of srun starts
+        ([World(1, 0, "torch.distributed")], [World(2, 1, VARIABLES_SAY)], "error"),  # each would read all rows
+        ([World(2, 1, "torch.distributed"), World(2, 1, "Accelerate")], [World(2, 0, VARIABLES_SAY)], 0),
+        ([World(2, 1, "torch.distributed"), World(2, 0, "Accelerate")], [], "error"),
+        ([World(2, 1, "Horovod")], [World(2, 0, VARIABLES_SAY)], "error"),
+        ([World(1, 0, "torch.distributed")], [], 0),
+    ],
+)
+def test_a_process_group_outranks_variables_and_all_else_must_agree(
+    running: list[World], launched: list[World], found: int | str | None
+) -> None:
+    """`found` is the place of the source that counts."""
+    if found == "error":
+        with pytest.raises(ShardingError, match="sources disagree about this process's rank"):
+            agreed_world(running, launched)
+    else:
+        assert agreed_world(running, launched) == (None if found is None else [*running, *launched][found])
 
 
 def test_torchrun_within_tasks_of_slurm_and_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
