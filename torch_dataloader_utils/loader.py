@@ -13,8 +13,13 @@ from torch_dataloader_utils.dataset import LoaderDataset, epoch_number
 from torch_dataloader_utils.delivery.passes import epoch_of_count
 from torch_dataloader_utils.distributed import job_peers
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.prepared import check_accelerator, counted_by_fabric, preparing_accelerator
-from torch_dataloader_utils.states import of_any_rank
+from torch_dataloader_utils.prepared import (
+    check_accelerator,
+    counted_by_fabric,
+    loaded_by_accelerate,
+    preparing_accelerator,
+)
+from torch_dataloader_utils.states import check_form, of_any_rank, steps_taken
 from torch_dataloader_utils.storage import usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -71,7 +76,8 @@ class StructuredLoader(DataLoader[Any]):
     """
 
     _is_prepared = False
-    use_stateful_dataloader = False  # whether Accelerate's save_state() saves the place
+    use_stateful_dataloader = False  # whether Accelerate's save_state() saves the state, and load_state() loads it
+    _loads_epochs = False  # whether load_state() leaves the place in the epoch to skip_first_batches()
 
     def __init__(self, dataset: LoaderDataset, options: Options) -> None:
         super().__init__(dataset, batch_size=None)
@@ -129,7 +135,22 @@ class StructuredLoader(DataLoader[Any]):
         Raises:
             CheckpointMismatchError: it is a state of other data, or cannot be continued here.
         """
-        self._dataset.load_state_dict(state, strict)
+        if self._loads_epochs and loaded_by_accelerate():
+            self._load_epoch(state)
+        else:
+            self._dataset.load_state_dict(state, strict)
+
+    def _load_epoch(self, state: Mapping[str, Any]) -> None:
+        """Restore what Accelerate restores of its own samplers: the epoch, and with it the order."""
+        check_form(state)
+        taken = steps_taken(state)
+        if taken:
+            _LOG.warning(
+                "load_state restored epoch %d, of which %d step(s) were taken: skip_first_batches(loader, %d) leaves "
+                "them out. DataLoaderConfiguration(use_stateful_dataloader=True) restores the place by itself.",
+                state["epoch"], taken, taken,
+            )  # fmt: skip
+        self._dataset.set_epoch(state["epoch"])
 
     def skip_steps(self, first: int, last: int) -> None:
         """Leave out the steps `[first, last)` of the live or next epoch, as far as they are yet to come."""
@@ -160,7 +181,8 @@ class StructuredLoader(DataLoader[Any]):
                 len(job.members),
             )
         self._is_prepared = True
-        self.use_stateful_dataloader = getattr(accelerator, "use_stateful_dataloader", False)
+        self.use_stateful_dataloader = True
+        self._loads_epochs = not getattr(accelerator, "use_stateful_dataloader", False)
         self._dataset.accelerate(accelerator.device if accelerator.device_placement else None)
         # Of these skip_first_batches() makes torch's own loader around the dataset: it must leave the batches alone.
         self.__dict__.update(batch_size=None, num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)

@@ -134,6 +134,12 @@ def preparing_accelerator() -> Any:
     return frame.f_locals.get("self")
 
 
+def loaded_by_accelerate() -> bool:
+    """Whether the call comes from Accelerate, such as `load_state()`."""
+    frame = _caller("torch_dataloader_utils.")
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("accelerate.")
+
+
 def counted_by_fabric() -> bool:
     """Whether the call comes from Lightning Fabric's wrapper of a loader, which counts its passes from 0."""
     frame = _caller("torch_dataloader_utils.", *(f"{package}.utilities." for package in _FABRIC))

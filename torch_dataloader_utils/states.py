@@ -154,6 +154,11 @@ def short(text: str) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
+def steps_taken(state: Mapping[str, Any]) -> int:
+    """The batches of the epoch that the rank furthest on has taken."""
+    return sum(Link.of(link).steps for link in state["links"])
+
+
 def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state without what it says of its rank alone: how far that came, where row counts are unknown."""
     *past, last = state["links"]

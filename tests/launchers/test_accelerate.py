@@ -285,11 +285,44 @@ def test_a_place_is_restored_where_that_is_configured(
         next(batches)
     accelerator.save_state(str(tmp_path))
     rest = [batch["id"].tolist() for batch in batches]
-    for _ in range(2):  # any number of times, and whatever the loader did since
+    for sets_epoch in (True, False):  # any number of times, and whatever the loader did since
         accelerator.load_state(str(tmp_path))
-        dataset.set_epoch(2)
+        if sets_epoch:
+            dataset.set_epoch(2)
         resumed = loader if stateful else accelerator.skip_first_batches(loader, 4)
         assert [batch["id"].tolist() for batch in resumed] == rest
+
+
+def test_load_state_of_a_default_accelerator_restores_the_epoch(
+    data: str, accelerator: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of Accelerate's own samplers; how many batches to skip is the loop's to know, and a warning says it."""
+    loader, dataset = make(data)
+    loader = accelerator.prepare(loader)
+    orders = [[batch["id"].tolist() for batch in loader] for _ in range(3)]
+    accelerator.save_state(str(tmp_path / "after epoch 2"))
+    dataset.set_epoch(1)
+    for _, _batch in zip(range(4), loader, strict=False):
+        pass
+    accelerator.save_state(str(tmp_path / "in epoch 1"))
+
+    accelerator.free_memory()
+    loader = accelerator.prepare(make(data, shuffle_seed=42)[0])
+    accelerator.load_state(str(tmp_path / "in epoch 1"))
+    assert "restored epoch 1, of which 4 step(s) were taken: skip_first_batches(loader, 4)" in caplog.text
+    assert [batch["id"].tolist() for batch in accelerator.skip_first_batches(loader, 4)] == orders[1][4:]
+    assert [batch["id"].tolist() for batch in loader] == orders[2]
+    caplog.clear()
+    accelerator.load_state(str(tmp_path / "after epoch 2"))
+    assert not caplog.text
+    assert loader.state_dict()["epoch"] == 3
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())  # a user's own call restores the place, too
+    assert len(list(loader)) == 10
+    accelerator.free_memory()
+    other = accelerator.prepare(make(data, batch_size=50, filters=[("odd", "=", 1)])[0])
+    accelerator.load_state(str(tmp_path / "in epoch 1"))  # an epoch is one of any data
+    assert other.state_dict()["epoch"] == 1
 
 
 @pytest.mark.slow
