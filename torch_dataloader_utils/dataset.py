@@ -16,7 +16,7 @@ from torch_dataloader_utils.delivery.passes import END, BatchIterator, Pass, Pas
 from torch_dataloader_utils.distributed import World, object_exchange
 from torch_dataloader_utils.epochs import Epochs
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.receipt import RowRange
 from torch_dataloader_utils.prepared import Turn, check_caller, check_fetcher, placed
@@ -133,7 +133,8 @@ class LoaderDataset(IterableDataset[Any]):
         here = self._here
         if self._accelerated is None or here.worker is not None:
             return StatefulIterator(here)
-        return AcceleratedIterator(here, *self._accelerated)
+        valid_key = self._options.batch.valid_key if repeats_rows(self._options) else None
+        return AcceleratedIterator(here, valid_key, *self._accelerated)
 
     def accelerate(self, device: torch.device | None) -> None:
         """Deliver for Accelerate's training loop: batches on the device (None: as they are), the last one announced."""
@@ -322,8 +323,9 @@ class StatefulIterator(BatchIterator):
 class AcceleratedIterator(StatefulIterator):
     """One pass as Accelerate's training loop needs it: batches on the device, and the last one announced."""
 
-    def __init__(self, epochs: Epochs, device: torch.device | None) -> None:
+    def __init__(self, epochs: Epochs, valid_key: str | None, device: torch.device | None) -> None:
         super().__init__(epochs)
+        self._valid_key = valid_key
         self._device = device
         self._turn: Turn | None = None
 
@@ -342,6 +344,8 @@ class AcceleratedIterator(StatefulIterator):
             turn.end()
             return END
         turn.end_of_dataloader = self.at_end()
+        if turn.end_of_dataloader and isinstance(batch, Mapping):
+            turn.mask = batch.get(self._valid_key)
         return batch if self._device is None else placed(batch, self._device)
 
     def close(self) -> None:

@@ -7,15 +7,19 @@ hears which batch is the last. Nothing here imports Accelerate.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 from typing import Any
 
 import torch
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
+
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 _FABRIC = ("lightning.fabric", "lightning_fabric")
 _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")  # rank 0's rows only; every second of each rank's rows
@@ -27,11 +31,18 @@ class Turn:
 
     Attributes:
         end_of_dataloader: whether the newest batch is the last: accumulated gradients are applied then.
-        remainder: -1, since `gather_for_metrics` must not cut rows off: a padded batch says by its mask which are real.
+        mask: of that batch, where it may hold repeats.
     """
 
     end_of_dataloader: bool = False
-    remainder: int = -1
+    mask: torch.Tensor | None = None
+
+    @property
+    def remainder(self) -> int:
+        """-1: `gather_for_metrics`, which asks at the last batch, must not cut rows off. It says so if some repeat."""
+        if self.mask is not None and not self.mask.all():
+            _warn_of_repeats()
+        return -1
 
     def begin(self) -> None:
         """Make it the pass that counts, until it ends."""
@@ -40,6 +51,14 @@ class Turn:
     def end(self) -> None:
         """Let the pass around it count again, if there is one; idempotent."""
         _state().GradientState()._remove_dataloader(self)
+
+
+@cache
+def _warn_of_repeats() -> None:
+    _LOG.warning(
+        "accelerator.gather_for_metrics leaves the repeats of padded batches in. Unless you drop them by the mask, use "
+        "torch_dataloader_utils.integrations.accelerate.gather_for_metrics(accelerator, data, batch['valid'])."
+    )
 
 
 def _state() -> Any:

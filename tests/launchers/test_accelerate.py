@@ -143,6 +143,19 @@ def test_a_killed_job_goes_on_where_it_was_saved(data: str, tmp_path: Path) -> N
         assert [line[1] for line in after[rank]] == list(range(saved + 1, len(steps) + 1))
 
 
+@pytest.mark.slow
+def test_the_group_of_debug_launcher_outranks_its_variables(data: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(JOB.with_name("debug_job.py")), data, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert sorted(found[0]["ids"] + found[1]["ids"]) == list(range(1100))
+    assert [process["RANK"] for process in found] == ["0", "0"]
+    assert not found[0]["said"]
+    (said,) = found[1]["said"]
+    assert "torch.distributed: rank 1 of 2 counts; the environment says something else: RANK and WORLD_SIZE" in said
+
+
 # ----------------------------------------------------------------------------------------------------- one process
 
 
@@ -222,6 +235,14 @@ def test_batches_go_to_the_device(data: str, accelerator: Any, monkeypatch: Any)
     accelerator.device_placement = False
     assert not next(iter(accelerator.prepare(make(data)[0])))["id"].is_meta
     assert not next(iter(make(data, accelerator=accelerator)[0]))["id"].is_meta
+
+
+def test_batches_with_to_by_a_collate_fn(data: str, accelerator: Any) -> None:
+    """As the page says for examples that call `batch.to(device)`."""
+    transformers = pytest.importorskip("transformers")
+    loader = accelerator.prepare(make(data, collate_fn=transformers.BatchEncoding, even="pad")[0])
+    for batch in loader:
+        assert batch.to("meta")["id"].is_meta
 
 
 def test_what_is_placed() -> None:

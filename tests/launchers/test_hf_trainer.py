@@ -107,8 +107,7 @@ def test_a_killed_trainer_goes_on_with_exactly_the_rows_that_are_missing(out: Pa
 def test_evaluation_meets_each_row(out: Path) -> None:
     for rank in range(2):
         met, loss, rows = json.loads((out / f"evaluated-{rank}.json").read_text())
-        assert set(met) == set(range(ROWS))
-        assert len(met) == 2 * 14 * 40  # the padding is among them
+        assert sorted(met) == list(range(ROWS))
         assert loss >= 0
         assert rows == ROWS
 

@@ -10,11 +10,12 @@ import pytest
 from torch_dataloader_utils import MissingExtraError
 
 
-def test_lightning_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "torch_dataloader_utils.integrations.lightning"
-    for blocked in ("lightning", "lightning.pytorch"):
+@pytest.mark.parametrize(("framework", "module"), [("lightning", "pytorch"), ("accelerate", "utils")])
+def test_the_framework_is_missing(framework: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"torch_dataloader_utils.integrations.{framework}"
+    for blocked in (framework, f"{framework}.{module}"):
         monkeypatch.setitem(sys.modules, blocked, None)
     monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(MissingExtraError, match="pip install lightning"):
+    with pytest.raises(MissingExtraError, match=f"pip install {framework}"):
         importlib.import_module(name)
     assert name not in sys.modules

@@ -23,9 +23,12 @@ from torch_dataloader_utils.errors import (
     ShardingError,
 )
 from torch_dataloader_utils.loader import StructuredLoader
+from torch_dataloader_utils.options import repeats_rows
 
 try:
     from transformers.trainer_callback import ExportableState, TrainerCallback
+
+    from torch_dataloader_utils.integrations.evaluation import EvalLoader
 except ModuleNotFoundError as error:
     raise MissingExtraError("TrainerMixin needs transformers: pip install transformers accelerate") from error
 
@@ -91,13 +94,33 @@ class TrainerMixin:
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """The rows of all ranks in an epoch."""
-        loader = dataloader.loader if isinstance(dataloader, TrainLoader) else dataloader
+        loader = dataloader.loader if isinstance(dataloader, (TrainLoader, EvalLoader)) else dataloader
         if isinstance(loader, StructuredLoader) and isinstance(loader.dataset, LoaderDataset):
             rows = [loader.dataset.shard_size(rank) for rank in range(loader.dataset.world.num_ranks)]
             if None not in rows:
                 return sum(filter(None, rows))
         examples: int = super().num_examples(dataloader)  # type: ignore[misc]
         return examples
+
+    def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
+        """What the Trainer's own gives, with each row counted once: as one process would count it."""
+        evaluate: Any = super().evaluation_loop  # type: ignore[misc]  # of the Trainer
+        if not isinstance(dataloader, StructuredLoader):
+            return evaluate(dataloader, *args, **kwargs)
+        trainer: Any = self
+        loader, gather = self._eval_loader(dataloader), trainer.gather_function
+        trainer.gather_function = loader.gather
+        try:
+            return evaluate(loader, *args, **kwargs)
+        finally:
+            trainer.gather_function = gather
+
+    def _eval_loader(self, loader: StructuredLoader) -> EvalLoader:
+        trainer: Any = self
+        options, settings = _dataset_of(loader).options, trainer.args
+        key = options.batch.valid_key if repeats_rows(options) else None
+        objects = settings.eval_use_gather_object
+        return EvalLoader(loader, key, trainer.accelerator, settings.eval_batch_size, as_objects=objects)
 
     def _evaluated(self, given: Any) -> DataLoader[Any] | None:
         loader = _loader_of(given)

@@ -1,0 +1,130 @@
+"""Evaluation of real rows: batches without the repeats that make ranks even, and what a model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object, recursively_apply
+from torch.utils.data import DataLoader
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.loader import StructuredLoader
+
+_RAGGED = {"values", "offsets"}
+
+
+class EvalLoader(DataLoader[Any]):
+    """A loader as a Trainer evaluates on it: batches of real rows, and what the model makes of them, gathered.
+
+    Without a real row a batch is given as it is: all processes must call the model. What comes of it does not count.
+
+    Args:
+        loader: what is read.
+        key: of the mask of real rows; None where no row is repeated.
+        accelerator: of the Trainer.
+        repeats: how often the Trainer repeats the loss of a batch, to weigh it.
+        as_objects: whether it gathers objects instead of tensors (`eval_use_gather_object`).
+    """
+
+    _is_accelerate_prepared = True
+
+    def __init__(
+        self,
+        loader: StructuredLoader,
+        key: str | None,
+        accelerator: Any,
+        repeats: int,
+        as_objects: bool = False,
+    ) -> None:
+        super().__init__(loader.dataset, batch_size=None, collate_fn=lambda batch: batch)
+        self.loader = loader
+        self._key = key
+        self._accelerator = accelerator
+        self._repeats = repeats
+        self._as_objects = as_objects
+        self._rows = 0  # of the newest batch, as the model gets it
+        self._real = 0  # of these rows
+        self._counts = torch.zeros(0, dtype=torch.int64)  # its real rows on each process
+
+    def __len__(self) -> int:
+        """The batches of this rank in an epoch; a TypeError where only reading tells."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """One pass."""
+        for batch in self.loader:
+            valid = self._mask(batch)
+            real = self._real = rows_in(batch) if valid is None else int(valid.sum())
+            self._counts = self._accelerator.gather(torch.tensor([real], device=self._accelerator.device)).cpu()
+            kept = batch if valid is None or not real else real_rows(batch, valid)
+            self._rows = rows_in(kept)
+            yield kept
+
+    def gather(self, data: Any) -> Any:
+        """What all processes have for the real rows of the newest batch: tensors, or lists or dicts of them."""
+        data = recursively_apply(self._by_row, data)
+        if self._as_objects:
+            return gather_object(data if self._real else data[:0])
+        return recursively_apply(lambda rows: gather_rows(rows, self._counts, self._accelerator), data)
+
+    def _by_row(self, rows: torch.Tensor) -> torch.Tensor:
+        """The same rows; the loss of the batch, which is repeated to weigh it, once for each."""
+        if rows.ndim == 1 and len(rows) == self._repeats != self._rows:
+            return rows[:1].repeat(self._rows)
+        return rows
+
+    def _mask(self, batch: Any) -> torch.Tensor | None:
+        if self._key is None:
+            return None
+        if not isinstance(batch, Mapping) or self._key not in batch:
+            raise OptionError(
+                f"some batches repeat rows to be even, and their mask {self._key!r} is not in what collate_fn returns: "
+                "the Trainer would count those rows twice. Keep the mask in the batch."
+            )
+        mask: torch.Tensor = batch[self._key]
+        return mask
+
+
+def rows_in(value: Any) -> int:
+    """How many rows a batch has, or one of its values."""
+    if isinstance(value, Mapping):
+        return len(value["offsets"]) - 1 if value.keys() == _RAGGED else rows_in(next(iter(value.values())))
+    return int(value.shape[0]) if isinstance(value, torch.Tensor) else len(value)
+
+
+def real_rows(value: Any, valid: torch.Tensor) -> Any:
+    """The part of a batch, or of one of its values, that belongs to rows whose mask is True.
+
+    What has not as many rows is left as it is: a collate_fn may add such values.
+    """
+    if isinstance(value, Mapping):
+        if value.keys() == _RAGGED:
+            return _real_lists(value["values"], value["offsets"], valid)
+        return type(value)({key: real_rows(item, valid) for key, item in value.items()})  # type: ignore[call-arg]
+    if not isinstance(value, (torch.Tensor, list)) or getattr(value, "ndim", 1) == 0 or rows_in(value) != len(valid):
+        return value
+    if isinstance(value, torch.Tensor) and not value.is_nested:
+        return value[valid]
+    kept = [item for item, real in zip(value, valid.tolist(), strict=True) if real]
+    return torch.nested.nested_tensor(kept, layout=torch.jagged) if isinstance(value, torch.Tensor) else kept
+
+
+def _real_lists(values: torch.Tensor, offsets: torch.Tensor, valid: torch.Tensor) -> dict[str, torch.Tensor]:
+    lengths = offsets.diff()
+    ends = lengths[valid].cumsum(0)
+    return {"values": values[valid.repeat_interleave(lengths)], "offsets": torch.cat([ends.new_zeros(1), ends])}
+
+
+def gather_rows(rows: torch.Tensor, counts: torch.Tensor, accelerator: Any) -> torch.Tensor:
+    """The first rows of each process, as many as `counts` says, in the order of processes."""
+    own = rows[: int(counts[accelerator.process_index])]
+    if accelerator.num_processes == 1:
+        return own
+    size = int(counts.max())
+    sent = rows.new_zeros((size, *rows.shape[1:]))
+    sent[: len(own)] = own
+    found: torch.Tensor = accelerator.gather(sent)
+    real = torch.arange(size) < counts[:, None]
+    return found[real.flatten().to(found.device)]
