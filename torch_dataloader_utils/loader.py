@@ -24,6 +24,7 @@ from torch_dataloader_utils.storage import usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
+_OURS: Any = object()  # a Trainer that overfits some batches makes the loader again, with sampler=None
 _LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
@@ -32,17 +33,26 @@ class EpochSampler:
 
     Lightning Fabric says here how many passes its wrapper has begun, which is no epoch: an epoch that was set or
     loaded outranks it, and it counts on from there.
+
+    Args:
+        dataset: whose epochs these are.
+        fixed: whether all are epoch 0: the same batches in each.
     """
 
-    def __init__(self, dataset: LoaderDataset) -> None:
+    def __init__(self, dataset: LoaderDataset, *, fixed: bool = False) -> None:
         self._dataset = dataset
+        self._fixed = fixed
         self._used = False
         self._shift = 0  # from Fabric's count to our epochs
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""
         self._used = True
-        self._dataset.set_epoch(self._of_count(epoch_number(epoch)) if counted_by_fabric() else epoch)
+        if self._fixed:
+            epoch = 0
+        elif counted_by_fabric():
+            epoch = self._of_count(epoch_number(epoch))
+        self._dataset.set_epoch(epoch)
 
     def _of_count(self, count: int) -> int:
         epoch, shift = epoch_of_count(count, self._dataset.asked_epoch, self._shift)
@@ -79,7 +89,9 @@ class StructuredLoader(DataLoader[Any]):
     use_stateful_dataloader = False  # whether Accelerate's save_state() saves the state, and load_state() loads it
     _loads_epochs = False  # whether load_state() leaves the place in the epoch to skip_first_batches()
 
-    def __init__(self, dataset: LoaderDataset, options: Options) -> None:
+    def __init__(
+        self, dataset: LoaderDataset, options: Options, sampler: Any = _OURS, batch_sampler: None = None
+    ) -> None:
         super().__init__(dataset, batch_size=None)
         # DataLoader refuses to set these after its own __init__, and that one would start its machinery for them.
         self.__dict__.update(
@@ -88,8 +100,9 @@ class StructuredLoader(DataLoader[Any]):
             pin_memory=options.worker.pin_memory,
             persistent_workers=options.worker.persistent_workers,
             timeout=options.worker.timeout,
-            sampler=EpochSampler(dataset),
+            sampler=EpochSampler(dataset, fixed=sampler is None),
             collate_fn=_as_it_is,
+            options=options,  # Lightning looks for all arguments
         )
         accelerator = options.shard.accelerator
         if hasattr(accelerator, "prepare_data_loader"):

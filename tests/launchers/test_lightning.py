@@ -163,14 +163,45 @@ def test_every_checkpoint_continues_exactly(
             assert rest.met == whole.met[step:], f"{form} from {path.name}"
 
 
+@pytest.mark.parametrize("form", ["plain", "hook", "module"])
+@pytest.mark.parametrize(("overfit", "steps"), [(4, 4), (1.0, 13), (0.5, 6)])
+def test_overfit_batches_are_the_same_in_each_epoch(
+    folder: str, tmp_path: Path, form: str, overfit: float, steps: int
+) -> None:
+    """Those of epoch 0, whether the loader is given or made by a hook."""
+
+    def given(**options: Any) -> Any:
+        return make(folder, num_workers=2, **options)
+
+    class Own(Recorder):
+        def train_dataloader(self) -> Any:
+            return given(shuffle=True)
+
+        def val_dataloader(self) -> Any:
+            return given()
+
+    model = Own() if form == "hook" else Recorder()
+    trainer = trainer_of(tmp_path, overfit_batches=overfit, num_sanity_val_steps=0)
+    if form == "plain":
+        trainer.fit(model, given(shuffle=True), given())
+    else:
+        data = StructuredDataModule(train=given(shuffle=True), val=given())
+        trainer.fit(model, datamodule=data if form == "module" else None)
+    first = [batch["id"].tolist() for batch in given(shuffle=True)][:steps]
+    assert [ids for _, ids in model.met] == first * EPOCHS
+    validated = [row for batch in list(given())[:steps] for row in batch["id"].tolist()]
+    assert model.validated == validated * EPOCHS
+
+
 def test_validation_and_prediction_meet_each_row_once(folder: str, tmp_path: Path) -> None:
     options = {"path": folder, "batch_size": 3, "num_ranks": 1, "rank": 0}
     data = StructuredDataModule(train=options, val=options, predict=make(folder))
     model = fit(tmp_path, data, max_epochs=2)
     assert sorted(model.validated[-38:]) == list(range(38))
     assert len(model.validated) == 2 * 38 + 6  # and two batches before it all
-    found = trainer_of(tmp_path).predict(model, datamodule=data)
-    assert sorted(sum(found, [])) == list(range(38))
+    for given in ({"datamodule": data}, {"dataloaders": make(folder, shuffle=True)}):
+        found = trainer_of(tmp_path).predict(model, **given)
+        assert sorted(sum(found, [])) == list(range(38))
 
 
 def test_a_module_without_a_part_says_so(folder: str, tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ class StructuredDataModule(LightningDataModule):  # type: ignore[misc]  # untype
         loader, trainer = self.loader(name), self.trainer
         if trainer is None:
             return TrainerLoader(loader)
-        limited = isinstance(trainer.limit_train_batches, int)
-        return TrainerLoader(loader, trainer.fit_loop.epoch_progress.current.processed, looks_ahead=not limited)
+        limited, epoch = isinstance(trainer.limit_train_batches, int), trainer.fit_loop.epoch_progress.current.processed
+        return TrainerLoader(loader, epoch, looks_ahead=not limited, fixed=trainer.overfit_batches > 0)
 
 
 class TrainerLoader:
@@ -102,20 +102,24 @@ class TrainerLoader:
         loader: what is read.
         epoch: of the first pass, which may begin before the Trainer says so.
         looks_ahead: whether the Trainer fetches a batch ahead where the loader has no length.
+        fixed: whether all epochs are epoch 0: the same batches in each.
     """
 
     batch_sampler = None  # a Trainer looks at both samplers
 
-    def __init__(self, loader: StructuredLoader, epoch: int = 0, *, looks_ahead: bool = True) -> None:
+    def __init__(
+        self, loader: StructuredLoader, epoch: int = 0, *, looks_ahead: bool = True, fixed: bool = False
+    ) -> None:
         self.loader = loader
         self.sampler = self  # where a Trainer looks for `set_epoch`
-        self._epoch: int | None = epoch
+        self._fixed = fixed
+        self._epoch: int | None = 0 if fixed else epoch
         self._looks_ahead = looks_ahead
         self._before: dict[str, Any] | None = None  # the state before a batch that was fetched ahead
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`; a pass that has begun goes on."""
-        self._epoch = epoch
+        self._epoch = 0 if self._fixed else epoch
 
     def __len__(self) -> int:
         """The batches of this rank in an epoch; a TypeError where only reading tells."""
