@@ -6,6 +6,7 @@ already: launchers set their variables, and frameworks initialise torch.distribu
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -199,6 +200,15 @@ def initialized_distributed() -> Any:
     # Only a process that has imported torch.distributed can have initialised it.
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def joining() -> bool:
+    """Whether a loop runs within torch's `Join`, under which ranks may have different numbers of steps.
+
+    Torch keeps no note of that, but the object lives as long. To look for it takes some 0.1 s: ask before a warning.
+    """
+    join = getattr(sys.modules.get("torch.distributed.algorithms.join"), "Join", None)
+    return join is not None and any(type(item) is join and item._enable for item in gc.get_objects())
 
 
 def job_peers() -> Peers | None:

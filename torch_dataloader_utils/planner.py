@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_dataloader_utils.assembly import Source
 from torch_dataloader_utils.delivery.agreement import Position, has_peers
-from torch_dataloader_utils.distributed import World, resolve_world
+from torch_dataloader_utils.distributed import World, joining, resolve_world
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan, plan_of_rest
@@ -176,10 +176,13 @@ class Planner:
             told = f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {shown}"
         else:
             return
+        if when == "iteration" and when not in self._warned and joining():
+            self._warned.add(when)
+            return
         self._warn_once(
             when,
             f"{told}. A training loop with collectives (DDP) then hangs: use even='drop' (leaves out less than one "
-            "global batch) or even='pad' (repeats rows under a mask).",
+            "global batch) or even='pad' (repeats rows under a mask), or torch's Join around the loop.",
         )
 
     def warn_of_empty_rank(self, plan: RankPlan) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_dataloader_utils import PlanMismatchError, StructuredDataset
@@ -63,6 +64,27 @@ def uneven_warning(data: str) -> dict[str, Any]:
     loader, _ = StructuredDataset.create_dataloader(f"{data}/seven", batch_size=8)  # ranks found by themselves
     events += ["step" for _ in loader]
     return {"events": events[:3]}
+
+
+def join_warning(data: str) -> dict[str, Any]:
+    """Unequal steps within `Join`, and within one that is disabled: the warnings of each loop, and its rows."""
+    events: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: events.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("torch_dataloader_utils").addHandler(handler)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    found: dict[str, Any] = {}
+    for enable in (True, False):
+        loader, _ = StructuredDataset.create_dataloader(f"{data}/seven", batch_size=8)
+        ids = []
+        with Join([model], enable=enable):
+            for batch in loader:
+                ids += batch["id"].tolist()
+                if enable:
+                    model(batch["x"][:, None]).mean().backward()
+        found[str(enable)] = {"events": [*events], "ids": ids}
+        events.clear()
+    return found
 
 
 def remedies(data: str) -> dict[str, Any]:

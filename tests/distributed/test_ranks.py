@@ -62,6 +62,17 @@ def test_the_warning_of_uneven_steps_comes_before_the_first_step(data: str, tmp_
 
 
 @pytest.mark.slow
+def test_uneven_steps_within_join_are_no_warning(data: str, tmp_path: Path) -> None:
+    ranks = launch("join_warning", data, tmp_path, 2)
+    for found in ranks:
+        assert not found["True"]["events"]
+        assert "different numbers of steps in epoch 0" in found["False"]["events"][0]
+    ids = [rank["True"]["ids"] for rank in ranks]
+    assert len(ids[0]) // 8 != len(ids[1]) // 8
+    assert sorted(ids[0] + ids[1]) == list(range(sum(LAYOUTS["seven"])))
+
+
+@pytest.mark.slow
 def test_uncounted_filters_and_their_remedies(data: str, tmp_path: Path) -> None:
     ranks = launch("remedies", data, tmp_path, 2)
     wanted = list(range(101, sum(LAYOUTS["seven"])))
