@@ -153,7 +153,9 @@ class LoaderDataset(IterableDataset[Any]):
                 different steps.
         """
         here = self._here
-        own = self._with_cursor(here.ledger.state(here.passes.place))
+        # Accelerate's loaders are one batch ahead, so for its loops an epoch is over once the last batch is delivered.
+        place = here.passes.place if self._accelerated is None else here.passes.next_place()
+        own = self._with_cursor(here.ledger.state(place))
         if not all_ranks or here.planner.world.num_ranks == 1:
             return own
         _, _, exchange = object_exchange(self._options.shard.num_ranks, self._options.shard.peers)

@@ -314,6 +314,29 @@ def test_a_place_is_restored_where_that_is_configured(
         assert [batch["id"].tolist() for batch in resumed] == rest
 
 
+@pytest.mark.parametrize("options", [{}, {"filters": [("id", ">=", 0)]}], ids=["known", "unknown"])
+def test_an_epoch_is_over_for_accelerate_once_its_last_batch_is_delivered(
+    data: str, accelerator: Any, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Its examples save every n steps, and count that the step after the last one is the next epoch's first."""
+    accelerator.dataloader_config.use_stateful_dataloader = True
+    loader, dataset = make(data, **options)
+    loader = accelerator.prepare(loader)
+    dataset.set_epoch(1)
+    steps = 0
+    for _ in loader:
+        steps += 1
+        if steps == 10:
+            assert loader.state_dict()["epoch"] == 1
+        if steps == 11:
+            accelerator.save_state(str(tmp_path))
+    assert steps == 11
+    second = [batch["id"].tolist() for batch in loader]
+    accelerator.load_state(str(tmp_path))
+    assert loader.state_dict()["epoch"] == 2
+    assert [batch["id"].tolist() for batch in loader] == second
+
+
 def test_load_state_of_a_default_accelerator_restores_the_epoch(
     data: str, accelerator: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

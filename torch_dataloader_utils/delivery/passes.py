@@ -256,6 +256,17 @@ class Passes:
             return pending.epoch
         return self._next_epoch if live is None else live.epoch
 
+    def next_place(self) -> Place:
+        """As `place`, but once no batch of the live pass is left: the beginning of the epoch after it.
+
+        Where the length is unknown, that takes a look at the next batch.
+        """
+        with self.turn:
+            live = self._live
+            if self._pending is not None or live is None or not live.exhausted():
+                return self.place
+            return Place(self._next_epoch if self._explicit else live.epoch + 1)
+
     @property
     def live(self) -> Pass | None:
         """The pass that was begun last, while it is not over."""
