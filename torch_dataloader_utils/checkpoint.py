@@ -16,7 +16,7 @@ from torch_dataloader_utils.model import RankCursor
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.plan import PLAN_VERSION
+from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
 from torch_dataloader_utils.planning.rest import Stretch
 from torch_dataloader_utils.planning.sharding import resolve_auto
 from torch_dataloader_utils.states import (
@@ -65,6 +65,8 @@ class Ledger:
         link = Link(self._own, batches, {} if place.cursor is None else {rank: place.cursor}).plain()
         if self._chosen is not None and not place.past:
             link["policy"] = self._chosen
+        if place.past:
+            state["plan_version"] = REST_VERSION
         state["epoch"] = place.epoch
         state["links"] = [*(past.plain() for past in place.past), link]
         state["skip"] = [list(steps) for steps in place.skip]
@@ -233,8 +235,9 @@ class Ledger:
         """What this state says of its data that is not so here; None where all is the same."""
         here = json.loads(self._head)
         lines = []
-        if state["plan_version"] != PLAN_VERSION:
-            lines.append(f"  plan version: {state['plan_version']} in the state, {PLAN_VERSION} here")
+        version = PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION
+        if state["plan_version"] != version:
+            lines.append(f"  plan version: {state['plan_version']} in the state, {version} here")
         for name in [*here["data"], *(name for name in state["data"] if name not in here["data"])]:
             said, own = state["data"].get(name), here["data"].get(name)
             if said != own:

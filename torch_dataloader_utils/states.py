@@ -181,7 +181,8 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     epoch = min(state["epoch"] for state in states)
     behind = [state for state in states if state["epoch"] == epoch]
     first = behind[0]
-    _check_alike(states, "data", lambda state: (state["data"], state["plan_version"]))
+    _check_alike(states, "data", lambda state: state["data"])
+    _check_alike(behind, "plan version", lambda state: state["plan_version"])
     _check_alike(behind, "options", lambda state: [link["options"] for link in state["links"]])
     _check_alike(behind, "past", lambda state: (state["links"][:-1], state.get("skip"), state.get("worker")))
     options = first["links"][-1]["options"]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -46,6 +46,32 @@ def test_merged_rows_are_the_same_rows(raw: list[tuple[int, int, int, int]]) -> 
     merged = merged_rows(parts)
     assert sorted(x for part in merged for x in of_size(part)) == sorted(used)
     assert all(len(part) for part in merged)
+
+
+@given(st.integers(2, 5), st.integers(0, 4), st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_what_is_left_of_a_stride_is_one_run(step: int, phase: int, counts: list[int]) -> None:
+    """Wherever workers were cut: a single row has no pattern of its own."""
+    whole = Rows(phase, phase + step * sum(counts), step, 1, phase)
+    cuts = [sum(counts[:number]) for number in range(len(counts) + 1)]
+    parts = [whole.slice(first, last) for first, last in pairwise(cuts)]
+    assert merged_rows([Rows(x.start, x.stop) if len(x) == 1 else x for x in parts]) == merged_rows([whole])
+
+
+@given(st.integers(8, 40), st.integers(1, 3), st.lists(st.integers(1, 3), min_size=3, max_size=3), st.integers(0, 6))
+def test_strided_rows_at_another_number_of_workers_are_one_piece_per_split(
+    rows: int, ranks: int, numbers: list[int], count: int
+) -> None:
+    workers, others, size = numbers
+    first = make_plan(
+        data_files([[1] * rows]), ranks, split_rows=8, sharding="strided", batch_size=size, num_shards=workers
+    )
+    plan = stretched(first, 0, [Stretch(first.options, ranks, count)], ranks, replace(first.options, num_shards=others))
+    for pieces in plan.rest.ranks or ():
+        left: dict[int, list[int]] = {}
+        for piece in pieces:
+            left.setdefault(piece.source.index, []).extend(of_size(piece.rows))
+        gaps = [b - a != ranks for same in left.values() for a, b in pairwise(sorted(same))]
+        assert len(pieces) <= len(left) + sum(gaps)
 
 
 def test_strided_ranks_leave_one_run() -> None:

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 from torch_dataloader_utils.model import Piece, Rows, Split
 
+_NEAR = 8  # runs looked back at for one that a leftover block continues: ranks leave few patterns side by side
+
 
 def merged_rows(parts: Sequence[Rows]) -> list[Rows]:
     """The same rows (no row twice among the parts) in few values, by their first row.
@@ -36,17 +38,38 @@ def _joined(runs: Sequence[Rows]) -> list[Rows]:
     """The runs with those joined that continue one pattern without a gap."""
     out: list[Rows] = []
     last: dict[tuple[int, int, int], int] = {}
-    for run in sorted(runs, key=lambda run: run.start):
-        pattern = (1, 1, 0) if run.contiguous else (run.step, run.block, run.phase % run.step)
-        place = last.get(pattern)
-        if place is not None:
-            whole = replace(out[place], stop=run.stop)
-            if len(whole) == len(out[place]) + len(run):
+    for run in sorted((run.slice(0, len(run)) for run in runs), key=lambda run: run.start):
+        near = range(len(out) - 1, max(-1, len(out) - 1 - _NEAR), -1)
+        for place in (last.get(_pattern(run), len(out) - 1), *near):
+            whole = _one(out[place], run) if out else None
+            if whole is not None:
                 out[place] = whole
-                continue
-        last[pattern] = len(out)
-        out.append(run)
-    return sorted((run.slice(0, len(run)) for run in out), key=lambda run: run.start)
+                break
+        else:
+            place = len(out)
+            out.append(run)
+        last[_pattern(out[place])] = place
+    return out
+
+
+def _one(before: Rows, after: Rows) -> Rows | None:
+    """Both as one run, where there is one that selects them and no other row.
+
+    The pattern is that of either: rows within one block have none of their own. Two single rows are always a stride.
+    """
+    rows = len(before) + len(after)
+    if before.stop > after.start:
+        return None
+    pair = Rows(before.start, after.stop, after.start - before.start, 1, before.start)
+    for pattern in (before, after, *([pair] if rows == 2 else [])):
+        whole = replace(pattern, start=before.start, stop=after.stop)
+        if len(whole) == rows and all(len(whole.clip(x.start, x.stop)) == len(x) for x in (before, after)):
+            return whole
+    return None
+
+
+def _pattern(run: Rows) -> tuple[int, int, int]:
+    return (1, 1, 0) if run.contiguous else (run.step, run.block, run.phase % run.step)
 
 
 def merged_segments(pieces: Sequence[Piece]) -> list[Piece]:

@@ -28,6 +28,8 @@ __all__ = ["Plan", "PlanOptions", "RankPlan"]
 # Of the rules that make plans: another version may deal the rows of the same data in another way. Golden tests freeze
 # the orders of this one.
 PLAN_VERSION = 1
+# The same for what earlier stretches left of an epoch: only states of a resumed epoch depend on it.
+REST_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
