@@ -1,7 +1,8 @@
 """The orders of all policies, frozen: a state of an older release must go on in the same order.
 
-Whoever changes an order on purpose raises `PLAN_VERSION` (`REST_VERSION` where only a resumed epoch's changes), so that older states are refused with a clear error, and
-writes the new digests down (the failing test prints them).
+Whoever changes an order on purpose raises `PLAN_VERSION` (`REST_VERSION` where only the rest of a resumed epoch
+changes), so that older states are refused with a clear error, and writes the new digests down (the failing test prints
+them).
 """
 
 import hashlib

@@ -184,6 +184,15 @@ def test_another_plan_version_is_refused(folder: str) -> None:
         make(folder).load_state_dict(state)
 
 
+def test_another_version_of_what_was_left_is_refused(folder: str) -> None:
+    loader = make(folder, num_workers=3)
+    loader.load_state_dict(state_after(make(folder), 2))
+    state = loader.state_dict()
+    assert (len(state["links"]), state["plan_version"]) == (2, 2)
+    with pytest.raises(CheckpointMismatchError, match="plan version: 1 in the state, 2 here"):
+        make(folder, num_workers=3).load_state_dict(state | {"plan_version": 1})
+
+
 @pytest.mark.parametrize("workers", [0, 3])
 def test_another_rank_s_state_of_unknown_counts_is_replayed(
     folder: str, workers: int, caplog: pytest.LogCaptureFixture
