@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_a_state_continues_at_any_number_of_ranks(folder: str, options: dict[str
                 assert len(mine.state_dict()["links"]) == 1
             rest = [batches(mine) for mine in resumed]
             assert (steps_of(rest) if any(rest) else []) == expected[step:]
+
+
+@pytest.mark.parametrize("options", ORDERS)
+def test_the_state_s_bytes_are_those_of_every_rank_and_worker(folder: str, options: dict[str, Any]) -> None:
+    found = set()
+    for ranks, workers in ((1, 0), (1, 3), (2, 3), (8, 1)):
+        loaders = ranks_of(folder, ranks, num_workers=workers, **{"sharding": "auto"} | options)
+        for loader in (loaders[0], loaders[-1]):
+            for _ in zip(range(3), loader, strict=False):
+                pass
+            found.add(json.dumps(loader.state_dict()))
+    assert len(found) == 1
+
+
+def test_auto_chooses_for_the_virtual_ranks(folder: str) -> None:
+    """13 splits: at least two for each of 4 virtual ranks, though not for each of 3 workers of 4 ranks."""
+    for ranks, workers in ((1, 0), (2, 3), (4, 3)):
+        options: dict[str, Any] = {"num_workers": workers, "split_rows": 4, "canonical_ranks": 4}
+        loader = ranks_of(folder, ranks, sharding="auto", **options)[0]
+        assert len(loader.dataset.source.splits) == 13
+        assert loader.state_dict()["links"][0]["policy"] == "interleave"
+        assert whole(folder, ranks, sharding="auto", **options) == whole(folder, 1, **options)
 
 
 def test_processes_do_not_begin_again(folder: str) -> None:

@@ -129,5 +129,7 @@ def resolve_auto(options: PlanOptions, num_ranks: int, num_splits: int, counted:
     """The sharding to use: `"auto"` is interleave with 2 splits per shard or without counts, else contiguous."""
     if options.sharding != "auto":
         return options.sharding
-    many = num_splits >= 2 * num_ranks * options.num_shards
+    # Virtual ranks take the place of all workers of all ranks.
+    shards = options.canonical_ranks or num_ranks * options.num_shards
+    many = num_splits >= 2 * shards
     return "interleave" if many or not counted else "contiguous"
