@@ -101,7 +101,7 @@ class Ledger:
             )
         links = [Link.of(link) for link in state["links"]]
         place = Place(int(state["epoch"]), skip=tuple((int(first), int(last)) for first, last in state.get("skip", ())))
-        if dict(links[-1].options) == self._own:
+        if dict(links[-1].options) == self._own and self._one_reader(state):
             return self._continued(place, links, keeps_cursor=not mismatch)
         return self._dealt_again(place, [*links[:-1], *([links[-1]] if links[-1].begun else [])])
 
@@ -150,6 +150,10 @@ class Ledger:
         self._check_past(past)
         return _behind(place, past)
 
+    def _one_reader(self, state: Mapping[str, Any]) -> bool:
+        """Whether this state's batches are counted as they are here: those of a rank are no worker's."""
+        return self._worker is None or self._worker[1] == 1 or "worker" in state
+
     def _check_past(self, past: Sequence[Link]) -> None:
         """Check that it is known how far each rank came."""
         if self._exact:
@@ -160,9 +164,9 @@ class Ledger:
             if missing and link.begun:
                 raise CheckpointMismatchError(
                     "only reading tells how many rows there are, and the state does not say how far the rank(s) "
-                    f"{', '.join(map(str, missing))} came: it can be continued with the same options only "
-                    f"({_difference(link.options, self._own)}). Save loader.state_dict(all_ranks=True), or join the "
-                    "states of all ranks with merge_state_dicts([...])."
+                    f"{', '.join(map(str, missing))} came: it can be continued by the same kind of loader with the "
+                    f"same options only ({_difference(link.options, self._own)}). Save "
+                    "loader.state_dict(all_ranks=True), or join the states of all ranks with merge_state_dicts([...])."
                 )
 
     def _check_finished(self, link: Link) -> None:

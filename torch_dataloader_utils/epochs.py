@@ -46,6 +46,7 @@ class Epochs:
         worker: tuple[int, int] | None = None,
     ) -> None:
         _check_processes(options)
+        _check_foreign(options, worker)
         self.source = source
         self.worker = worker
         self._options = options
@@ -224,15 +225,18 @@ def _check_processes(options: Options) -> None:
         )
 
 
+def _check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
+    if options.shard.canonical_ranks and worker is not None and worker[1] > 1:
+        raise OptionError(
+            f"canonical_ranks within {worker[1]} workers of a foreign loader: its batches are made of rows of all "
+            "shards. Give it one worker, or none."
+        )
+
+
 def _of_worker(plan: RankPlan, number: int, count: int) -> RankPlan:
     """The plan of one of so many workers of a foreign loader: its shard."""
     if count == 1:
         return plan
-    if plan.joint:
-        raise OptionError(
-            f"canonical_ranks within {count} workers of a foreign loader: its batches are made of rows of all shards. "
-            "Give it one worker, or none."
-        )
     return replace(plan, shards=(plan.shards[number],))
 
 

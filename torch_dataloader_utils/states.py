@@ -20,6 +20,7 @@ from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import Cursor, RankCursor
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.rest import Stretch
+from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 VERSION = 1
 
@@ -171,31 +172,83 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     The ranks need not be at the same step: each goes on where it was. A rank that is in the next epoch already counts
     as finished in this one.
 
+    The states of all workers of a foreign loader (of their iterators) become the state of its rank.
+
     Raises:
-        CheckpointMismatchError: the states are not those of the ranks of one job.
+        CheckpointMismatchError: the states are not those of the ranks of one job, or of the workers of one loader.
     """
     for state in states:
         check_form(state)
     if not states:
         raise CheckpointMismatchError("merge_state_dicts([]): expected the states of all ranks.")
+    if any("worker" in state for state in states):
+        return _of_workers(states)
     epoch = min(state["epoch"] for state in states)
     behind = [state for state in states if state["epoch"] == epoch]
     first = behind[0]
     _check_alike(states, "data", lambda state: state["data"])
     _check_alike(behind, "plan version", lambda state: state["plan_version"])
     _check_alike(behind, "options", lambda state: [link["options"] for link in state["links"]])
-    _check_alike(behind, "past", lambda state: (state["links"][:-1], state.get("skip"), state.get("worker")))
+    _check_alike(behind, "past", lambda state: (state["links"][:-1], state.get("skip")))
     options = first["links"][-1]["options"]
     ranks = options.get("num_ranks", len(states))
-    if len(states) != ranks or "worker" in first:
+    if len(states) != ranks:
         raise CheckpointMismatchError(
             f"merge_state_dicts of {len(states)} states that were taken with num_ranks={ranks}: expected the state of "
             "each rank, in the order of ranks."
         )
     links = [Link.of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
-    link = _joined_link(options, links, unknown=first["data"][COUNTS][1] == UNKNOWN)
-    policy = {name: value for name, value in first["links"][-1].items() if name == "policy"}
-    return {**first, "links": [*first["links"][:-1], {**link.plain(), **policy}]}
+    return _with_last(first, _joined_link(options, links, unknown=first["data"][COUNTS][1] == UNKNOWN))
+
+
+def _with_last(state: Mapping[str, Any], link: Link) -> dict[str, Any]:
+    """The state with another last link."""
+    policy = {name: value for name, value in state["links"][-1].items() if name == "policy"}
+    return {**state, "links": [*state["links"][:-1], {**link.plain(), **policy}]}
+
+
+def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of one rank from those of all workers of a foreign loader, which takes a batch of each in turn."""
+    _check_alike(states, "epochs (give the states of the workers' iterators)", lambda state: state["epoch"])
+    _check_alike(states, "data", lambda state: (state["data"], state["plan_version"]))
+    _check_alike(states, "options", lambda state: (state["links"][-1]["options"], state["links"][:-1]))
+    states = sorted(states, key=lambda state: state.get("worker", -1))
+    first, links = states[0], [Link.of(state["links"][-1]) for state in states]
+    options, given = links[0].options, [state.get("worker") for state in states]
+    if given != list(range(options["num_shards"])):
+        raise CheckpointMismatchError(
+            f"merge_state_dicts of the states of the workers {given} of a foreign loader: expected that of each of its "
+            f"{options['num_shards']} workers, once."
+        )
+    if options["steps_per_epoch"] is not None:
+        raise CheckpointMismatchError(
+            f"merge_state_dicts of a foreign loader's workers with steps_per_epoch={options['steps_per_epoch']}: each "
+            "worker begins its own rows again, which one loader does not. Resume the foreign loader with these states."
+        )
+    taken = [link.steps for link in links]
+    total = sum(taken)
+    # Only the count of a worker that has ended may lag behind.
+    most = [count if state.get("ended") else total + 1 for count, state in zip(taken, states, strict=True)]
+    expected, turn = delivered_by_shard(most, total)
+    if expected != taken:
+        raise CheckpointMismatchError(
+            f"merge_state_dicts: the workers delivered {taken} batches, and one loader takes a batch of each in turn. "
+            "Give the states of one moment, of a loader with in_order=True."
+        )
+    if first["data"][COUNTS][1] == UNKNOWN and any(link.steps and not link.cursors for link in links):
+        raise CheckpointMismatchError(
+            "merge_state_dicts: only reading tells how many rows there are, and a worker's state does not say how far "
+            "it came. Give states that were taken after the worker's first batch."
+        )
+    state = {name: value for name, value in first.items() if name not in ("worker", "ended")}
+    return _with_last(state, Link(options, total, _joined_cursors(links, turn)))
+
+
+def _joined_cursors(links: Sequence[Link], turn: int) -> dict[int, RankCursor | None]:
+    """How far a rank came, from how far each of its workers did; empty where row counts are known."""
+    begun = {rank for link in links for rank in link.cursors}
+    at = [next((cursor.shards[0] for cursor in link.cursors.values() if cursor), Cursor()) for link in links]
+    return {rank: RankCursor(turn, tuple(at)) for rank in begun}
 
 
 def _joined_link(options: Mapping[str, Any], links: Sequence[Link | None], *, unknown: bool) -> Link:

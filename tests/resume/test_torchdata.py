@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from tests.resume.helpers import KEPT, batches, make, plain, through_json, write_files
-from torch_dataloader_utils import CheckpointMismatchError, OptionError
+from torch_dataloader_utils import CheckpointMismatchError, OptionError, merge_state_dicts
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
 pytestmark = [
@@ -103,6 +105,92 @@ def test_the_rest_of_our_own_epoch_in_foreign_workers(folder: str, context: str)
         loader.dataset, batch_size=None, num_workers=2, multiprocessing_context=context
     )
     assert ids(seen + batches(theirs)) == list(range(38))
+
+
+def worker_states(state: Any) -> list[Any]:
+    """What the iterators of all workers say in the state of a StatefulDataLoader."""
+    if "_snapshot" not in state:
+        return [state["fetcher_state"]["dataset_iter_state"]]
+    workers = state["_snapshot"]["_worker_snapshots"].values()
+    return [worker["fetcher_state"]["dataset_iter_state"] for worker in workers]
+
+
+def own_state(state: Any) -> Any:
+    states = worker_states(through_json(state))
+    return merge_state_dicts(states) if "worker" in states[0] else states[0]
+
+
+def some(loader: Any, steps: int) -> list[Any]:
+    return [plain(batch) for _, batch in zip(range(steps), iter(loader), strict=False)]
+
+
+WORKERS = st.integers(0, 3)
+STEPS = st.integers(0, 6)
+ORDERS = st.sampled_from(
+    [{}, {"filters": KEPT}, {"shuffle_buffer_size": 8}, {"filters": KEPT, "shuffle_buffer_size": 8}]
+)
+
+
+@settings(max_examples=12)
+@example(ours=2, theirs=2, last=2, steps=[4, 0], options={})
+@example(ours=2, theirs=2, last=2, steps=[4, 3], options={"filters": KEPT})
+@given(WORKERS, WORKERS, WORKERS, st.lists(STEPS, min_size=2, max_size=2), ORDERS)
+def test_every_row_once_from_our_loader_through_theirs_to_ours(
+    folder: str, ours: int, theirs: int, last: int, steps: list[int], options: dict[str, Any]
+) -> None:
+    loader = make(folder, shuffle=True, num_workers=ours, **options)
+    seen = some(loader, steps[0])
+    between = foreign(folder, theirs, num_workers=ours, **options)
+    between.dataset.load_state_dict(through_json(loader.state_dict()))
+    seen += some(between, steps[1])
+    after = make(folder, shuffle=True, num_workers=last, **options)
+    after.load_state_dict(own_state(between.state_dict()))
+    assert ids(seen + batches(after)) == [row for row in range(38) if "filters" not in options or row % 3]
+
+
+@pytest.mark.parametrize("options", [{}, {"filters": KEPT}, {"shuffle_buffer_size": 8}])
+def test_their_state_continues_in_our_loader_of_as_many_workers(folder: str, options: dict[str, Any]) -> None:
+    loader = foreign(folder, 3, num_workers=3, **options)
+    whole, states = [], [loader.state_dict()]
+    for batch in loader:
+        whole.append(plain(batch))
+        states.append(loader.state_dict())
+    for step, state in enumerate(states):
+        again = make(folder, shuffle=True, num_workers=3, **options)
+        again.load_state_dict(own_state(state))
+        assert batches(again) == whole[step:]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("options", [{}, {"filters": KEPT}])
+def test_a_begun_dataset_is_continued_by_as_many_foreign_workers(
+    folder: str, workers: int, options: dict[str, Any]
+) -> None:
+    loader = make(folder, shuffle=True, num_workers=workers, **options)
+    seen = some(loader, 4)
+    theirs = torch.utils.data.DataLoader(
+        loader.dataset, batch_size=None, num_workers=workers, multiprocessing_context="fork"
+    )
+    assert ids(seen + batches(theirs)) == [row for row in range(38) if not options or row % 3]
+
+
+def test_states_of_workers_that_are_not_of_one_moment(folder: str) -> None:
+    loader = foreign(folder, 2)
+    some(loader, 3)
+    states = worker_states(through_json(loader.state_dict()))
+    far = [{**states[0], "links": [{**states[0]["links"][0], "batches": 7}]}, states[1]]
+    next_epoch = [states[0], {**states[1], "epoch": 1}]
+    laps = foreign(folder, 2, steps_per_epoch=17)
+    some(laps, 3)
+    for wrong, told in (
+        (states[:1], r"workers \[0\] of a foreign loader: expected that of each of its 2 workers"),
+        ([*states, make(folder, shuffle=True, num_workers=2).state_dict()], r"workers \[None, 0, 1\]"),
+        (far, r"delivered \[7, 1\] batches, and one loader takes a batch of each in turn"),
+        (next_epoch, "different epochs .give the states of the workers' iterators."),
+        (worker_states(laps.state_dict()), "each worker begins its own rows again"),
+    ):
+        with pytest.raises(CheckpointMismatchError, match=told):
+            merge_state_dicts(wrong)
 
 
 def worker_state(folder: str) -> Any:
