@@ -220,7 +220,7 @@ def _transformed_schema(given: pa.Schema, read: ReadOptions) -> pa.Schema:
 
 
 def _call_on_nothing(transform: Callable[..., object], given: pa.Schema) -> pa.Schema:
-    nothing = pa.RecordBatch.from_arrays([pa.array([], item.type) for item in given], schema=given)
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, item.type) for item in given], schema=given)
     try:
         result = transform(nothing)
         check_transformed(nothing, result, "same")

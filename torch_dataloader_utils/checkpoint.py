@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
+from torch_dataloader_utils.arrow_ops import kept_schema
 from torch_dataloader_utils.assembly import Source
 from torch_dataloader_utils.delivery.passes import Place
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
@@ -285,15 +286,17 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     rows = sum(file.info.record_count or 0 for file in files)
     names = _relative([(file.info.part, file.info.path) for file in files])
     named = [f"{name} {file.info.file_size} {file.info.record_count}" for name, file in zip(names, files, strict=True)]
-    schema = [f"{item.name}: {item.type}" for item in scan.output_schema]
+    schema = [f"{item.name}: {item.type}" for item in kept_schema(scan.output_schema)]
     predicate = str(scan.predicate)
+    nulls = options.convert.nulls
+    nulls = dict(sorted(nulls.items())) if isinstance(nulls, Mapping) else nulls
     order = options.shuffle
     known = "known" if counts_are_known(source) else UNKNOWN
     found: dict[str, tuple[Sequence[str], str]] = {
         "files": (named, f"{len(files)} files, {rows} rows"),
         "schema": (schema, f"{len(schema)} columns: {short(', '.join(schema))}"),
         "filters": ([predicate], short(predicate)),
-        "nulls": ([str(options.convert.nulls)], short(str(options.convert.nulls))),
+        "nulls": ([str(nulls)], short(str(nulls))),
         "origin": ([source.origin], short(source.origin) or "files"),
         "mixing": ([str(source.parts)], f"{len(source.parts)} dataset(s)"),
         "splits": (

@@ -8,6 +8,7 @@ from dataclasses import astuple, replace
 from functools import cached_property
 from typing import Any
 
+from torch_dataloader_utils.arrow_ops import kept_schema
 from torch_dataloader_utils.assembly import Source
 from torch_dataloader_utils.delivery.agreement import Position, has_peers
 from torch_dataloader_utils.distributed import World, joining, resolve_world
@@ -126,7 +127,7 @@ class Planner:
             for split in self._source.splits
         ]
         source = self._source
-        said = source.scan.predicate, source.scan.output_schema, source.parts, source.origin
+        said = source.scan.predicate, kept_schema(source.scan.output_schema), source.parts, source.origin
         return digest([*lines, *map(str, said)])
 
     @cached_property

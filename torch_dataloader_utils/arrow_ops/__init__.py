@@ -1,11 +1,12 @@
 """What is done with Arrow's schemas, columns and filters, whatever the format."""
 
 from torch_dataloader_utils.arrow_ops.columns import column_path, conform, constant, project, select_columns, top_level
-from torch_dataloader_utils.arrow_ops.filters import as_expression, evaluate, filter_columns
+from torch_dataloader_utils.arrow_ops.filters import as_expression, evaluate, filter_columns, in_order
 from torch_dataloader_utils.arrow_ops.schemas import (
     check_schema,
     guessed_schema,
     holds,
+    kept_schema,
     merge_text_types,
     merge_types,
     plain_type,
@@ -23,6 +24,8 @@ __all__ = [
     "filter_columns",
     "guessed_schema",
     "holds",
+    "in_order",
+    "kept_schema",
     "merge_text_types",
     "merge_types",
     "plain_type",

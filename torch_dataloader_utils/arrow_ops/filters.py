@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from datetime import date
 from decimal import Decimal
 from functools import reduce
@@ -88,7 +88,7 @@ def _membership(field: pc.Expression, kind: pa.DataType, word: str, values: Any,
     """`in` and `not in` as SQL has them: nulls are in no list, and a list with a null excludes everything."""
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise OptionError(f"{given}: expected a list of values after {word!r}.")
-    literals = [_literal(value, kind, given) for value in values if value is not None]
+    literals = [_literal(value, kind, given) for value in in_order(values) if value is not None]
     same = [literal.as_py() for literal in literals if literal.type == kind]
     found = field.isin(pa.array(same, kind))
     found = reduce(operator.or_, (field == literal for literal in literals if literal.type != kind), found)
@@ -96,6 +96,11 @@ def _membership(field: pc.Expression, kind: pa.DataType, word: str, values: Any,
     if word == "in":
         return found
     return pc.scalar(False) if len(literals) < len(list(values)) else field.is_valid() & ~found
+
+
+def in_order(values: Iterable[Any]) -> Iterable[Any]:
+    """The values, those of a set in an order of their own: a set's is another one in each process."""
+    return sorted(values, key=repr) if isinstance(values, Set) else values
 
 
 def _literal(value: Any, kind: pa.DataType, given: str) -> pa.Scalar:

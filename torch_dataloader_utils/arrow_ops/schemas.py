@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -164,6 +164,42 @@ def without_views(kind: pa.DataType) -> pa.DataType:
     if pt.is_list(kind):
         return pa.list_(kind.value_field.with_type(without_views(kind.value_type)))
     return kind
+
+
+_LISTS: Mapping[str, Callable[[pa.Field], pa.DataType]] = {
+    "list": pa.list_,
+    "large_list": pa.large_list,
+    "list_view": pa.list_view,
+    "large_list_view": pa.large_list_view,
+}
+
+
+def kept_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with what a pickle of it keeps: not the field of a fixed-size list's items, nor that keys are sorted.
+
+    So a schema and its copy in another process have the same text. The field is named as Parquet files name it.
+    """
+    return pa.schema([_kept(field) for field in schema])
+
+
+def _kept(field: pa.Field) -> pa.Field:
+    return field.with_type(_kept_type(field.type))
+
+
+def _kept_type(kind: pa.DataType) -> pa.DataType:
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", _kept_type(kind.value_type)), kind.list_size)
+    if pt.is_map(kind):
+        return pa.map_(_kept(kind.key_field), _kept(kind.item_field))
+    if pt.is_struct(kind):
+        return pa.struct([_kept(field) for field in kind])
+    if pt.is_union(kind):
+        fields = [_kept(kind.field(number)) for number in range(kind.num_fields)]
+        return pa.union(fields, kind.mode, kind.type_codes)
+    if pt.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _kept_type(kind.value_type), kind.ordered)
+    made = _LISTS.get(str(kind).partition("<")[0])
+    return kind if made is None else made(_kept(kind.value_field))
 
 
 _FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (

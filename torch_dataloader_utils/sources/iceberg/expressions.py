@@ -43,7 +43,7 @@ from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
 from pyparsing import ParseException
 
-from torch_dataloader_utils.arrow_ops import as_expression, column_path
+from torch_dataloader_utils.arrow_ops import as_expression, column_path, in_order
 from torch_dataloader_utils.arrow_ops.columns import type_at
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.sources.iceberg.inclusive import inclusive
@@ -205,7 +205,7 @@ def _leaf(predicate: UnboundPredicate, schema: pa.Schema) -> pc.Expression:
     kind = type_at(schema, path)
     values = []
     if isinstance(predicate, SetPredicate):
-        values = [[_python(literal, kind) for literal in predicate.literals]]
+        values = [{_python(literal, kind) for literal in predicate.literals}]
     elif isinstance(predicate, LiteralPredicate):
         values = [_python(predicate.literal, kind)]
     if type(predicate) in _FUNCTIONS:
@@ -256,7 +256,7 @@ def _with_values(filters: Any, schema: pa.Schema) -> Any:
 
 def _value(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_value(item, kind) for item in value]
+        return [_value(item, kind) for item in in_order(value)]
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, str) and kind == pa.binary(16) and _UUID.fullmatch(value):
