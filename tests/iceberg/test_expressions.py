@@ -155,3 +155,18 @@ def test_literals_in_sql_are_what_was_written(number, whole, text):
     assert (
         rows.filter(rows_expression(f"n != {number:.2f} or i <> {whole} or s != '{quoted}'", rows.schema)).num_rows == 0
     )
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        "city in ('Rome', 'Oslo', 'Lima', 'Bonn', 'Kyiv', 'Bern')",
+        ice.In("city", {"Rome", "Oslo", "Lima", "Bonn", "Kyiv", "Bern"}),
+    ],
+    ids=["sql", "expression"],
+)
+def test_the_values_of_a_set_have_an_order_of_their_own(filters: object) -> None:
+    """pyiceberg keeps them in a set, whose order is another one in each process; a state holds a digest of the text."""
+    text = str(rows_expression(filters, pa.schema([("city", pa.string())])))
+    cities = ["Bern", "Bonn", "Kyiv", "Lima", "Oslo", "Rome"]
+    assert sorted(cities, key=text.index) == cities
