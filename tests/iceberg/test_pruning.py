@@ -41,7 +41,7 @@ from torch_dataloader_utils.sources.iceberg.schema import table_schema
 VALUES = {
     "i": [None, -5, 0, 1, 2, 3, 7],
     "l": [None, -(2**63), -5, 0, 1, 5, 2**63 - 1],
-    "f": [None, NAN, -1.5, -0.0, 0.0, 1.5, float("inf")],
+    "f": [None, NAN, -1.5, -0.0, 0.0, 1.5, float("inf"), float("-inf"), 1.2300000190734863],  # 1.23 as a float32
     "x": [None, NAN, -1.5, 0.0, 0.5, 1.0, float("-inf")],
     "s": [None, "", "a", "ab", "abc", "b", "é", "\U0001f600"],
     "b": [None, True, False],
@@ -78,6 +78,11 @@ LEAVES = [
     F("f") > 0.1,
     F("f") == 0.0,
     F("f").isin([0.0, NAN]),
+    F("f") == float("inf"),
+    F("f") <= float("-inf"),
+    F("f") > 1e300,
+    F("f") > 1.23,
+    F("f") == pa.scalar(1.23, pa.float32()),
     pc.is_nan(F("f")),
     F("x") >= 0.5,
     F("x") == NAN,
