@@ -36,13 +36,14 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
         schema: the schema resolved over all files.
     """
     needed = filter_columns(expression, schema)
-    nan_facts = _matching_nans(expression, schema, needed)
+    ordered = not any(_has_extension(schema.field(name).type) for name in needed)
+    nan_facts = _matching_nans(expression, schema, needed) if ordered else []
     nan_cases = _choices(nan_facts)
 
     def keep(footer: Footer, file_schema: pa.Schema, constants: Mapping[str, Any]) -> frozenset[int]:
         absent = {name: None for name in needed if name not in file_schema.names}
         known = {name: value for name, value in {**absent, **constants}.items() if name in needed}
-        comparable = all(
+        comparable = ordered and all(
             name in known or _same_order(schema.field(name).type, file_schema.field(name).type) for name in needed
         )
         if not comparable or len(nan_facts) > _MOST_NAN_COLUMNS:
@@ -58,6 +59,13 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
 def _same_order(kind: pa.DataType, file_kind: pa.DataType) -> bool:
     """Whether the file's statistics mean the same in the resolved type."""
     return holds(plain_type(kind), plain_type(file_kind))
+
+
+def _has_extension(kind: pa.DataType) -> bool:
+    """Whether there is an extension type in it: pyarrow fails over the statistics of one, whatever is asked."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return True
+    return any(_has_extension(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _equals(field: pc.Expression, value: Any, kind: pa.DataType) -> pc.Expression:
