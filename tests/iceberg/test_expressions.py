@@ -170,3 +170,41 @@ def test_the_values_of_a_set_have_an_order_of_their_own(filters: object) -> None
     text = str(rows_expression(filters, pa.schema([("city", pa.string())])))
     cities = ["Bern", "Bonn", "Kyiv", "Lima", "Oslo", "Rome"]
     assert sorted(cities, key=text.index) == cities
+
+
+LITERALS = [
+    # (filters, values of a column, places of the rows that match)
+    ("n = '1.10'", "n", [Decimal("1.10"), Decimal("1.11"), None], [0]),
+    ("n in ('1.1', '2.00')", "n", [Decimal("1.10"), Decimal("2.00"), None], [0, 1]),
+    (ice.EqualTo("n", 1.1), "n", [Decimal("1.10"), None], [0]),
+    (ice.EqualTo("n", Decimal("1.101")), "n", [Decimal("1.10"), None], []),
+    (ice.LessThan("n", Decimal(2**60)), "n", [Decimal("1.10"), None], [0]),
+    ("i = '2'", "i", [1, 2, None], [1]),
+    ("i = 1.5", "i", [1, 2, None], []),
+    ("i < 1.5", "i", [1, 2, None], [0]),
+    ("not i < 3000000000", "i", [1, None], []),
+    ("i != 3000000000", "i", [1, None], [0]),
+    ("i in (1, 3000000000)", "i", [1, None], [0]),
+    ("i not in (1, 3000000000)", "i", [1, 2, None], [1]),
+    ("b = 'true'", "b", [True, False, None], [0]),
+    ("f = 1.23", "f", [1.23, 1.24, None], [0]),
+    ("f in (1.23, 2.5)", "f", [1.23, 2.5, NAN, None], [0, 1]),
+    (ice.NotEqualTo("f", 1.23), "f", [1.23, 2.5, NAN, None], [1, 2]),
+    ("x = '1.23'", "x", [1.23, None], [0]),
+    ("c = '00:00:00.000001'", "c", [0, 1, None], [1]),
+    ("d < '2024-01-02'", "d", [DAY, DAY + 1, None], [0]),
+    (ice.LessThanOrEqual("d", datetime(2024, 1, 1, 12)), "d", [DAY, DAY + 1, None], [0]),
+    (ice.GreaterThanOrEqual("t", date(2024, 1, 1)), "t", [MICROS - 1, MICROS, None], [1]),
+    (f"u in ('{uuid.UUID(int=1)}')", "u", [uuid.UUID(int=1).bytes, uuid.UUID(int=2).bytes, None], [0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("filters", "name", "values", "expected"), LITERALS, ids=lambda value: str(value)[:50])
+def test_literals_are_values_of_the_columns_type(filters, name, values, expected):
+    assert places_of(filters, name, values) == expected
+
+
+@pytest.mark.parametrize("text", ["n = '1.101'", "i = '1.5'", "d = '2024-01-01T00:00:00'", "u = 'abc'", "f = '1e99'"])
+def test_text_that_is_no_value_of_the_columns_type_is_refused(text):
+    with pytest.raises(OptionError, match=r"cannot be compared with a column of type .*: expected"):
+        table_filter(text, ARROW, SCHEMA)

@@ -1,18 +1,21 @@
 import datetime
+import uuid
 from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.filter_literals import KINDS, column, conditions
 from torch_dataloader_utils.arrow_ops import (
     as_expression,
     check_schema,
     conform,
     constant,
+    evaluate,
     filter_columns,
     merge_types,
     project,
@@ -207,6 +210,21 @@ PEOPLE = pa.table(
         ([("i", ">", 1.5)], [1, 3, 4]),
         ([("i", "==", 2.5)], []),
         ([("i", "<", 2**62)], [0, 1, 3, 4]),
+        ([("i", "<", 2**70)], [0, 1, 3, 4]),
+        ([("i", "=", 2**70)], []),
+        ([("i", "!=", 2**70)], [0, 1, 3, 4]),
+        ([("i", "in", [2, 2**70])], [1]),
+        ([("i", "not in", [2, 2**70])], [0, 3, 4]),
+        ([("i", "in", ["2", "+5", "1.0"])], [0, 1, 4]),
+        ([("i", "=", float("nan"))], []),
+        ([("i", "!=", float("nan"))], [0, 1, 3, 4]),
+        ([("i", "<", float("inf"))], [0, 1, 3, 4]),
+        ([("b", "=", "false")], [1, 4]),
+        ([("day", "=", np.datetime64("2024-01-03"))], [2]),
+        ([("utc", ">=", datetime.date(2024, 1, 3))], [2, 3]),  # midnight in UTC
+        ([("dec", "in", ["1.000", 2.0])], [0, 1]),
+        ([("dec", "=", Decimal("1.001"))], []),
+        ([("dec", ">", Decimal("1.999"))], [1, 2, 3]),
         ([("i", "in", [2, 5, None])], [1, 4]),
         ([("i", "in", [2, 2.5])], [1]),
         ([("i", "in", [])], []),
@@ -219,7 +237,9 @@ PEOPLE = pa.table(
         ([[("i", "=", 1)], [("i", ">", 3), ("b", "=", False)]], [0, 4]),
         ([[["i", "=", 1]], [["t", "=", "b"]]], [0, 1]),  # as YAML has them
         ([["i", ">", 1], ["i", "<", 5]], [1, 3]),
-        ([("f", ">", 0.1)], [0, 2, 3, 4]),  # float32(0.1) is above 0.1
+        ([("f", ">", 0.1)], [2, 3, 4]),  # 0.1 as a float32, as it is stored
+        ([("f", "=", 0.1)], [0]),
+        ([("f", "in", [0.1, "2.5"])], [0, 2]),
         ([("f", ">=", 1)], [2, 3, 4]),
         ([("t", "in", ("a", "e"))], [0, 4]),
         ([("b", "=", False)], [1, 4]),
@@ -261,14 +281,29 @@ def test_filters_follow_sql_and_expressions_pyarrow(filters: object, rows: list[
         ([("i", "~", 3)], "expected one of the operators"),
         ([("i", "=", None)], "use 'is null'"),
         ([("i", "in", 3)], "expected a list of values"),
+        pytest.param([("i", "in", iter([2, 5]))], "expected a list of values", id="an iterator"),
         ([("t", "in", "abc")], "expected a list of values"),
-        ([("i", "=", "3")], "cannot be compared"),
-        ([("i", "in", ["3"])], "cannot be compared"),
+        (
+            [("i", "=", "three")],
+            r"\('i', '=', 'three'\): 'three' cannot be compared with a column of type int64: expected",
+        ),
+        ([("i", "in", ["3.5"])], "in quotes, a whole one that fits int64"),
+        ([("i", "=", str(2**63))], "in quotes, a whole one that fits int64"),
+        ([("i", "=", "1_000")], "cannot be compared"),
+        ([("i", "=", True)], "cannot be compared with a column of type int64: expected a number"),
+        ([("f", "=", "1e99")], "in quotes, one that fits float"),
+        ([("dec", "=", "1.001")], r"in quotes, one that fits decimal128\(9, 2\) without rounding"),
+        ([("b", "=", "yes")], "expected True or False"),
+        ([("i", "=", np.datetime64("NaT"))], "use 'is null'"),
         ([("t", "<", 3)], "cannot be compared"),
         ([("b", "=", 1)], "cannot be compared"),
-        ([("i", "<", 2**70)], "cannot be compared"),
         pytest.param([("i", "=", object())], "cannot be compared", id="an object"),
         ([("day", "<", "soon")], "cannot be compared with a column of type date32"),
+        ([("day", "=", "2024-01-01T00:00")], "expected a date, or text such as '2024-01-31'"),
+        ([("day", "=", "2024-02-30")], "expected a date, or text such as '2024-01-31'"),
+        ([("day", "=", 19723)], "expected a date"),
+        ([("at", "=", "2024-01-01T00:00:00.1234567")], "fits the column without rounding"),
+        ([("at", "=", "2024-01-01T00:00:00Z")], "a datetime without a timezone"),
         ([("utc", "<", "2024-01-01")], "cannot be compared with a column of type timestamp"),
         ([("utc", "<", datetime.datetime(2024, 1, 1))], "cannot be compared"),
         ([("s", "=", 1)], "cannot be compared"),
@@ -280,6 +315,30 @@ def test_filters_follow_sql_and_expressions_pyarrow(filters: object, rows: list[
 def test_filters_that_cannot_work_are_refused(filters: object, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         as_expression(filters, PEOPLE.schema)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_literals_find_the_rows_that_plain_python_finds(kind: pa.DataType, data: st.DataObject) -> None:
+    condition = data.draw(conditions(kind))
+    cells = column(kind)
+    expression = as_expression(condition.tuples("x"), pa.schema([("x", kind)]))
+    assert expression is not None
+    found = evaluate(pa.table({"x": cells}), expression).to_pylist()
+    assert [place for place, kept in enumerate(found) if kept] == condition.places(cells)
+
+
+@pytest.mark.skipif(not hasattr(pa, "uuid"), reason="pyarrow has no type of UUIDs before 18")
+@pytest.mark.parametrize("value", [uuid.UUID(int=3), str(uuid.UUID(int=3)), uuid.UUID(int=3).bytes])
+def test_uuids_are_found_in_columns_of_extension_types_and_beside_them(value: object) -> None:
+    ids = pa.array([uuid.UUID(int=number).bytes for number in range(5)], pa.uuid())
+    nested = pa.StructArray.from_arrays([ids, pa.array(range(5))], ["u", "k"])
+    table = pa.table({"u": ids, "s": nested})
+    for name in ("u", "s.u"):
+        expression = as_expression([[(name, "=", value)], [("s.k", "in", [4])]], table.schema)
+        assert expression is not None
+        assert evaluate(table, expression).to_pylist() == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("filters", [[("ii", ">", 1)], pc.field("ii") > 1, [("s.y", "=", 1)], pc.field("s", "y") == 1])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence, Set
-from datetime import date
-from decimal import Decimal
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.arrow_ops.columns import column_path, columns_there, type_at
+from torch_dataloader_utils.arrow_ops.literals import compared, expected
 from torch_dataloader_utils.arrow_ops.schemas import plain_type
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 
@@ -31,8 +32,8 @@ def as_expression(filters: Any, schema: pa.Schema) -> pc.Expression | None:
     """`filters` as an expression that fits `schema`, or None where there is no filter.
 
     A flat list of `(column, operator, value)` means "and"; a list of such lists means "or" of "and"s. Tuples follow
-    SQL: a null matches nothing but `is null`. ISO strings compare with dates, times and timestamps. A pyarrow
-    expression is taken as it is.
+    SQL: a null matches nothing but `is null`. Literals are compared as values of the column's type (`compared` in
+    `arrow_ops.literals`). A pyarrow expression is taken as it is.
 
     Raises:
         ColumnNotFoundError: a column that `schema` has not.
@@ -47,7 +48,7 @@ def as_expression(filters: Any, schema: pa.Schema) -> pc.Expression | None:
             f"filters={filters!r}: expected {_EXAMPLE}, or a pyarrow expression. "
             "Strings and pyiceberg expressions need the iceberg extra."
         )
-    groups = _groups(filters)
+    groups = predicate_groups(filters)
     return reduce(operator.or_, (reduce(operator.and_, (_predicate(p, schema) for p in g)) for g in groups))
 
 
@@ -55,8 +56,12 @@ def _is_predicate(item: Any) -> bool:
     return isinstance(item, (list, tuple)) and len(item) in (2, 3) and isinstance(item[0], str)
 
 
-def _groups(filters: Sequence[Any]) -> list[list[Any]]:
-    """The "and" groups, to be joined by "or", of a flat or nested list."""
+def predicate_groups(filters: Sequence[Any]) -> list[list[Any]]:
+    """The "and" groups of tuples, to be joined by "or", of a flat or nested list.
+
+    Raises:
+        OptionError: it is no such list.
+    """
     groups = [filters] if all(_is_predicate(item) for item in filters) else list(filters)
     for group in groups:
         if not isinstance(group, (list, tuple)) or not group or not all(_is_predicate(item) for item in group):
@@ -71,31 +76,92 @@ def _predicate(item: Sequence[Any], schema: pa.Schema) -> pc.Expression:
     name, word, value = (*item, None)[:3]
     given = f"filters: {tuple(item)!r}"
     path = column_path(schema, name)
-    kind = type_at(schema, path)
     field = pc.field(*path)
     if word in ("is null", "is not null"):
         return field.is_null() if word == "is null" else field.is_valid()
+    column = _Column(field, type_at(schema, path), given)
     if word in ("in", "not in"):
-        return _fitting(_membership(field, plain_type(kind), word, value, given), schema, given)
+        return _fitting(_membership(column, word, value), schema, given)
     if word not in _COMPARISONS:
         raise OptionError(f"{given}: expected one of the operators {', '.join(_OPERATORS)}.")
-    if value is None:
+    if _is_missing(value):
         raise OptionError(f"{given}: nothing compares with null; use 'is null' or 'is not null'.")
-    return _fitting(_COMPARISONS[word](field, _literal(value, plain_type(kind), given)), schema, given)
+    return _fitting(column.where(word, value), schema, given)
 
 
-def _membership(field: pc.Expression, kind: pa.DataType, word: str, values: Any, given: str) -> pc.Expression:
+@dataclass(frozen=True)
+class _Column:
+    """A column that literals are compared with.
+
+    Attributes:
+        field: the column.
+        declared: its type.
+        given: the filter, for errors.
+    """
+
+    field: pc.Expression
+    declared: pa.DataType
+    given: str
+
+    @cached_property
+    def kind(self) -> pa.DataType:
+        """The type of its values: without a dictionary, of an extension type its storage."""
+        kind = plain_type(self.declared)
+        return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+    @cached_property
+    def kernels(self) -> pa.DataType:
+        """A type that holds the same values, in the same order, and that Arrow has kernels for."""
+        if pt.is_float16(self.kind):
+            return pa.float32()
+        if pt.is_decimal(self.kind) and self.kind.bit_width < 128:
+            return pa.decimal128(self.kind.precision, self.kind.scale)
+        return self.kind
+
+    @property
+    def operand(self) -> pc.Expression:
+        """The column as a value of the type `kernels`."""
+        return self.field if self.kernels == plain_type(self.declared) else self.field.cast(self.kernels)
+
+    def compared(self, word: str, value: Any) -> tuple[str, pa.Scalar] | bool:
+        """What a comparison with `value` comes to, in the type `kernels`.
+
+        Raises:
+            OptionError: `value` cannot be compared with this column.
+        """
+        try:
+            found = compared(word, value, self.kind)
+        except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+            raise OptionError(
+                f"{self.given}: {value!r} cannot be compared with a column of type {self.declared}: "
+                f"expected {expected(self.kind)}."
+            ) from error
+        if isinstance(found, bool) or found[1].type == self.kernels:
+            return found
+        return found[0], found[1].cast(self.kernels)
+
+    def where(self, word: str, value: Any) -> pc.Expression:
+        """The rows that match; nulls never do."""
+        found = self.compared(word, value)
+        if isinstance(found, bool):
+            return self.field.is_valid() if found else pc.scalar(False)
+        return _COMPARISONS[found[0]](self.operand, found[1])
+
+
+def _membership(column: _Column, word: str, values: Any) -> pc.Expression:
     """`in` and `not in` as SQL has them: nulls are in no list, and a list with a null excludes everything."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise OptionError(f"{given}: expected a list of values after {word!r}.")
-    literals = [_literal(value, kind, given) for value in in_order(values) if value is not None]
-    same = [literal.as_py() for literal in literals if literal.type == kind]
-    found = field.isin(pa.array(same, kind))
-    found = reduce(operator.or_, (field == literal for literal in literals if literal.type != kind), found)
-    found = field.is_valid() & found
-    if word == "in":
-        return found
-    return pc.scalar(False) if len(literals) < len(list(values)) else field.is_valid() & ~found
+    once = isinstance(values, Iterator)  # the values are needed again, such as for the next snapshot of a table
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") or once:
+        raise OptionError(f"{column.given}: expected a list of values after {word!r}.")
+    items = list(in_order(values))
+    comparisons = [column.compared("=", item) for item in items if not _is_missing(item)]
+    if word == "not in" and len(comparisons) < len(items):
+        return pc.scalar(False)
+    literals = [found[1] for found in comparisons if not isinstance(found, bool)]
+    if pt.is_floating(column.kernels) and any(literal.as_py() == 0 for literal in literals):
+        literals += [pa.scalar(zero, column.kernels) for zero in (0.0, -0.0)]  # equal, but not to `is_in`
+    found = column.operand.isin(pa.array(literals, column.kernels))
+    return column.field.is_valid() & (found if word == "in" else ~found)
 
 
 def in_order(values: Iterable[Any]) -> Iterable[Any]:
@@ -103,33 +169,17 @@ def in_order(values: Iterable[Any]) -> Iterable[Any]:
     return sorted(values, key=repr) if isinstance(values, Set) else values
 
 
-def _literal(value: Any, kind: pa.DataType, given: str) -> pa.Scalar:
-    """`value` as a scalar of the column's type where it is the same value there, else as a scalar of its own type."""
-    if isinstance(value, (np.number, np.bool_)):
-        value = value.item()
-    try:
-        if isinstance(value, str) and pt.is_temporal(kind):
-            return pa.scalar(value).cast(kind)
-        exact = _exact_scalar(value, kind)
-        return pa.scalar(value) if exact is None else exact
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise OptionError(f"{given}: {value!r} cannot be compared with a column of type {kind}: {error}") from error
-
-
-def _exact_scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """`value` as a scalar of this type, or None if it would change: `pa.scalar(2.5, pa.int64())` is 2."""
-    try:
-        typed = pa.scalar(value, kind)
-        same = not isinstance(value, (int, float, Decimal, date)) or typed.as_py() == value
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        return None
-    return typed if same else None
+def _is_missing(value: Any) -> bool:
+    """Whether a literal is null: None, an Arrow null or "not a time"."""
+    if isinstance(value, pa.Scalar):
+        return not value.is_valid
+    return value is None or (isinstance(value, (datetime, np.datetime64, np.timedelta64)) and value != value)
 
 
 def _fitting(expression: pc.Expression, schema: pa.Schema, given: str) -> pc.Expression:
     """`expression`, once it is known to be a filter over `schema`."""
     try:
-        kind = evaluate(schema.empty_table(), expression).type
+        kind = evaluate(_no_rows(schema), expression).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
     except pa.ArrowInvalid as error:  # what binding raises for a field that is not there
@@ -156,7 +206,12 @@ def _row_of_nulls(schema: pa.Schema) -> pa.Table:
     try:
         return pa.table([pa.nulls(1, item.type) for item in schema], names=schema.names)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return schema.empty_table()
+        return _no_rows(schema)
+
+
+def _no_rows(schema: pa.Schema) -> pa.Table:
+    """A table without rows, of columns of any type: `schema.empty_table` makes none of extension types in structs."""
+    return pa.Table.from_batches([], schema)
 
 
 def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:
@@ -180,7 +235,7 @@ def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, .
 
 def _works(expression: pc.Expression, schema: pa.Schema) -> bool:
     try:
-        evaluate(schema.empty_table(), expression)
+        evaluate(_no_rows(schema), expression)
     except pa.ArrowInvalid:
         return False
     return True

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -37,13 +34,13 @@ from pyiceberg.expressions import (
     StartsWith,
     UnboundPredicate,
 )
-from pyiceberg.expressions.literals import DateLiteral, DecimalLiteral, Literal, TimeLiteral, TimestampLiteral
+from pyiceberg.expressions.literals import DateLiteral, Literal, TimeLiteral, TimestampLiteral
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
 from pyparsing import ParseException
 
-from torch_dataloader_utils.arrow_ops import as_expression, column_path, in_order
+from torch_dataloader_utils.arrow_ops import as_expression, column_path, in_order, predicate_groups
 from torch_dataloader_utils.arrow_ops.columns import type_at
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.sources.iceberg.inclusive import inclusive
@@ -63,8 +60,6 @@ _FUNCTIONS: dict[type[Any], Callable[..., pc.Expression]] = {
 _ORDERS = (LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual)
 _EPOCH = datetime(1970, 1, 1)
 _EXAMPLE = "age > 30 and city in ('Rome', 'Oslo')"
-_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True)
@@ -111,9 +106,8 @@ def table_filter(filters: Any, arrow: pa.Schema, schema: Schema) -> TableFilter 
     if isinstance(filters, (str, BooleanExpression)):
         return _visited(filters, arrow, made)
     if isinstance(filters, (list, tuple)):
-        as_expression(_with_values(filters, arrow), arrow)  # checks the shape, and names what is wrong with it
-        groups: Sequence[Any] = [filters] if isinstance(filters[0][0], str) else filters
-        made_groups = ([made(_leaf_of(leaf, arrow)) for leaf in group] for group in groups)
+        groups = predicate_groups(filters)
+        made_groups = ([made(as_expression([leaf], arrow)) for leaf in group] for group in groups)
         return reduce(_either, (reduce(_both, group) for group in made_groups))
     return made(as_expression(filters, arrow))
 
@@ -210,7 +204,7 @@ def _leaf(predicate: UnboundPredicate, schema: pa.Schema) -> pc.Expression:
         values = [_python(predicate.literal, kind)]
     if type(predicate) in _FUNCTIONS:
         return as_expression(_FUNCTIONS[type(predicate)](pc.field(*path), *values), schema)
-    return _leaf_of((name, _WORDS[type(predicate)], *values), schema)
+    return as_expression([(name, _WORDS[type(predicate)], *values)], schema)
 
 
 def _python(literal: Literal[Any], kind: pa.DataType) -> Any:
@@ -223,44 +217,4 @@ def _python(literal: Literal[Any], kind: pa.DataType) -> Any:
     if isinstance(literal, TimestampLiteral):
         moment = _EPOCH + timedelta(microseconds=value)
         return moment.replace(tzinfo=UTC) if pt.is_timestamp(kind) and kind.tz is not None else moment
-    if isinstance(literal, DecimalLiteral):
-        return _as_written(value, kind)
-    return value
-
-
-def _as_written(value: Decimal, kind: pa.DataType) -> Decimal | float:
-    """A number with a point: pyiceberg's parser makes a float of it first, whose shortest form is what was written."""
-    number = float(value)
-    if pt.is_floating(kind):
-        return number
-    return Decimal(repr(number)) if Decimal(number) == value else value
-
-
-# --------------------------------------------------------------------------------------------------------------- tuples
-
-
-def _leaf_of(leaf: Sequence[Any], schema: pa.Schema) -> pc.Expression:
-    return as_expression(_with_values([leaf], schema), schema)
-
-
-def _with_values(filters: Any, schema: pa.Schema) -> Any:
-    """The tuples with values that Arrow compares, where it does not by itself: of UUIDs, and of times as text."""
-    if not isinstance(filters, (list, tuple)):
-        return filters
-    if len(filters) == 3 and isinstance(filters[0], str) and isinstance(filters[1], str):
-        name, word, value = filters
-        kind = type_at(schema, column_path(schema, name))
-        return name, word, _value(value, kind)
-    return [_with_values(item, schema) for item in filters]
-
-
-def _value(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_value(item, kind) for item in in_order(value)]
-    if isinstance(value, uuid.UUID):
-        return value.bytes
-    if isinstance(value, str) and kind == pa.binary(16) and _UUID.fullmatch(value):
-        return uuid.UUID(value).bytes
-    if isinstance(value, str) and pt.is_time(kind) and _TIME.fullmatch(value):
-        return time.fromisoformat(value)
     return value

@@ -1,0 +1,262 @@
+"""What a filter's literal is to a column of some type: a value of that type, or something between two of them."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from torch_dataloader_utils.arrow_ops.moments import NANOSECONDS, nanoseconds
+
+_Exact: TypeAlias = "int | float | Fraction"  # Python compares these exactly with each other
+
+_EXTREME = 400  # powers of ten beyond those of all types but decimals of odd scales
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a literal lies among the values of a type.
+
+    Attributes:
+        floor: the greatest value that is not above the literal; None where all values are above it.
+        exact: whether the literal is that value.
+    """
+
+    floor: pa.Scalar | None
+    exact: bool
+
+
+def compared(word: str, value: Any, kind: pa.DataType) -> tuple[str, pa.Scalar] | bool:
+    """What `column word value` comes to over columns of type `kind`: the same rows by a comparison with a value of it.
+
+    That is an operator and a value, or a constant where rows differ only in being null: True for all rows but nulls,
+    False for none. A comparison is by value, exactly: `x < 2.5` of whole numbers is `x <= 2`, `x < 300` of int8 is
+    `x <= 127`. Numbers are rounded to the nearest value of a floating type first, as if stored there. Floats stand
+    for their shortest decimal form over decimals. NaN equals nothing. Text must spell a value of the type.
+
+    Args:
+        word: one of =, ==, !=, <, <=, >, >=.
+        value: not null.
+        kind: not a dictionary or an extension type.
+
+    Raises:
+        ArithmeticError, TypeError, ValueError, pa.ArrowException: it is no such value; `expected` says what is.
+    """
+    place = _place(value, kind)
+    if place is None:
+        return word == "!="
+    if place.exact:
+        return word, place.floor
+    if word in ("=", "==", "!="):
+        return word == "!="
+    above = word in (">", ">=")
+    return above if place.floor is None else (">" if above else "<=", place.floor)
+
+
+def expected(kind: pa.DataType) -> str:
+    """What literals over columns of this type can be, for an error."""
+    for test, said in _EXPECTED:
+        if test(kind):
+            return said(kind) if callable(said) else said
+    return "no literal: such columns have only 'is null' and 'is not null'"
+
+
+def _place(value: Any, kind: pa.DataType) -> _Place | None:
+    """The place of a literal; None if it is nowhere: NaN, or anything among nulls only."""
+    if pt.is_null(kind):
+        return None
+    if isinstance(value, pa.Scalar):
+        if value.type == kind and not pt.is_floating(kind):
+            return _Place(value, True)
+        value = value.as_py()
+    place = _by_family(value, kind)
+    if isinstance(value, str) and (place is None or not place.exact):
+        raise ValueError(f"{value!r} is no value of the type {kind}")
+    return place
+
+
+def _by_family(value: Any, kind: pa.DataType) -> _Place | None:
+    if pt.is_floating(kind):
+        return _among_floats(_number(value), kind)
+    if pt.is_integer(kind) or pt.is_decimal(kind):
+        return _on_grid(_number(value, shortest=pt.is_decimal(kind)), _grid(kind))
+    if pt.is_date(kind) or pt.is_time(kind) or pt.is_timestamp(kind) or pt.is_duration(kind):
+        return _on_grid(nanoseconds(value, kind), _grid(kind))
+    if pt.is_fixed_size_binary(kind):
+        return _among_bytes(_bytes(value, kind), kind)
+    return _Place(pa.scalar(_same(value, kind), kind), True)
+
+
+# ------------------------------------------------------------------------------------------------------------ numbers
+
+
+def _number(value: Any, shortest: bool = False) -> _Exact:
+    """The exact value of a number, or of the shortest decimal form of a float."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError("a truth value is no number")
+    if isinstance(value, str):
+        value = _decimal(value)
+    elif shortest and isinstance(value, (float, np.floating)):
+        value = Decimal(str(value))
+    elif isinstance(value, np.number):
+        value = value.item()
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, Decimal):
+        return _fraction(value)
+    return Fraction(value)
+
+
+def _decimal(text: str) -> Decimal:
+    found = Decimal(text)  # which also reads underscores, spaces, digits beyond ASCII, and "nan"
+    if not found.is_finite() or not text.isascii() or any(mark in text for mark in " _\t\n\r\v\f"):
+        raise ValueError(f"{text!r} is no number")
+    return found
+
+
+def _fraction(value: Decimal) -> _Exact:
+    """The value; one in its place where it is finite, but too large or small to be computed with."""
+    if value.is_nan():
+        return math.nan
+    if value.is_infinite():
+        return math.copysign(math.inf, value)
+    if not value:
+        return Fraction(0)
+    if abs(value.adjusted()) > _EXTREME:
+        value = Decimal((int(value < 0), (1,), int(math.copysign(_EXTREME, value.adjusted()))))
+    return Fraction(value)
+
+
+def _among_floats(value: _Exact, kind: pa.DataType) -> _Place | None:
+    """The nearest value; beyond the finite ones, numbers lie between the last of them and infinity."""
+    narrow = kind.to_pandas_dtype()
+    try:
+        with np.errstate(over="ignore"):
+            near = narrow(float(value))
+    except OverflowError:
+        near = narrow(math.inf if value > 0 else -math.inf)
+    if np.isnan(near):
+        return None
+    if np.isinf(near) and abs(value) != math.inf:
+        return _Place(pa.scalar(np.finfo(narrow).max if value > 0 else near, kind), False)
+    return _Place(pa.scalar(near, kind), True)
+
+
+# ------------------------------------------------------------------------------------------- values at even distances
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The values `step * n` for n from `least` to `most`; `scalar` makes one of n."""
+
+    step: int | Fraction
+    least: int
+    most: int
+    scalar: Callable[[int], pa.Scalar]
+
+
+@lru_cache(maxsize=128)
+def _grid(kind: pa.DataType) -> _Grid:
+    """The values of a type of whole numbers, of decimals, or of times (steps in nanoseconds)."""
+    if pt.is_decimal(kind):
+        most = 10**kind.precision - 1
+        return _Grid(Fraction(10) ** -kind.scale, -most, most, lambda n: pa.scalar(_scaled(n, kind.scale), kind))
+    if pt.is_unsigned_integer(kind):
+        return _Grid(1, 0, 2**kind.bit_width - 1, lambda n: pa.scalar(n, kind))
+    unit = "D" if pt.is_date32(kind) else "ms" if pt.is_date64(kind) else getattr(kind, "unit", "ns")
+    half = 1 << (kind.bit_width - 1)
+    return _Grid(NANOSECONDS[unit], -half, half - 1, lambda n: pa.scalar(n, kind))
+
+
+def _scaled(number: int, scale: int) -> Decimal:
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+
+
+def _on_grid(value: _Exact, grid: _Grid) -> _Place | None:
+    if value != value:
+        return None
+    if value < grid.least * grid.step:
+        return _Place(None, False)
+    if value > grid.most * grid.step:
+        return _Place(grid.scalar(grid.most), False)
+    steps, rest = divmod(Fraction(value) if isinstance(value, float) else value, grid.step)
+    return _Place(grid.scalar(int(steps)), not rest)
+
+
+# -------------------------------------------------------------------------------------------------- bytes, text, truth
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))
+
+
+def _bytes(value: Any, kind: pa.DataType) -> bytes:
+    if isinstance(value, str) and kind == pa.binary(16) and len(value) > kind.byte_width:
+        value = uuid.UUID(value)
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{value!r} is not bytes")
+
+
+def _among_bytes(value: bytes, kind: pa.DataType) -> _Place:
+    """The place among bytes of one length: longer ones come right after their beginning, shorter ones right before."""
+    width = kind.byte_width
+    if len(value) >= width:
+        return _Place(pa.scalar(value[:width], kind), len(value) == width)
+    after = int.from_bytes(value.ljust(width, b"\0"), "big")
+    return _Place(pa.scalar((after - 1).to_bytes(width, "big"), kind) if after else None, False)
+
+
+def _same(value: Any, kind: pa.DataType) -> Any:
+    """A value of a type that has no order to lie in between, or of which any literal of the sort is one."""
+    if _is_binary(kind):
+        return _bytes(value, kind)
+    if pt.is_boolean(kind):
+        if isinstance(value, str):
+            return ("false", "true").index(value.lower()) == 1
+        if isinstance(value, (bool, np.bool_)):
+            return bool(value)
+    elif _is_text(kind) and isinstance(value, (str, bytes)):
+        return value
+    raise TypeError(f"{value!r} is of another sort")
+
+
+# Which types -> what an error says that it expected.
+_EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]], ...] = (
+    (pt.is_integer, lambda kind: f"a number; in quotes, a whole one that fits {kind}"),
+    (pt.is_floating, lambda kind: f"a number; in quotes, one that fits {kind}"),
+    (pt.is_decimal, lambda kind: f"a number; in quotes, one that fits {kind} without rounding"),
+    (pt.is_boolean, "True or False"),
+    (pt.is_date, "a date, or text such as '2024-01-31'"),
+    (pt.is_time, "a time, or text such as '13:45:00' that is no finer than the column"),
+    (
+        lambda kind: pt.is_timestamp(kind) and kind.tz is not None,
+        "a datetime with a timezone, or text such as '2024-01-31T13:45:00+00:00' that fits the column without rounding",
+    ),
+    (
+        pt.is_timestamp,
+        "a datetime without a timezone, or text such as '2024-01-31T13:45:00' that fits the column without rounding",
+    ),
+    (pt.is_duration, "a timedelta"),
+    (lambda kind: kind == pa.binary(16), "16 bytes, or a UUID (as text, too)"),
+    (pt.is_fixed_size_binary, lambda kind: f"bytes, or text of {kind.byte_width} bytes"),
+    (_is_binary, "bytes or text"),
+    (_is_text, "text"),
+)
