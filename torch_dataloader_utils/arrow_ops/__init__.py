@@ -1,7 +1,7 @@
 """What is done with Arrow's schemas, columns and filters, whatever the format."""
 
 from torch_dataloader_utils.arrow_ops.columns import column_path, conform, constant, project, select_columns, top_level
-from torch_dataloader_utils.arrow_ops.filters import as_expression, evaluate, filter_columns, in_order, predicate_groups
+from torch_dataloader_utils.arrow_ops.filters import as_expression, evaluate, filter_columns, predicate_groups
 from torch_dataloader_utils.arrow_ops.schemas import (
     check_schema,
     guessed_schema,
@@ -24,7 +24,6 @@ __all__ = [
     "filter_columns",
     "guessed_schema",
     "holds",
-    "in_order",
     "kept_schema",
     "merge_text_types",
     "merge_types",

@@ -40,7 +40,7 @@ from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
 from pyparsing import ParseException
 
-from torch_dataloader_utils.arrow_ops import as_expression, column_path, in_order, predicate_groups
+from torch_dataloader_utils.arrow_ops import as_expression, column_path, predicate_groups
 from torch_dataloader_utils.arrow_ops.columns import type_at
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.sources.iceberg.inclusive import inclusive
