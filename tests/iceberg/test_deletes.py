@@ -263,6 +263,14 @@ def test_keys_of_one_hash_are_told_apart() -> None:
     assert keys.contains([pa.array(texts)]).tolist() == [True] * 40 + [False] * 10
 
 
+def test_repeated_keys_are_kept_once() -> None:
+    values = np.random.default_rng(0).permutation(1000)
+    once, often = (KeySet([pa.array(np.repeat(values, times)), pa.nulls(1000 * times, pa.int8())]) for times in (1, 9))
+    assert once.nbytes == often.nbytes
+    probes = [pa.array(np.arange(2000)), pa.nulls(2000, pa.int8())]
+    assert np.array_equal(often.contains(probes), np.arange(2000) < 1000)
+
+
 def test_a_hundred_thousand_keys_are_found() -> None:
     values = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 200_000)
     found = KeySet([pa.array(values[:100_000])]).contains([pa.array(values)])
