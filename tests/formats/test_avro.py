@@ -15,7 +15,8 @@ from torch_dataloader_utils.formats import avro_container
 from torch_dataloader_utils.formats.avro import FORMAT, AvroReader
 from torch_dataloader_utils.formats.avro_schema import arrow_schema, without_logical_types
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage
+from torch_dataloader_utils.storage import Storage, open_storage
+from torch_dataloader_utils.storage.remote import Range, RangeFile
 
 from .avro_writing import write_avro
 from .contract import TYPES, FormatContract, numbers_of
@@ -78,6 +79,27 @@ def test_small_blocks_are_joined_and_large_files_are_cut(tmp_path: Path) -> None
     write_avro(pa.table({"a": [noise] * 1000}), tmp_path / "large", 10)
     rows = [segment.rows for segment in opened(tmp_path / "large")[0].segments]
     assert rows == [350, 350, 300]  # of 10 rows in 30 kB, as many blocks as make a mebibyte
+
+
+def test_planning_a_remote_file_of_many_blocks_takes_few_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_avro(pa.table({"a": range(20_000)}), tmp_path / "f", 10)
+    content = (tmp_path / "f").read_bytes()
+    storage, path = open_storage(f"memory:/{tmp_path}/f")
+    with storage.connect().open_output_stream(path) as sink:
+        sink.write(content)
+    asked: list[Range] = []
+    real = RangeFile._get
+
+    def counted(file: RangeFile, ranges: list[Range]) -> list[bytes]:
+        asked.extend(ranges)
+        return real(file, ranges)
+
+    monkeypatch.setattr(RangeFile, "_get", counted)
+    layout, _ = FORMAT.layout(DataFileInfo(path, len(content)), storage, {})
+    assert [segment.rows for segment in layout.segments] == [20_000]
+    assert len(asked) <= 3
 
 
 def test_times_beyond_what_python_has_are_kept(tmp_path: Path) -> None:

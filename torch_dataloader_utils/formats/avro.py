@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,19 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.errors import MissingExtraError
-from torch_dataloader_utils.formats.avro_container import find_runs, read_header
+from torch_dataloader_utils.formats.avro_container import find_runs, read_header, read_records
 from torch_dataloader_utils.formats.avro_schema import arrow_schema
 from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
 from torch_dataloader_utils.formats.sizes import counted_segments
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Naming, Storage
-
-try:
-    import fastavro
-except ImportError as _error:
-    raise MissingExtraError("Avro files need fastavro: pip install 'torch-dataloader-utils[iceberg]'") from _error
 
 _INDEX = ("offset", "stored", "rows")
 _HEADER = "header"
@@ -61,7 +54,8 @@ class AvroFormat:
         """Runs of blocks of about 1 MiB, with the `AvroIndex` as the layout's metadata, and the file's schema."""
         with Naming(file.path, "header"), storage.open_data(file) as source:
             header, given, at = read_header(source)
-            index = AvroIndex(header, arrow_schema(given), tuple(find_runs(source, at, header)))
+            runs = find_runs(source, at, header, storage.local)
+            index = AvroIndex(header, arrow_schema(given), tuple(runs))
             return _layout(index), index.schema
 
     def open(
@@ -141,7 +135,7 @@ class AvroReader:
         offset, stored, rows = self._index.runs[number]
         self._source.seek(offset)
         blocks = self._source.read(stored)
-        records: list[Any] = list(fastavro.reader(io.BytesIO(self._index.header + blocks)))
+        records = read_records(self._index.header, blocks)
         if len(records) != rows:
             raise ValueError(f"{len(records)} rows in {stored} bytes at {offset}, where {rows} were planned.")
         fields = [field for field in self.schema if field.name in names]

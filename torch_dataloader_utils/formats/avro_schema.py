@@ -1,4 +1,7 @@
-"""Avro schemas as Arrow types, and as schemas that give numbers where Avro means dates and times."""
+"""Avro schemas as Arrow types, and as schemas that give numbers where Avro means dates and times.
+
+pyiceberg's own conversion refuses fields without an Iceberg id, which imported files do not have.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+"""Small reads of a file, of which many come with one request."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+class BufferedFile:
+    """An open file of which what lies close together is read together.
+
+    Attributes:
+        size: bytes of the file.
+    """
+
+    def __init__(self, source: pa.NativeFile, least: int) -> None:
+        """Reads `source`, at least so many bytes at a time."""
+        self.size: int = source.size()
+        self._source = source
+        self._least = least
+        self._start, self._data = 0, b""
+
+    def at(self, offset: int, size: int) -> bytes:
+        """The bytes `[offset, offset + size)`.
+
+        Raises:
+            ValueError: the file ends before.
+        """
+        if offset < self._start or offset + size > self._start + len(self._data):
+            self._start, self._data = offset, self._source.read_at(max(size, self._least), offset)
+        found = self._data[offset - self._start : offset - self._start + size]
+        if len(found) < size:
+            raise ValueError(f"it ends before byte {offset + size}.")
+        return found
