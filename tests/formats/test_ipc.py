@@ -1,4 +1,5 @@
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.formats.ipc_messages import Message
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, open_storage
+from torch_dataloader_utils.storage.remote import Range, RangeFile
 
 from .contract import FormatContract, tables
 
@@ -236,6 +239,32 @@ def test_a_file_may_extend_its_dictionaries(tmp_path: Path) -> None:
     assert read(tmp_path / "f")["w"].to_pylist() == sum(contents, [])
 
 
+def moved(path: Path, padding: int, order: Callable[[list[Message]], list[Message]]) -> None:
+    """Rewrite a file with so many zeros behind its magic bytes, and its messages after the schema in another order."""
+    content, index = path.read_bytes(), opened(path)[0].metadata
+    length = int.from_bytes(content[-10:-6], "little")
+    whole, footer = b"ARROW1" + b"\0" * padding + index.schema, content[-10 - length :]
+    for message in order([*index.dictionaries, *index.batches]):
+        block = struct.pack("<qi4xq", message.offset, message.metadata, message.body)
+        assert footer.count(block) == 1
+        footer = footer.replace(block, struct.pack("<q", len(whole)) + block[8:])
+        whole += content[message.offset : message.offset + message.size]
+    path.write_bytes(whole + b"\xff\xff\xff\xff\0\0\0\0" + footer)
+
+
+@pytest.mark.parametrize("padding", [2, 58])  # 58 is what arrow-rs writes
+@pytest.mark.parametrize("last_first", [False, True])
+def test_messages_of_a_file_may_lie_elsewhere_than_pyarrow_puts_them(
+    tmp_path: Path, padding: int, last_first: bool
+) -> None:
+    table = pa.table({"w": words("a", "b", "a"), "a": range(3)})
+    write(table, tmp_path / "f", 3)
+    moved(tmp_path / "f", padding, (lambda found: found[::-1]) if last_first else list)
+    assert pa.ipc.open_file(tmp_path / "f").read_all().equals(table)
+    for columns in (["w", "a"], ["w"], ["a"]):
+        assert read(tmp_path / "f", columns).to_pylist() == table.select(columns).to_pylist()
+
+
 @given(data=st.data())
 def test_any_batches_in_any_order(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("ipc") / "f"
@@ -336,6 +365,30 @@ def test_remote_files_are_read_as_local_ones(tmp_path: Path, kind: str, columns:
     reader.close()
     assert [pa.table(part, columns).num_rows for part in found] == [10_000, 20_000, 20_000]
     assert pa.concat_tables(pa.table(found[i], columns) for i in (1, 2, 0)).equals(table.select(columns))
+
+
+def test_a_task_of_a_remote_file_takes_two_round_trips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({f"c{i}": np.arange(300_000) for i in range(6)})
+    write(table, tmp_path / "f", 100_000)
+    storage, path = open_storage(f"memory:/{tmp_path}/f")
+    with storage.connect().open_output_stream(path) as sink:
+        sink.write((tmp_path / "f").read_bytes())
+    info = DataFileInfo(path, (tmp_path / "f").stat().st_size)
+    layout, schema = FORM.layout(info, storage, {})
+    asked: list[list[Range]] = []
+    real = RangeFile._get
+
+    def counted(file: RangeFile, ranges: list[Range]) -> list[bytes]:
+        asked.append(ranges)
+        return real(file, ranges)
+
+    monkeypatch.setattr(RangeFile, "_get", counted)
+    reader = FORM.open(info, layout, storage, {}, schema)
+    found = reader.read([0, 1, 2], ["c1", "c4"])
+    reader.close()
+    assert [column.to_pylist() for column in found] == [list(range(300_000))] * 2
+    assert len([ranges for ranges in asked if ranges]) == 2  # metadata, then columns
+    assert sum(stop - start for ranges in asked for start, stop in ranges) < 6 * 800_000 + 10_000
 
 
 def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -9,29 +10,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.sizes import storage_type
+from torch_dataloader_utils.formats.ipc_messages import buffer_ranges
 
 _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
-def buffer_starts(schema: pa.Schema) -> list[int] | None:
-    """Number of the first buffer that a record batch stores for each field, and of all; None where numbers differ."""
-    counts = [_buffer_count(field.type) for field in schema]
-    known = [count for count in counts if count is not None]
-    return list(accumulate(known, initial=0)) if len(known) == len(counts) else None
+def buffer_starts(schema: pa.Schema) -> list[int]:
+    """Number of the first buffer that a record batch stores for each field, and of all.
+
+    Batches have more buffers than that where they hold views of strings, or unions of a version before 1.0.
+    """
+    return list(accumulate((_buffer_count(field.type) for field in schema), initial=0))
 
 
-def _buffer_count(kind: pa.DataType) -> int | None:
-    kind = storage_type(kind)
-    if _is_view(kind):
-        return None
-    if pt.is_dictionary(kind):
-        return 2
-    inner = [_buffer_count(kind.field(i).type) for i in range(kind.num_fields)]
-    known = [count for count in inner if count is not None]
-    # These have no bitmap; pyarrow counts one.
-    bare = pt.is_null(kind) or pt.is_union(kind) or pt.is_run_end_encoded(kind)
-    return kind.num_buffers - bare + sum(known) if len(known) == len(inner) else None
+@lru_cache(maxsize=1024)
+def _buffer_count(kind: pa.DataType) -> int:
+    """How many buffers a record batch stores for a column without rows."""
+    batch = pa.record_batch([pa.nulls(0, kind)], ["column"])
+    return len(buffer_ranges(batch.serialize().to_pybytes()))
 
 
 def check(column: pa.Array) -> None:
@@ -72,8 +68,3 @@ def _mutable(buffer: pa.Buffer | None, memory: npt.NDArray[np.uint8], address: i
     start = buffer.address - address
     stop = start + buffer.size
     return pa.py_buffer(memory[start:stop]) if start >= 0 and stop <= len(memory) else buffer
-
-
-def _is_view(kind: pa.DataType) -> bool:
-    """Whether it is a view of strings or bytes, which has any number of buffers."""
-    return kind in (pa.string_view(), pa.binary_view())

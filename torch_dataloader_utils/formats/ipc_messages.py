@@ -1,23 +1,28 @@
 """Where the messages of an Arrow IPC file or stream lie, and how many rows its record batches have.
 
-pyarrow tells the rows of a batch only with its body. Both kinds of file are a sequence of messages: a prefix, some
-metadata (a flatbuffer, of which the few fields needed are read by hand) and a body. A file has a footer besides, that
-says where they are. See https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
+pyarrow gives the rows of a batch only with its body. Both kinds of file are a sequence of messages: a prefix, some
+metadata (a flatbuffer, of which the few fields needed are read by hand) and a body. See
+https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from torch_dataloader_utils.formats.buffered import BufferedFile
+
 MAGIC = b"ARROW1"
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 
-# Bytes of a read: most schemas and footers fit, and the metadata of many small messages.
+# Bytes of a read: most schemas fit, and the metadata of many small messages.
 _WINDOW = 1 << 16
+_ALIGNMENT = 64  # bytes that the padding of a file fills at most: arrow-rs's schema begins at byte 64, others' at 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,120 +76,76 @@ def index_of(source: pa.NativeFile) -> Index:
     Raises:
         ValueError: it is neither, or ends too early.
     """
-    window = Window(source)
-    head = window.at(0, 8)
+    file = BufferedFile(source, _WINDOW)
+    head = file.at(0, min(_ALIGNMENT + 8, file.size))
     if head.startswith(b"FEA1"):
         raise ValueError(
             "it is of version 1 of Feather, which has no record batches: rewrite it with "
             "pyarrow.feather.write_feather(pyarrow.feather.read_table(path), new_path)."
         )
-    return _file_index(window) if head.startswith(MAGIC) else _stream_index(window)
+    has_footer = head.startswith(MAGIC)
+    start, stop = _between(file, head) if has_footer else (0, file.size)
+    found = _messages(file, start, stop, _ALIGNMENT if has_footer else 1)
+    schema = next(found)
+    content = file.at(schema.offset, schema.size)
+    messages = list(found)
+    dictionaries, batches = (tuple(m for m in messages if m.kind == kind) for kind in (DICTIONARY, BATCH))
+    offsets = [message.offset for message in dictionaries]
+    # In a file, a dictionary may stand behind the batches that need it.
+    needed = (len(offsets) if has_footer else bisect(offsets, batch.offset) for batch in batches)
+    return Index(content, dictionaries, batches, tuple(needed))
 
 
-class Window:
-    """An open file, read in windows: what lies close together comes with one read.
+def _between(file: BufferedFile, head: bytes) -> tuple[int, int]:
+    """Where the messages of a file begin, behind its magic bytes and padding, and where its footer does.
 
-    Attributes:
-        size: bytes of the file.
+    The footer is not read: it lists what is found by walking, which streams need anyway.
     """
-
-    def __init__(self, source: pa.NativeFile) -> None:
-        self.size: int = source.size()
-        self._source = source
-        self._start, self._data = 0, b""
-
-    def at(self, offset: int, size: int) -> bytes:
-        """The bytes `[offset, offset + size)`.
-
-        Raises:
-            ValueError: the file ends before.
-        """
-        if offset < self._start or offset + size > self._start + len(self._data):
-            self._start, self._data = offset, self._source.read_at(max(size, _WINDOW), offset)
-        found = self._data[offset - self._start : offset - self._start + size]
-        if len(found) < size:
-            raise ValueError(f"it ends before byte {offset + size}.")
-        return found
-
-
-def _stream_index(window: Window) -> Index:
-    """The messages of a stream, by walking from each to the next: one read a message."""
-    size, at = window.size, 0
-    found: list[Message] = []
-    while at < size:
-        message = _message(window, at)
-        if message is None:
-            at += len(_prefix(window.at(at, min(8, size - at))))
-            break
-        found.append(message)
-        at += message.size
-    if at != size:
-        raise ValueError(f"its stream ends at byte {at}, where the file has {size}: it is cut, or streams were joined.")
-    if not found or found[0].kind != SCHEMA:
-        raise ValueError("it does not begin with a schema: it is no Arrow IPC file or stream.")
-    return _index(window.at(0, found[0].size), found)
-
-
-def _index(schema: bytes, found: list[Message]) -> Index:
-    dictionaries: list[Message] = []
-    batches: list[Message] = []
-    needed: list[int] = []
-    for message in found[1:]:
-        if message.kind == DICTIONARY:
-            dictionaries.append(message)
-        elif message.kind == BATCH:
-            batches.append(message)
-            needed.append(len(dictionaries))
-        else:
-            raise ValueError(f"it has a message of kind {message.kind} at byte {message.offset}: expected batches.")
-    return Index(schema, tuple(dictionaries), tuple(batches), tuple(needed))
-
-
-def _file_index(window: Window) -> Index:
-    """The messages that a file's footer lists."""
-    size = window.size
-    start = max(size - _WINDOW, 0)
-    tail = window.at(start, size - start)
-    if len(tail) < 18 or not tail.endswith(MAGIC):
+    size = file.size
+    tail = file.at(size - 10, 10) if size >= 18 else b""
+    if not tail.endswith(MAGIC):
         raise ValueError("it begins like an Arrow IPC file, and does not end like one: it is cut.")
-    (length,) = struct.unpack_from("<i", tail, len(tail) - 10)
+    (length,) = struct.unpack_from("<i", tail)
     if not 0 < length <= size - 18:
         raise ValueError(f"its footer of {length} bytes does not fit into its {size} bytes.")
-    footer = _root(window.at(size - 10 - length, length))
-    schema = _message(window, 8)
-    blocks = [_blocks(footer, field) for field in (2, 3)]
-    dictionaries, batches = ([_listed(window, *block) for block in listed] for listed in blocks)
-    if schema is None or schema.kind != SCHEMA or any(message.kind != BATCH for message in batches):
-        raise ValueError("its footer does not fit its messages.")
-    content = window.at(schema.offset, schema.size)
-    return Index(content, tuple(dictionaries), tuple(batches), (len(dictionaries),) * len(batches))
+    first = len(head) - len(head[len(MAGIC) :].lstrip(b"\0"))
+    return first // 8 * 8, size - 10 - length
 
 
-def _listed(window: Window, offset: int, metadata: int, body: int) -> Message:
-    message = _message(window, offset)
-    if message is None or (message.metadata, message.body) != (metadata, body):
-        raise ValueError(f"its footer does not fit the message at byte {offset}.")
-    return message
+def _messages(file: BufferedFile, at: int, stop: int, padding: int) -> Iterator[Message]:
+    """The messages in these bytes, a schema first, by walking from each to the next: one read a message.
+
+    Less than `padding` bytes may follow them.
+    """
+    kinds: tuple[int, ...] = (SCHEMA,)
+    while at < stop:
+        message = _message(file, at, stop)
+        if message is None:
+            at += len(_prefix(file.at(at, min(8, stop - at))))
+            break
+        if message.kind not in kinds:
+            raise ValueError(f"it has a message of kind {message.kind} at byte {at}: expected {kinds}.")
+        yield message
+        kinds = (DICTIONARY, BATCH)
+        at += message.size
+    if stop - at >= padding:
+        raise ValueError(f"its messages end at byte {at}, not at {stop}: it is cut, or streams were joined.")
+    if kinds == (SCHEMA,):
+        raise ValueError("it has no schema: it is no Arrow IPC file or stream.")
 
 
-def _blocks(footer: Table, field: int) -> list[tuple[int, int, int]]:
-    """(offset, bytes of metadata, bytes of body) of the messages listed in a field of the footer."""
-    return [struct.unpack_from("<qi4xq", footer.data, at) for at in footer.places(field, 24)]
-
-
-def _message(window: Window, offset: int) -> Message | None:
-    """The message at `offset`; None where a stream's end is marked."""
-    size = window.size
-    head = window.at(offset, min(8, size - offset))
+def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
+    """The message at `offset`; None where the end of the messages is marked."""
+    head = file.at(offset, min(8, stop - offset))
     prefix = len(_prefix(head))
     (length,) = struct.unpack_from("<i", head, prefix - 4)
     if length == 0:
         return None
-    if not 0 < length <= size - offset - prefix:
+    if not 0 < length <= stop - offset - prefix:
         raise ValueError(f"the message at byte {offset} has {length} bytes of metadata: the file ends, or it is none.")
-    table = _root(window.at(offset + prefix, length))
+    table = _root(file.at(offset + prefix, length))
     kind, body = table.number(1, "<B"), table.number(3, "<q")
-    if not 0 <= body <= size - offset - prefix - length:
+    if not 0 <= body <= stop - offset - prefix - length:
         raise ValueError(f"the message at byte {offset} has a body of {body} bytes, which is not all there.")
     rows = table.table(2).number(0, "<q") if kind == BATCH else 0
     if rows < 0:

@@ -6,8 +6,9 @@ that, a file that is cut while it is read is an error and no crash, and files an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from torch_dataloader_utils.formats.ipc_arrays import buffer_starts, check, writ
 from torch_dataloader_utils.formats.ipc_messages import BATCH, Index, Message, buffer_ranges
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, prefetch
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Part: TypeAlias = tuple[Bytes, int, int]  # memory, and offset and size of what is read into its first bytes
 
 # Parts of a body that are no further apart (bytes) are read together.
 _LOCAL_GAP, _REMOTE_GAP = 1 << 16, 1 << 20
@@ -35,7 +39,7 @@ class IpcReader:
         self.schema = index.arrow_schema()
         self._index = index
         self._gap = _LOCAL_GAP if storage.local else _REMOTE_GAP
-        self._buffers = buffer_starts(self.schema)
+        self._starts = buffer_starts(self.schema)
         self._source = storage.open_data(file)
         self._prefixes: dict[int, bytes] = {}
 
@@ -65,17 +69,15 @@ class IpcReader:
         every = len(fields) == len(self.schema)
         prefix = self._prefix(self._index.needed[numbers[0]])
         messages = self._messages(numbers)
-        # Arrow wants buffers at multiples of 64 bytes: those of the first batch are.
-        content = _memory(len(prefix) + sum(message.size for message in messages), len(prefix) + messages[0].metadata)
-        content[: len(prefix)] = np.frombuffer(prefix, np.uint8)
-        if every:
-            prefetch(self._source, [(message.offset, message.offset + message.size) for message in messages])
         ends = list(accumulate((message.size for message in messages), initial=len(prefix)))
-        for message, (start, stop) in zip(messages, pairwise(ends), strict=True):
-            if every or message.kind != BATCH:
-                self._fill(content[start:stop], message.offset)
-            else:
-                self._fill_fields(content[start:stop], message, fields)
+        # Arrow wants buffers at multiples of 64 bytes: those of the first batch are.
+        content = _memory(ends[-1], len(prefix) + messages[0].metadata)
+        content[: len(prefix)] = np.frombuffer(prefix, np.uint8)
+        placed = list(zip(messages, ends, strict=False))
+        if every:
+            self._fill((content[at:], message.offset, message.size) for message, at in placed)
+        else:
+            self._fill_fields(content, placed, fields)
         batches = self._decoded(content, numbers, [] if every else fields)
         # The chunks of several batches are joined later, which is a copy anyway.
         return batches if len(batches) > 1 else [_owned(batches[0], content)]
@@ -84,8 +86,9 @@ class IpcReader:
         """What stands before a batch that needs so many dictionaries: the schema and these."""
         if dictionaries not in self._prefixes:
             messages = self._index.dictionaries[:dictionaries]
-            parts = [self._bytes(message.offset, message.size) for message in messages]
-            self._prefixes = {dictionaries: b"".join([self._index.schema, *parts])}
+            parts = [np.empty(message.size, np.uint8) for message in messages]
+            self._fill((part, m.offset, m.size) for part, m in zip(parts, messages, strict=True))
+            self._prefixes = {dictionaries: b"".join([self._index.schema, *(part.tobytes() for part in parts)])}
         return self._prefixes[dictionaries]
 
     def _messages(self, numbers: Sequence[int]) -> list[Message]:
@@ -97,38 +100,39 @@ class IpcReader:
             have = index.needed[number]
         return found
 
-    def _bytes(self, offset: int, size: int) -> bytes:
-        content = np.empty(size, np.uint8)
-        self._fill(content, offset)
-        return content.tobytes()
+    def _fill_fields(self, content: Bytes, placed: Sequence[tuple[Message, int]], fields: Sequence[int]) -> None:
+        """Read these messages to their places in `content`, of batches no more than their metadata and these fields."""
+        heads = [(message.metadata if message.kind == BATCH else message.size) for message, _ in placed]
+        self._fill((content[at:], message.offset, head) for (message, at), head in zip(placed, heads, strict=True))
+        self._fill(
+            (content[at + start :], message.offset + start, stop - start)
+            for message, at in placed
+            if message.kind == BATCH
+            for start, stop in self._wanted(message, content[at : at + message.metadata], fields)
+        )
 
-    def _fill(self, content: npt.NDArray[np.uint8], offset: int) -> None:
-        """Read as many bytes as there is room for."""
-        self._source.seek(offset)
-        found = self._source.readinto(content) if len(content) else 0
-        if found < len(content):
-            raise ValueError(f"it ends before byte {offset + len(content)}: it was cut since it was planned.")
+    def _fill(self, parts: Iterable[Part]) -> None:
+        """Read each part of the file into the first bytes of its memory."""
+        parts = list(parts)
+        prefetch(self._source, [(offset, offset + size) for _, offset, size in parts])
+        for content, offset, size in parts:
+            self._source.seek(offset)
+            found = self._source.readinto(content[:size]) if size else 0
+            if found < size:
+                raise ValueError(f"it ends before byte {offset + size}: it was cut since it was planned.")
 
-    def _fill_fields(self, content: npt.NDArray[np.uint8], batch: Message, fields: Sequence[int]) -> None:
-        """Read the metadata and, of the body, what these fields need; the rest stays what it was."""
-        self._fill(content[: batch.metadata], batch.offset)
-        buffers = buffer_ranges(content[: batch.metadata].tobytes())
-        starts = self._buffers
-        if starts is None or starts[-1] != len(buffers):
-            wanted = [(0, batch.body)]
-        else:
-            wanted = [buffers[i] for field in fields for i in range(starts[field], starts[field + 1])]
-        ranges = _coalesced(wanted, self._gap)
-        if any(not 0 <= start <= stop <= batch.body for start, stop in ranges):
+    def _wanted(self, batch: Message, metadata: Bytes, fields: Sequence[int]) -> list[tuple[int, int]]:
+        """Half-open ranges of a batch's message that hold these fields."""
+        buffers, starts = buffer_ranges(metadata.tobytes()), self._starts
+        if starts[-1] != len(buffers):
+            return [(batch.metadata, batch.size)]
+        wanted = (buffers[i] for field in fields for i in range(starts[field], starts[field + 1]))
+        ranges = _coalesced(((batch.metadata + offset, size) for offset, size in wanted), self._gap)
+        if any(not batch.metadata <= start <= stop <= batch.size for start, stop in ranges):
             raise ValueError(f"a buffer lies outside of its body of {batch.body} bytes.")
-        body, offset = content[batch.metadata :], batch.offset + batch.metadata
-        prefetch(self._source, [(offset + start, offset + stop) for start, stop in ranges])
-        for start, stop in ranges:
-            self._fill(body[start:stop], offset + start)
+        return ranges
 
-    def _decoded(
-        self, content: npt.NDArray[np.uint8], numbers: Sequence[int], included: list[int]
-    ) -> list[pa.RecordBatch]:
+    def _decoded(self, content: Bytes, numbers: Sequence[int], included: list[int]) -> list[pa.RecordBatch]:
         """The batches in the memory that was read, checked: what is in a file must not crash the process."""
         options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
         with pa.ipc.open_stream(pa.py_buffer(content), options=options) as stream:
@@ -142,20 +146,20 @@ class IpcReader:
         return batches
 
 
-def _memory(size: int, aligned: int) -> npt.NDArray[np.uint8]:
+def _memory(size: int, aligned: int) -> Bytes:
     """Fresh bytes, uint8 [size], of which number `aligned` lies at a multiple of 64."""
     lead = -aligned % 64
     return np.frombuffer(pa.allocate_buffer(size + lead), np.uint8)[lead:]
 
 
-def _owned(batch: pa.RecordBatch, memory: npt.NDArray[np.uint8]) -> pa.RecordBatch:
+def _owned(batch: pa.RecordBatch, memory: Bytes) -> pa.RecordBatch:
     """The batch, of arrays that may be written to."""
     address = memory.ctypes.data
     columns = [writable(column, memory, address) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _coalesced(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+def _coalesced(ranges: Iterable[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
     """Half-open (start, stop) that cover all (offset, size), with no two closer than `gap`."""
     found: list[tuple[int, int]] = []
     for offset, size in sorted(ranges):
