@@ -33,10 +33,12 @@ def _buffer_count(kind: pa.DataType) -> int:
 def check(column: pa.Array) -> None:
     """Refuse an array that points outside of its memory, or miscounts its nulls.
 
+    Whether text is UTF-8 is found out by who decodes it: `RecordBatch.validate(full=True)` takes 7 times as long.
+
     Raises:
         pa.ArrowInvalid: says what is wrong.
     """
-    if column.type in _AS_BYTES:  # whether text is UTF-8, which takes longer, is found out by who decodes it
+    if column.type in _AS_BYTES:
         column = column.view(_AS_BYTES[column.type])
     column.validate(full=True)
 

@@ -1,7 +1,7 @@
 """Where the messages of an Arrow IPC file or stream lie, and how many rows its record batches have.
 
-pyarrow gives the rows of a batch only with its body. Both kinds of file are a sequence of messages: a prefix, some
-metadata (a flatbuffer, of which the few fields needed are read by hand) and a body. See
+Why not pyarrow: it gives the rows of a batch only with its body. Both kinds of file are a sequence of messages: a
+prefix, some metadata (a flatbuffer, of which the few fields needed are read by hand) and a body. See
 https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 

@@ -2,6 +2,10 @@
 
 Messages are read into memory of our own, rather than mapped, and handed to pyarrow as a stream: no copy is made after
 that, a file that is cut while it is read is an error and no crash, and files and streams are read in the same way.
+
+Why not `pa.ipc.open_file(...).get_batch`: its buffers are read-only, and the copy that follows costs 40 % more
+processor time where all columns are read; 3 columns of 3 remote batches take 19 round trips, one by one, not 2; and it
+reads no streams. (For few columns of a local file it would take a tenth less.)
 """
 
 from __future__ import annotations
