@@ -171,7 +171,7 @@ def test_filters_are_checked_against_all_columns(tmp_path: Path) -> None:
     with pytest.raises(ColumnNotFoundError, match="no column 'xx': did you mean 'x'"):
         manifest(tmp_path, filters=[("xx", "=", 1)])
     with pytest.raises(OptionError, match="cannot be compared"):
-        manifest(tmp_path, filters=[("k", "=", "1")])
+        manifest(tmp_path, filters=[("k", "=", "one")])
 
 
 def test_null_evidence_names_a_file_for_each_column_that_holds_nulls(tmp_path: Path) -> None:
