@@ -311,6 +311,7 @@ def add_equality_delete(table: Table, place: int, delete: DeleteFile) -> None:
         "file_path": f"file://{delete.path}",
         "file_size_in_bytes": delete.size,
         "equality_ids": [1],
+        "record_count": 1,
     }
     manifest = listed.with_name("deletes-m0.avro")
     manifest.write_bytes(avro(entries.writer_schema, [entry]))
