@@ -111,7 +111,8 @@ def detected(data: str) -> dict[str, Any]:
         "source": made(data)[1].world.source,
     }
     os.environ["RANK"] = str(1 - dist.get_rank())
-    found["disagree"] = failure(lambda: next(iter(made(data)[0])))
+    world = made(data)[1].world
+    found["outranking"] = [world.rank, world.num_ranks, world.source]
     for name in rank:
         del os.environ[name]
     # Worker processes of torch's own loader, which inherit nothing: they are of this rank.
