@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils import arrow_ops
 from torch_dataloader_utils.distributed import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
+from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.model import DataFile, FileKey, Split
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, repeats_rows
@@ -24,6 +24,7 @@ from torch_dataloader_utils.reading.census import Census, Sharing, take_census, 
 from torch_dataloader_utils.reading.census_progress import Progress
 from torch_dataloader_utils.reading.convert import Converter, build_converter
 from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
+from torch_dataloader_utils.schemas.columns import select_columns, top_level
 from torch_dataloader_utils.sources.manifest import Manifest, build_manifest
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
@@ -171,12 +172,12 @@ def splits_of(files: Sequence[DataFile], options: SplitOptions) -> tuple[Split, 
 
 def _scan(manifest: Manifest, options: Options) -> ScanSpec:
     read = options.read
-    given = arrow_ops.select_columns(manifest.schema, read.columns)
+    given = select_columns(manifest.schema, read.columns)
     output = _transformed_schema(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format)
     predicate = manifest.predicate
-    predicate_columns = () if predicate is None else arrow_ops.filter_columns(predicate, manifest.schema)
-    needed = {arrow_ops.top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
+    predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
+    needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     return ScanSpec(
         format=manifest.format,
         storage=manifest.storage,

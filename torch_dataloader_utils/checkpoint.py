@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
-from torch_dataloader_utils.arrow_ops import kept_schema
 from torch_dataloader_utils.assembly import Source
 from torch_dataloader_utils.delivery.passes import Place
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
@@ -20,6 +19,7 @@ from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
 from torch_dataloader_utils.planning.rest import Stretch
 from torch_dataloader_utils.planning.sharding import resolve_auto
+from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.states import (
     COUNTS,
     END,

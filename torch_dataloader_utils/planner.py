@@ -8,7 +8,6 @@ from dataclasses import astuple, replace
 from functools import cached_property
 from typing import Any
 
-from torch_dataloader_utils.arrow_ops import kept_schema
 from torch_dataloader_utils.assembly import Source
 from torch_dataloader_utils.delivery.agreement import Position, has_peers
 from torch_dataloader_utils.distributed import World, joining, resolve_world
@@ -19,6 +18,7 @@ from torch_dataloader_utils.planning.rank_plan import rows_of_step
 from torch_dataloader_utils.planning.receipt import RowRange
 from torch_dataloader_utils.planning.rest import Stretch
 from torch_dataloader_utils.planning.strategies import assignment_of
+from torch_dataloader_utils.schemas.merge import kept_schema
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.arrow_ops import as_expression, conform
 from torch_dataloader_utils.errors import FileReadError, OptionError
+from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats import checked_options, format_named
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.schemas.columns import conform
 from torch_dataloader_utils.storage import Storage
 
 from .contract import FormatContract

@@ -47,9 +47,9 @@ from tests.iceberg.by_hand import equality_file, field
 from tests.iceberg.helpers import append_files, data_file
 from tests.iceberg.test_manifests import avro, optional, required, without_ids
 from torch_dataloader_utils import IcebergDataset
+from torch_dataloader_utils.filters.sql import table_filter
 from torch_dataloader_utils.formats.iceberg import DeleteFile
 from torch_dataloader_utils.formats.iceberg.projection import Projection
-from torch_dataloader_utils.sources.iceberg.expressions import table_filter
 from torch_dataloader_utils.sources.iceberg.manifests import Entry, Manifest, read_manifest
 from torch_dataloader_utils.sources.iceberg.partitions import Partitions
 from torch_dataloader_utils.sources.iceberg.pruning import Pruning

@@ -32,8 +32,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, NestedField, TimestampType
 
 from tests.iceberg.helpers import ARROW, DAY, MICROS, NAN, SCHEMA, F, append_files, data_file, names_of
+from torch_dataloader_utils.filters.sql import table_filter
 from torch_dataloader_utils.sources.iceberg import IcebergRead, plan_table
-from torch_dataloader_utils.sources.iceberg.expressions import table_filter
 from torch_dataloader_utils.sources.iceberg.pruning import Pruning
 from torch_dataloader_utils.sources.iceberg.schema import table_schema
 

@@ -61,8 +61,9 @@ def test_no_such_table_or_catalog(tmp_path, catalog):
         plan_table(str(tmp_path), IcebergRead())
 
 
-def test_what_to_install_is_said():
-    code = "import sys; sys.modules['pyiceberg'] = None; import torch_dataloader_utils.sources.iceberg"
+@pytest.mark.parametrize("module", ["sources.iceberg", "filters.sql"])
+def test_what_to_install_is_said(module):
+    code = f"import sys; sys.modules['pyiceberg'] = None; import torch_dataloader_utils.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingExtraError" in done.stderr
     assert "torch-dataloader-utils[iceberg]" in done.stderr

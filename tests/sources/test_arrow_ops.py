@@ -10,20 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.filter_literals import KINDS, column, conditions
-from torch_dataloader_utils.arrow_ops import (
-    as_expression,
-    check_schema,
-    conform,
-    constant,
-    evaluate,
-    filter_columns,
-    merge_types,
-    project,
-    resolve_schema,
-    select_columns,
-    top_level,
-)
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.filters.arrow import as_expression, evaluate, filter_columns
+from torch_dataloader_utils.schemas.columns import conform, constant, project, select_columns, top_level
+from torch_dataloader_utils.schemas.merge import check_schema, merge_types, resolve_schema
 
 # pyarrow 17 can neither cast views nor structs to more fields.
 MODERN = int(pa.__version__.split(".")[0]) >= 21

@@ -19,13 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils import arrow_ops
 from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
 from torch_dataloader_utils.model import DataFile, FileKey
 from torch_dataloader_utils.reading.census_progress import Progress
 from torch_dataloader_utils.reading.convert_codes import CodesLeaf
 from torch_dataloader_utils.reading.convert_plan import ColumnPlan
 from torch_dataloader_utils.reading.scan import ScanSpec, TaskReader, read_encoded
+from torch_dataloader_utils.schemas.columns import top_level
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _JOB_BYTES = 64 * 2**20  # estimated decoded bytes, over all columns, of the segments that a thread takes at a time
@@ -122,7 +122,7 @@ def narrowed(spec: ScanSpec) -> ScanSpec:
     given = [item for item in spec.given if any(_lies_in(plan, item.name) for plan in plans)]
     if codes and spec.transform is not None:
         given = list(spec.given)  # the values are those that it returns
-    needed = {arrow_ops.top_level(spec.schema, item.name) for item in given} | set(spec.predicate_columns)
+    needed = {top_level(spec.schema, item.name) for item in given} | set(spec.predicate_columns)
     # A table without columns would have no rows.
     schema = [item for item in spec.schema if item.name in needed] or [spec.schema.field(0)]
     found = replace(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from torch_dataloader_utils import arrow_ops
 from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
+from torch_dataloader_utils.schemas.columns import conform, constant
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
@@ -143,15 +143,15 @@ class RunReader:
         constants = dict(file.partition)
         for item in wanted:
             if item.name in spec.partition_names:
-                yield [item], [arrow_ops.constant(constants[item.name], rows, item.type)]
+                yield [item], [constant(constants[item.name], rows, item.type)]
             elif item.name not in there:
-                yield [item], [arrow_ops.conform(None, rows, item.type)]
+                yield [item], [conform(None, rows, item.type)]
 
     def _conformed(self, column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
         """A file's column as the resolved type; encoded here, where the reader could not."""
         if item.name not in self._spec.encoded or column.type.equals(item.type):
-            return arrow_ops.conform(column, len(column), item.type)
-        return arrow_ops.conform(column, len(column), item.type.value_type).dictionary_encode()
+            return conform(column, len(column), item.type)
+        return conform(column, len(column), item.type.value_type).dictionary_encode()
 
     def _reader(self, file: DataFile) -> Reader:
         path = file.info.path

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils import arrow_ops
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
+from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
@@ -21,6 +21,8 @@ from torch_dataloader_utils.reading.convert import Converter, compact
 from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
 from torch_dataloader_utils.reading.runs import Run, RunReader, runs_of
 from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of
+from torch_dataloader_utils.schemas.columns import project
+from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.storage import Storage
 
 _KEPT_BUFFERS = 256  # of one size, between two uses: no more than were in use at one time
@@ -225,10 +227,10 @@ class TaskReader:
         Arrow bools [n], true where a row is live; None where all are.
         """
         spec = self._spec
-        asked = table if spec.given.equals(spec.schema) else arrow_ops.project(table, spec.given.names)
+        asked = table if spec.given.equals(spec.schema) else project(table, spec.given.names)
         keep = spec.converter.null_mask(asked)
         if spec.predicate is not None:
-            passed = arrow_ops.evaluate(table.select(spec.predicate_columns), spec.predicate)
+            passed = evaluate(table.select(spec.predicate_columns), spec.predicate)
             keep = passed if keep is None else pc.and_(passed, keep)
         return asked, keep
 
@@ -268,7 +270,7 @@ class TaskReader:
 
 def _same_schema(found: pa.Schema, expected: pa.Schema) -> bool:
     """Whether they are the same; a worker process has a copy of the expected one."""
-    return bool(found.equals(expected) or arrow_ops.kept_schema(found).equals(arrow_ops.kept_schema(expected)))
+    return bool(found.equals(expected) or kept_schema(found).equals(kept_schema(expected)))
 
 
 def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:

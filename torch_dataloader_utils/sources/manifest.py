@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.arrow_ops import as_expression, check_schema, guessed_schema, merge_types, resolve_schema
 from torch_dataloader_utils.distributed import Peers
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
+from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats import Format, checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.schemas.merge import check_schema, guessed_schema, merge_types, resolve_schema
 from torch_dataloader_utils.sources.files import (
     AnyPath,
     FoundFile,
@@ -235,7 +236,7 @@ def _typed(text: str | None, column: pa.Field, path: str) -> Any:
 def _predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
     """`filters` as an expression over the columns of `schema`."""
     if isinstance(filters, str) or type(filters).__module__.startswith("pyiceberg."):
-        from torch_dataloader_utils.sources.iceberg import rows_expression  # needs an extra, and a second to import
+        from torch_dataloader_utils.filters.sql import rows_expression  # needs an extra, and a second to import
 
         return rows_expression(filters, schema)
     return as_expression(filters, schema)

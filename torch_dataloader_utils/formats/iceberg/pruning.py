@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from torch_dataloader_utils.arrow_ops import filter_columns
+from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.iceberg.fields import FileField, children_of, data_fields, field_id, place_of
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from torch_dataloader_utils.arrow_ops import holds
+from torch_dataloader_utils.schemas.merge import holds
 
 Convert = Callable[[pa.Array], pa.Array]
 

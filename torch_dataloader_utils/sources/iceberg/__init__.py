@@ -7,10 +7,9 @@ try:
     import pyiceberg  # noqa: F401
 except ImportError as error:
     raise MissingExtraError(
-        f"Iceberg tables, and filters as text, need {error.name}: pip install 'torch-dataloader-utils[iceberg]'"
+        f"Iceberg tables need {error.name}: pip install 'torch-dataloader-utils[iceberg]'"
     ) from error
 
-from torch_dataloader_utils.sources.iceberg.expressions import rows_expression
 from torch_dataloader_utils.sources.iceberg.history import TableHistory
 from torch_dataloader_utils.sources.iceberg.manifest import table_manifest
 from torch_dataloader_utils.sources.iceberg.plan import (
@@ -34,6 +33,5 @@ __all__ = [
     "TableHistory",
     "plan_table",
     "refreshed_storage",
-    "rows_expression",
     "table_manifest",
 ]

@@ -16,10 +16,10 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.snapshots import Snapshot
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
+from torch_dataloader_utils.filters.sql import TableFilter, table_filter
 from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.model import IcebergDataFileInfo
 from torch_dataloader_utils.sources.iceberg.deletes_of import DeleteIndex, delete_index, told_size
-from torch_dataloader_utils.sources.iceberg.expressions import TableFilter, table_filter
 from torch_dataloader_utils.sources.iceberg.manifests import (
     Entry,
     Manifest,

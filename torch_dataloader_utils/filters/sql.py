@@ -11,6 +11,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+
+from torch_dataloader_utils.errors import MissingExtraError, OptionError
+
+try:
+    import pyiceberg  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError("filters as text need pyiceberg: pip install 'torch-dataloader-utils[iceberg]'") from error
+
 from pyiceberg.expressions import (
     And,
     BooleanExpression,
@@ -40,10 +48,9 @@ from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
 from pyparsing import ParseException
 
-from torch_dataloader_utils.arrow_ops import as_expression, column_path, predicate_groups
-from torch_dataloader_utils.arrow_ops.columns import type_at
-from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.sources.iceberg.inclusive import inclusive
+from torch_dataloader_utils.filters.arrow import as_expression, predicate_groups
+from torch_dataloader_utils.filters.file_pruning import inclusive
+from torch_dataloader_utils.schemas.columns import column_path, type_at
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.arrow_ops.moments import NANOSECONDS, nanoseconds
+from torch_dataloader_utils.filters.moments import NANOSECONDS, nanoseconds
 
 _Exact: TypeAlias = "int | float | Fraction"  # Python compares these exactly with each other
 

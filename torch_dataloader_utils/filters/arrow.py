@@ -15,10 +15,10 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from torch_dataloader_utils.arrow_ops.columns import column_path, columns_there, type_at
-from torch_dataloader_utils.arrow_ops.literals import compared, expected
-from torch_dataloader_utils.arrow_ops.schemas import plain_type
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
+from torch_dataloader_utils.filters.literals import compared, expected
+from torch_dataloader_utils.schemas.columns import column_path, columns_there, type_at
+from torch_dataloader_utils.schemas.merge import plain_type
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "==": operator.eq, "!=": operator.ne,
@@ -33,7 +33,7 @@ def as_expression(filters: Any, schema: pa.Schema) -> pc.Expression | None:
 
     A flat list of `(column, operator, value)` means "and"; a list of such lists means "or" of "and"s. Tuples follow
     SQL: a null matches nothing but `is null`. Literals are compared as values of the column's type (`compared` in
-    `arrow_ops.literals`). A pyarrow expression is taken as it is.
+    `filters.literals`). A pyarrow expression is taken as it is.
 
     Raises:
         ColumnNotFoundError: a column that `schema` has not.

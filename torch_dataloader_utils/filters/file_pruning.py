@@ -64,8 +64,8 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from torch_dataloader_utils.arrow_ops import filter_columns
-from torch_dataloader_utils.sources.iceberg.trees import Call, Column, Node, Value, tree_of
+from torch_dataloader_utils.filters.arrow import filter_columns
+from torch_dataloader_utils.filters.substrait import Call, Column, Node, Value, tree_of
 
 # Comparison -> what it is with its sides swapped, its predicate, and the predicate of its negation.
 _COMPARISONS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {

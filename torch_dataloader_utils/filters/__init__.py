@@ -1,0 +1,1 @@
+"""What a filter means, and which files it rules out."""
