@@ -14,7 +14,7 @@ import pyarrow as pa
 from torch_dataloader_utils.distributed import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
 from torch_dataloader_utils.filters.arrow import filter_columns
-from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFile, FileKey, Split
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, repeats_rows
 from torch_dataloader_utils.planning.mixing import Part

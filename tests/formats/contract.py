@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.formats import Format, Reader
+from torch_dataloader_utils.formats.base import Format, Reader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError
-from torch_dataloader_utils.formats import Format, format_named
+from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
-from torch_dataloader_utils.formats import avro_container
 from torch_dataloader_utils.formats.avro import FORMAT, AvroReader
-from torch_dataloader_utils.formats.avro_schema import arrow_schema, without_logical_types
+from torch_dataloader_utils.formats.avro import container as avro_container
+from torch_dataloader_utils.formats.avro.schema import arrow_schema, without_logical_types
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, open_storage
 from torch_dataloader_utils.storage.remote import Range, RangeFile

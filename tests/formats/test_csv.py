@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, SchemaMismatchError
-from torch_dataloader_utils.formats import checked_options, format_named
-from torch_dataloader_utils.formats.csv_parser import CsvOptions, Dialect
+from torch_dataloader_utils.formats.registry import checked_options, format_named
+from torch_dataloader_utils.formats.text.csv_parser import CsvOptions, Dialect
 from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.formats.base import Reader
-from torch_dataloader_utils.formats.ipc_messages import Message
+from torch_dataloader_utils.formats.ipc.messages import Message
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, open_storage
 from torch_dataloader_utils.storage.remote import Range, RangeFile

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
-from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
 
 from .contract import FormatContract

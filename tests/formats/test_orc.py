@@ -9,9 +9,9 @@ import pyarrow.orc as orc
 import pytest
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.formats.base import Reader
-from torch_dataloader_utils.formats.orc_footer import read_footer
+from torch_dataloader_utils.formats.orc.footer import read_footer
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, open_storage
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.filters.arrow import as_expression
-from torch_dataloader_utils.formats import checked_options, format_named
+from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.schemas.columns import conform
 from torch_dataloader_utils.storage import Storage

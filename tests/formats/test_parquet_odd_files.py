@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, open_storage
 

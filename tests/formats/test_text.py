@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
-from torch_dataloader_utils.formats import format_named, text
-from torch_dataloader_utils.formats.text import RANGE_BYTES, TextPlan
+from torch_dataloader_utils.formats.registry import format_named
+from torch_dataloader_utils.formats.text import lines as text
+from torch_dataloader_utils.formats.text.lines import RANGE_BYTES, TextPlan
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.formats import text_streams
-from torch_dataloader_utils.formats.text_streams import SharedStream, shared
+from torch_dataloader_utils.formats.text import streams as text_streams
+from torch_dataloader_utils.formats.text.streams import SharedStream, shared
 
 
 @contextmanager

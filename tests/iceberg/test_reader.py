@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
-from torch_dataloader_utils.formats import avro_container
+from torch_dataloader_utils.formats.avro import container as avro_container
 from torch_dataloader_utils.formats.iceberg import (
     FORMAT,
     DeleteFile,

@@ -20,8 +20,8 @@ from tests.end_to_end.sharded import write as write_utterances
 from torch_dataloader_utils.assembly import Source, open_files
 from torch_dataloader_utils.combination import combined_source
 from torch_dataloader_utils.errors import NullValueError
-from torch_dataloader_utils.formats import csv
 from torch_dataloader_utils.formats.parquet import ParquetReader
+from torch_dataloader_utils.formats.text import csv
 from torch_dataloader_utils.model import Piece, Rows, Task, Window
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.planning.tasks import make_tasks

@@ -18,7 +18,7 @@ from torch_dataloader_utils.errors import (
     OptionError,
     SchemaMismatchError,
 )
-from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.manifest import Manifest, Pruned, build_manifest
 

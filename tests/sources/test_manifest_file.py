@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, OptionError
-from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources import manifest_file

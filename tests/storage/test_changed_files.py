@@ -15,7 +15,7 @@ import pytest
 from tests.storage.servers import Store
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileChangedError, FileReadError
-from torch_dataloader_utils.formats import format_named
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.metrics import COUNTS, RETRIES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions

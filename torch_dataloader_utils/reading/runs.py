@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from torch_dataloader_utils.formats import format_named
 from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
 from torch_dataloader_utils.schemas.columns import conform, constant

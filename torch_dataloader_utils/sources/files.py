@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from fsspec.utils import glob_translate
 
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError
-from torch_dataloader_utils.formats import (
+from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.registry import (
     FILE_FORMATS,
     MAGIC_BYTES,
-    Format,
     format_named,
     format_of,
     format_that_begins,

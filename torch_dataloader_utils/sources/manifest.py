@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from torch_dataloader_utils.distributed import Peers
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
 from torch_dataloader_utils.filters.arrow import as_expression
-from torch_dataloader_utils.formats import Format, checked_options, format_named
+from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.schemas.merge import check_schema, guessed_schema, merge_types, resolve_schema

@@ -24,7 +24,7 @@ from fsspec.utils import glob_translate, stringify_path
 from torch_dataloader_utils import errors
 from torch_dataloader_utils.distributed import Peers, object_broadcast
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, WorkerError
-from torch_dataloader_utils.formats import checked_options, format_named
+from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile

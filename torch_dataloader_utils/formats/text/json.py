@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.formats import jsonl
-from torch_dataloader_utils.formats.json_parser import JsonParser, inferred, object_rows
-from torch_dataloader_utils.formats.text import Head, TextFormat, TextPlan
-from torch_dataloader_utils.formats.text_errors import Row, shown
+from torch_dataloader_utils.formats.text import jsonl
+from torch_dataloader_utils.formats.text.errors import Row, shown
+from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred, object_rows
+from torch_dataloader_utils.formats.text.lines import Head, TextFormat, TextPlan
 from torch_dataloader_utils.storage import printable
 
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.formats.decoding import Decoding
-from torch_dataloader_utils.formats.ipc_arrays import buffer_starts, check, writable
-from torch_dataloader_utils.formats.ipc_messages import BATCH, Index, Message, buffer_ranges
+from torch_dataloader_utils.formats.ipc.arrays import buffer_starts, check, writable
+from torch_dataloader_utils.formats.ipc.messages import BATCH, Index, Message, buffer_ranges
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, prefetch
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import MissingExtraError
-from torch_dataloader_utils.formats.avro_schema import without_logical_types
+from torch_dataloader_utils.formats.avro.schema import without_logical_types
 from torch_dataloader_utils.formats.buffered import BufferedFile
 
 try:

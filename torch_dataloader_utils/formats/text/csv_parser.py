@@ -15,8 +15,8 @@ import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.formats import text
-from torch_dataloader_utils.formats.text_errors import Fault, Row, misfit, shown
+from torch_dataloader_utils.formats.text import lines as text
+from torch_dataloader_utils.formats.text.errors import Fault, Row, misfit, shown
 
 _NEWLINE, _RETURN = b"\n\r"
 _WINDOW = 2**18  # bytes

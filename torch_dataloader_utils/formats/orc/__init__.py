@@ -13,7 +13,7 @@ import pyarrow.orc as orc
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.decoding import Decoding
-from torch_dataloader_utils.formats.orc_footer import OrcFooter, read_footer
+from torch_dataloader_utils.formats.orc.footer import OrcFooter, read_footer
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
 from torch_dataloader_utils.formats.sizes import counted_segments
 from torch_dataloader_utils.model import DataFileInfo, FileLayout

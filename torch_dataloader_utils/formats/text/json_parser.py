@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.text_errors import BadLines, BadText, Fault, Row, misfit, shown
+from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault, Row, misfit, shown
 from torch_dataloader_utils.schemas.merge import merge_text_types
 
 _MOST_BYTES = 2**31 - 2**10  # of text that pyarrow parses as one block

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError, OptionError, SchemaMismatchError
-from torch_dataloader_utils.formats import text
-from torch_dataloader_utils.formats.csv_parser import CsvOptions, CsvParser, Dialect
-from torch_dataloader_utils.formats.text import Head, TextFormat, TextPlan
-from torch_dataloader_utils.formats.text_errors import BadLines, Row, parsed
+from torch_dataloader_utils.formats.text import lines as text
+from torch_dataloader_utils.formats.text.csv_parser import CsvOptions, CsvParser, Dialect
+from torch_dataloader_utils.formats.text.errors import BadLines, Row, parsed
+from torch_dataloader_utils.formats.text.lines import Head, TextFormat, TextPlan
 from torch_dataloader_utils.storage import printable
 
 

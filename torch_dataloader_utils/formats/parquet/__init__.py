@@ -14,10 +14,10 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.base import Pruner
 from torch_dataloader_utils.formats.decoding import Decoding
-from torch_dataloader_utils.formats.parquet_footer import footer_file, opened_footer
-from torch_dataloader_utils.formats.parquet_int96 import COARSE, check_coarse, int96_columns
-from torch_dataloader_utils.formats.parquet_plan import Footer, pack_plan, unpack_plan
-from torch_dataloader_utils.formats.parquet_pruning import row_group_pruner
+from torch_dataloader_utils.formats.parquet.footer import footer_file, opened_footer
+from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
+from torch_dataloader_utils.formats.parquet.plan import Footer, pack_plan, unpack_plan
+from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Naming, Storage, prefetch

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
-from torch_dataloader_utils.formats import COMPRESSIONS
 from torch_dataloader_utils.formats.base import Pruner, keep_all
-from torch_dataloader_utils.formats.text_errors import BadLines, Parser, parsed
-from torch_dataloader_utils.formats.text_streams import SharedStream, shared
+from torch_dataloader_utils.formats.registry import COMPRESSIONS
+from torch_dataloader_utils.formats.text.errors import BadLines, Parser, parsed
+from torch_dataloader_utils.formats.text.streams import SharedStream, shared
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Naming, Storage, printable
 

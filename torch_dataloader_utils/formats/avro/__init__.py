@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.formats.avro_container import find_runs, read_header, read_records
-from torch_dataloader_utils.formats.avro_schema import arrow_schema
+from torch_dataloader_utils.formats.avro.container import find_runs, read_header, read_records
+from torch_dataloader_utils.formats.avro.schema import arrow_schema
 from torch_dataloader_utils.formats.base import Pruner, keep_all
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
 from torch_dataloader_utils.formats.sizes import counted_segments

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.ipc_messages import buffer_ranges
+from torch_dataloader_utils.formats.ipc.messages import buffer_ranges
 
 _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 

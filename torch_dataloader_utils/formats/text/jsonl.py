@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.formats import text
-from torch_dataloader_utils.formats.json_parser import JsonParser, inferred
-from torch_dataloader_utils.formats.text import Head, TextFormat, TextPlan
+from torch_dataloader_utils.formats.text import lines as text
+from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred
+from torch_dataloader_utils.formats.text.lines import Head, TextFormat, TextPlan
 
 OPTIONS = {"on_bad_lines": "error"}
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.formats.base import Pruner, keep_all
-from torch_dataloader_utils.formats.ipc_messages import Index, Message, index_of
-from torch_dataloader_utils.formats.ipc_reader import IpcReader
+from torch_dataloader_utils.formats.ipc.messages import Index, Message, index_of
+from torch_dataloader_utils.formats.ipc.reader import IpcReader
 from torch_dataloader_utils.formats.packing import pack_index, unpack_index
 from torch_dataloader_utils.formats.sizes import counted_segments
 from torch_dataloader_utils.model import DataFileInfo, FileLayout

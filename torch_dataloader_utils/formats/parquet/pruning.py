@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.filters.arrow import filter_columns
-from torch_dataloader_utils.formats.parquet_plan import Footer
+from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.schemas.merge import holds, plain_type
 
 # (footer, schema of the file, constants) -> numbers of the row groups to read

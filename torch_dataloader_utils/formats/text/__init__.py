@@ -1,0 +1,1 @@
+"""Text: CSV, JSON Lines and JSON, cut into ranges of lines."""
