@@ -32,7 +32,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.iceberg.by_hand import equality_file, field, positions_file, vector_file
-from torch_dataloader_utils.formats.iceberg import DeleteFile
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 
 GROUPS = 16
 KEYS = 100_000

@@ -28,7 +28,7 @@ from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.manifest import Manifest
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.sources.iceberg import (
+    from torch_dataloader_utils.iceberg.tables import (
         IcebergPlan,
         IcebergRead,
         PinnedSnapshot,
@@ -124,7 +124,7 @@ class IcebergDataset(LoaderDataset):
             ColumnNotFoundError: a column that the table has not.
             UnsupportedTypeError: a column of a type that cannot be read.
         """
-        from torch_dataloader_utils.sources.iceberg import TableHistory, plan_table  # needs an extra
+        from torch_dataloader_utils.iceberg.tables import TableHistory, plan_table  # needs an extra
 
         parsed, own = parse_table_options(options)
         table, read = plain_value(table), _table_read(parsed, own)
@@ -183,7 +183,7 @@ class IcebergDataset(LoaderDataset):
             OptionError: this is a copy of the dataset.
             SnapshotError: the table does not have the snapshot any more.
         """
-        from torch_dataloader_utils.sources.iceberg import PinnedSnapshot  # needs an extra
+        from torch_dataloader_utils.iceberg.tables import PinnedSnapshot  # needs an extra
 
         here = self._table.pinned
         pin = PinnedSnapshot(cursor["end"], cursor["start"], cursor["schema"], here.ref)
@@ -233,7 +233,7 @@ class IcebergDataset(LoaderDataset):
 
 
 def _table_source(plan: IcebergPlan, options: Options) -> Source:
-    from torch_dataloader_utils.sources.iceberg import table_manifest  # needs an extra
+    from torch_dataloader_utils.iceberg.tables import table_manifest  # needs an extra
 
     def manifest() -> Manifest:
         return table_manifest(plan, options.read.format_options or {}, options.split)
@@ -243,7 +243,7 @@ def _table_source(plan: IcebergPlan, options: Options) -> Source:
 
 def _table_read(options: Options, own: TableOptions) -> IcebergRead:
     """What the options ask of a table."""
-    from torch_dataloader_utils.sources.iceberg import IcebergRead, SnapshotChoice  # needs an extra
+    from torch_dataloader_utils.iceberg.tables import IcebergRead, SnapshotChoice  # needs an extra
 
     read = options.read
     return IcebergRead(

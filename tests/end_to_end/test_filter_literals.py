@@ -38,7 +38,7 @@ from pyiceberg.types import (
 
 from tests.filter_literals import KINDS, Condition, column, conditions
 from torch_dataloader_utils import IcebergDataset, StructuredDataset
-from torch_dataloader_utils.sources.iceberg.schema import arrow_type
+from torch_dataloader_utils.iceberg.schema import arrow_type
 
 TABLE_KINDS: list[IcebergType] = [
     BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), DecimalType(9, 2), DecimalType(38, 4),

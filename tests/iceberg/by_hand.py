@@ -12,8 +12,10 @@ import pyarrow.types as pt
 from pyroaring import BitMap64
 
 from tests.formats.avro_writing import write_avro
-from torch_dataloader_utils.formats.iceberg import FORMAT, DeleteFile, IcebergFile, IcebergTable, iceberg_layout
-from torch_dataloader_utils.formats.iceberg.reader import IcebergReader
+from torch_dataloader_utils.iceberg.data_files import FORMAT
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergReader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 

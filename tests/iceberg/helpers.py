@@ -32,8 +32,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from torch_dataloader_utils.sources.iceberg import IcebergPlan
-from torch_dataloader_utils.sources.iceberg.schema import table_schema
+from torch_dataloader_utils.iceberg.schema import table_schema
+from torch_dataloader_utils.iceberg.tables import IcebergPlan
 
 
 def data_file(

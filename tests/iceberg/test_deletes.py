@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
-from torch_dataloader_utils.formats.iceberg import DeleteFile, IcebergFile, IcebergTable
-from torch_dataloader_utils.formats.iceberg.cache import BoundedCache
-from torch_dataloader_utils.formats.iceberg.deletes import deleted_positions
-from torch_dataloader_utils.formats.iceberg.key_set import KeySet
+from torch_dataloader_utils.iceberg.data_files.cache import BoundedCache
+from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.key_set import KeySet
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage
 

@@ -20,7 +20,7 @@ from pyiceberg.types import (
 from tests.iceberg.helpers import ARROW, DAY, MICROS, NAN, SCHEMA, F
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.filters.sql import rows_expression, table_filter
-from torch_dataloader_utils.sources.iceberg.schema import table_schema
+from torch_dataloader_utils.iceberg.schema import table_schema
 
 WHEN = datetime(2024, 1, 1)
 MEANINGS = [

@@ -23,7 +23,7 @@ from tests.iceberg.by_hand import equality_file, field, planned, positions_file,
 from tests.iceberg.conftest import QUESTIONS, Question
 from torch_dataloader_utils import IcebergDataset, StructuredDataset, combine
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError
-from torch_dataloader_utils.formats.iceberg import iceberg_layout
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout
 from torch_dataloader_utils.model import DataFile, Piece, Task
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.storage import Storage

@@ -18,9 +18,9 @@ from tests.iceberg.conftest import HERE
 from tests.iceberg.helpers import append_files, data_file, names_of, numbers_table
 from tests.iceberg.relocate import latest_metadata, relocate
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.sources.iceberg import IcebergRead, plan_table
-from torch_dataloader_utils.sources.iceberg.deletes_of import delete_index
-from torch_dataloader_utils.sources.iceberg.manifests import Entry, Manifest, read_manifest, read_manifest_list
+from torch_dataloader_utils.iceberg.delete_index import delete_index
+from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, read_manifest, read_manifest_list
+from torch_dataloader_utils.iceberg.tables import IcebergRead, plan_table
 
 ADDED, EXISTING, DELETED = 1, 0, 2
 

@@ -48,12 +48,12 @@ from tests.iceberg.helpers import append_files, data_file
 from tests.iceberg.test_manifests import avro, optional, required, without_ids
 from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.filters.sql import table_filter
-from torch_dataloader_utils.formats.iceberg import DeleteFile
-from torch_dataloader_utils.formats.iceberg.projection import Projection
-from torch_dataloader_utils.sources.iceberg.manifests import Entry, Manifest, read_manifest
-from torch_dataloader_utils.sources.iceberg.partitions import Partitions
-from torch_dataloader_utils.sources.iceberg.pruning import Pruning
-from torch_dataloader_utils.sources.iceberg.schema import arrow_field
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
+from torch_dataloader_utils.iceberg.data_files.projection import Projection
+from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, read_manifest
+from torch_dataloader_utils.iceberg.partitions import Partitions
+from torch_dataloader_utils.iceberg.pruning import Pruning
+from torch_dataloader_utils.iceberg.schema import arrow_field
 
 # --------------------------------------------------------------------------------------------------------- every type
 

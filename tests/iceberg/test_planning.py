@@ -21,13 +21,8 @@ from torch_dataloader_utils.errors import (
     OptionError,
     UnsupportedTypeError,
 )
-from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergFile
-from torch_dataloader_utils.sources.iceberg import (
-    IcebergPlan,
-    IcebergRead,
-    SnapshotChoice,
-    plan_table,
-)
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile
+from torch_dataloader_utils.iceberg.tables import IcebergPlan, IcebergRead, SnapshotChoice, plan_table
 
 
 def choice(said):

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError
-from torch_dataloader_utils.formats.iceberg import IcebergTable
-from torch_dataloader_utils.formats.iceberg.fields import FileField, file_fields
-from torch_dataloader_utils.formats.iceberg.projection import Projection
+from torch_dataloader_utils.iceberg.data_files.fields import FileField, file_fields
+from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
+from torch_dataloader_utils.iceberg.data_files.projection import Projection
 
 from .by_hand import field, read_rows, write
 

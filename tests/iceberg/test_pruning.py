@@ -33,9 +33,9 @@ from pyiceberg.types import IntegerType, NestedField, TimestampType
 
 from tests.iceberg.helpers import ARROW, DAY, MICROS, NAN, SCHEMA, F, append_files, data_file, names_of
 from torch_dataloader_utils.filters.sql import table_filter
-from torch_dataloader_utils.sources.iceberg import IcebergRead, plan_table
-from torch_dataloader_utils.sources.iceberg.pruning import Pruning
-from torch_dataloader_utils.sources.iceberg.schema import table_schema
+from torch_dataloader_utils.iceberg.pruning import Pruning
+from torch_dataloader_utils.iceberg.schema import table_schema
+from torch_dataloader_utils.iceberg.tables import IcebergRead, plan_table
 
 # Values as Iceberg has them: days, microseconds.
 VALUES = {

@@ -17,14 +17,9 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.formats.avro import container as avro_container
-from torch_dataloader_utils.formats.iceberg import (
-    FORMAT,
-    DeleteFile,
-    IcebergFile,
-    IcebergTable,
-    iceberg_layout,
-    whole_file,
-)
+from torch_dataloader_utils.iceberg.data_files import FORMAT
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 

@@ -12,15 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.formats.iceberg import (
-    FORMAT,
-    DeleteFile,
-    IcebergTable,
-    iceberg_layout,
-    iceberg_pruner,
-    null_evidence,
-    whole_file,
-)
+from torch_dataloader_utils.iceberg.data_files import FORMAT
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
 from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.storage import Storage
 

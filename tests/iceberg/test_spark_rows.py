@@ -6,9 +6,11 @@ import pyarrow as pa
 import pytest
 
 from tests.iceberg.conftest import QUESTIONS, Question
-from torch_dataloader_utils.formats.iceberg import FORMAT, iceberg_layout, iceberg_pruner, whole_file
+from torch_dataloader_utils.iceberg.data_files import FORMAT
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner
+from torch_dataloader_utils.iceberg.tables import IcebergPlan, IcebergRead, PlannedFile, SnapshotChoice, plan_table
 from torch_dataloader_utils.model import FileLayout
-from torch_dataloader_utils.sources.iceberg import IcebergPlan, IcebergRead, PlannedFile, SnapshotChoice, plan_table
 
 METADATA = ("_row_id", "_last_updated_sequence_number", "_file", "_pos")
 

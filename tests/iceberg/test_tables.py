@@ -17,12 +17,8 @@ from torch_dataloader_utils.errors import (
     FileReadError,
     OptionError,
 )
-from torch_dataloader_utils.sources.iceberg import (
-    IcebergRead,
-    plan_table,
-    refreshed_storage,
-)
-from torch_dataloader_utils.sources.iceberg.storage_of import Places, expires_at, storage_options
+from torch_dataloader_utils.iceberg.table_storage import Places, expires_at, storage_options
+from torch_dataloader_utils.iceberg.tables import IcebergRead, plan_table, refreshed_storage
 from torch_dataloader_utils.storage import Storage
 
 # ---------------------------------------------------------------------------------------------------- where a table is
@@ -61,7 +57,7 @@ def test_no_such_table_or_catalog(tmp_path, catalog):
         plan_table(str(tmp_path), IcebergRead())
 
 
-@pytest.mark.parametrize("module", ["sources.iceberg", "filters.sql"])
+@pytest.mark.parametrize("module", ["iceberg.tables", "filters.sql"])
 def test_what_to_install_is_said(module):
     code = f"import sys; sys.modules['pyiceberg'] = None; import torch_dataloader_utils.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -25,18 +25,13 @@ from tests.storage.proxy import Faults, faulty
 from tests.storage.servers import Store
 from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.errors import FileChangedError, FileReadError
-from torch_dataloader_utils.formats.iceberg import (
-    FORMAT,
-    DeleteFile,
-    IcebergFile,
-    IcebergTable,
-    iceberg_layout,
-    whole_file,
-)
-from torch_dataloader_utils.formats.iceberg.cache import _cache_of
+from torch_dataloader_utils.iceberg.data_files import FORMAT
+from torch_dataloader_utils.iceberg.data_files.cache import _cache_of
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.tables import IcebergRead, plan_table
 from torch_dataloader_utils.metrics import COUNTS, RETRIES
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.sources.iceberg import IcebergRead, plan_table
 from torch_dataloader_utils.storage import Storage, open_storage
 
 SCHEMA = pa.schema([field(1, "a", pa.int64()), field(2, "s", pa.string())])

@@ -64,7 +64,7 @@ FORMATS = {
             (b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"),
             aliases=("arrow", "feather"),
         ),
-        FormatEntry("iceberg", "formats.iceberg", ()),
+        FormatEntry("iceberg", "iceberg.data_files", ()),
     )
 }
 # What files in a folder can be.

@@ -13,9 +13,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform
 from pyiceberg.types import IcebergType, UnknownType
 
-from torch_dataloader_utils.sources.iceberg.deletes_of import Place
-from torch_dataloader_utils.sources.iceberg.manifests import Entry
-from torch_dataloader_utils.sources.iceberg.schema import arrow_type
+from torch_dataloader_utils.iceberg.delete_index import Place
+from torch_dataloader_utils.iceberg.manifests import Entry
+from torch_dataloader_utils.iceberg.schema import arrow_type
 
 
 @dataclass(frozen=True, slots=True)

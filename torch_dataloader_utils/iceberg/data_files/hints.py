@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import FileChangedError, FileReadError
 from torch_dataloader_utils.formats.base import Format
-from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergFile
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, printable
 

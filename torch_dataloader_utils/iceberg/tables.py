@@ -10,9 +10,9 @@ except ImportError as error:
         f"Iceberg tables need {error.name}: pip install 'torch-dataloader-utils[iceberg]'"
     ) from error
 
-from torch_dataloader_utils.sources.iceberg.history import TableHistory
-from torch_dataloader_utils.sources.iceberg.manifest import table_manifest
-from torch_dataloader_utils.sources.iceberg.plan import (
+from torch_dataloader_utils.iceberg.file_manifest import table_manifest
+from torch_dataloader_utils.iceberg.history import TableHistory
+from torch_dataloader_utils.iceberg.plan import (
     IcebergPlan,
     IcebergRead,
     PlannedFile,
@@ -20,7 +20,7 @@ from torch_dataloader_utils.sources.iceberg.plan import (
     plan_table,
     refreshed_storage,
 )
-from torch_dataloader_utils.sources.iceberg.snapshots import PinnedSnapshot, SnapshotChoice, SnapshotInfo
+from torch_dataloader_utils.iceberg.snapshots import PinnedSnapshot, SnapshotChoice, SnapshotInfo
 
 __all__ = [
     "IcebergPlan",

@@ -34,8 +34,8 @@ from pyiceberg.types import (
 )
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
-from torch_dataloader_utils.formats.iceberg.files import IcebergTable
-from torch_dataloader_utils.sources.iceberg.tables import OpenTable
+from torch_dataloader_utils.iceberg.catalog import OpenTable
+from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 
 _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
     BooleanType: lambda kind: pa.bool_(),

@@ -10,19 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils.formats.base import Format, Reader
-from torch_dataloader_utils.formats.iceberg.columns import (
-    ROW_NUMBERS,
-    encoded_fields,
-    projection_of,
-    table_columns,
-)
-from torch_dataloader_utils.formats.iceberg.deletes import deleted_positions
-from torch_dataloader_utils.formats.iceberg.equality import EqualityDeletes, equality_deletes
-from torch_dataloader_utils.formats.iceberg.fields import data_fields
-from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
-from torch_dataloader_utils.formats.iceberg.hints import own_layout
-from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options, layout_schema
-from torch_dataloader_utils.formats.iceberg.key_set import Mask
+from torch_dataloader_utils.iceberg.data_files.columns import ROW_NUMBERS, encoded_fields, projection_of, table_columns
+from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
+from torch_dataloader_utils.iceberg.data_files.equality import EqualityDeletes, equality_deletes
+from torch_dataloader_utils.iceberg.data_files.fields import data_fields
+from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.hints import own_layout
+from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options, layout_schema
+from torch_dataloader_utils.iceberg.data_files.key_set import Mask
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Naming, Storage
 

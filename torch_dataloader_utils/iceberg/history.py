@@ -8,9 +8,9 @@ from typing import Any
 
 from torch_dataloader_utils.distributed import object_broadcast
 from torch_dataloader_utils.errors import OptionError, WorkerError
-from torch_dataloader_utils.sources.iceberg.plan import IcebergPlan, IcebergRead, newest_snapshot, plan_table
-from torch_dataloader_utils.sources.iceberg.snapshots import PinnedSnapshot, SnapshotChoice
-from torch_dataloader_utils.sources.iceberg.tables import again
+from torch_dataloader_utils.iceberg.catalog import again
+from torch_dataloader_utils.iceberg.plan import IcebergPlan, IcebergRead, newest_snapshot, plan_table
+from torch_dataloader_utils.iceberg.snapshots import PinnedSnapshot, SnapshotChoice
 
 _PINS = ("snapshot_id", "as_of", "end_snapshot_id")
 

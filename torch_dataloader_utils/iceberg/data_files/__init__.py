@@ -1,7 +1,7 @@
 """The data files of an Iceberg table: a format whose files have the table's columns, and no deleted rows.
 
 It wraps the formats that data files are in (Parquet, ORC, Avro). Which files there are, what deletes rows of them,
-and the table's schema comes from the table's manifests (`sources.iceberg`).
+and the table's schema comes from the table's manifests (`iceberg.plan`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.base import Pruner, keep_all
-from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergFile, IcebergTable
-from torch_dataloader_utils.formats.iceberg.layout import iceberg_layout, whole_file
-from torch_dataloader_utils.formats.iceberg.pruning import iceberg_pruner, null_evidence
-from torch_dataloader_utils.formats.iceberg.reader import IcebergReader
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergReader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Naming, Storage
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.iceberg.key_hash import HASH_BITS, Hashes, row_hashes
+from torch_dataloader_utils.iceberg.data_files.key_hash import HASH_BITS, Hashes, row_hashes
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

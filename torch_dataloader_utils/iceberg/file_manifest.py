@@ -6,19 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.formats.iceberg import (
-    FORMAT,
-    IcebergTable,
-    iceberg_layout,
-    iceberg_pruner,
-    null_evidence,
-    whole_file,
-)
 from torch_dataloader_utils.formats.sizes import size_estimate
+from torch_dataloader_utils.iceberg.data_files import FORMAT
+from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
+from torch_dataloader_utils.iceberg.plan import IcebergPlan, PlannedFile
 from torch_dataloader_utils.model import DataFile, FileLayout
 from torch_dataloader_utils.options import SplitOptions
 from torch_dataloader_utils.sources.footers import read_footers
-from torch_dataloader_utils.sources.iceberg.plan import IcebergPlan, PlannedFile
 from torch_dataloader_utils.sources.manifest import Manifest, pruned_counts
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.iceberg.fields import FileField, field_id, place_of
-from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
-from torch_dataloader_utils.formats.iceberg.projection import Projection
+from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id, place_of
+from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.projection import Projection
 
 FILE_ID, POSITION_ID = 2147483646, 2147483645
 ROW_ID, SEQUENCE_ID = 2147483540, 2147483539

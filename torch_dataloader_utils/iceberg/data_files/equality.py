@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.errors import SchemaMismatchError
-from torch_dataloader_utils.formats.iceberg.cache import process_cache
-from torch_dataloader_utils.formats.iceberg.fields import FileField, file_fields, find_path
-from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergTable
-from torch_dataloader_utils.formats.iceberg.inner import opened
-from torch_dataloader_utils.formats.iceberg.key_set import KeySet, Mask
-from torch_dataloader_utils.formats.iceberg.projection import Make, Projection
-from torch_dataloader_utils.formats.iceberg.values import Convert
 from torch_dataloader_utils.formats.sizes import storage_type
+from torch_dataloader_utils.iceberg.data_files.cache import process_cache
+from torch_dataloader_utils.iceberg.data_files.fields import FileField, file_fields, find_path
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.inner import opened
+from torch_dataloader_utils.iceberg.data_files.key_set import KeySet, Mask
+from torch_dataloader_utils.iceberg.data_files.projection import Make, Projection
+from torch_dataloader_utils.iceberg.data_files.values import Convert
 from torch_dataloader_utils.storage import Naming, Storage
 
 

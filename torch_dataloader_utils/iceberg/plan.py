@@ -17,25 +17,19 @@ from pyiceberg.table.snapshots import Snapshot
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
 from torch_dataloader_utils.filters.sql import TableFilter, table_filter
-from torch_dataloader_utils.formats.iceberg.files import IcebergFile, IcebergTable
-from torch_dataloader_utils.model import IcebergDataFileInfo
-from torch_dataloader_utils.sources.iceberg.deletes_of import DeleteIndex, delete_index, told_size
-from torch_dataloader_utils.sources.iceberg.manifests import (
-    Entry,
-    Manifest,
-    inline_manifest,
-    read_manifest,
-    read_manifest_list,
-)
-from torch_dataloader_utils.sources.iceberg.partitions import Partitions
-from torch_dataloader_utils.sources.iceberg.pruning import Pruning
-from torch_dataloader_utils.sources.iceberg.schema import (
+from torch_dataloader_utils.iceberg.catalog import OpenTable, again, open_table
+from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.delete_index import DeleteIndex, delete_index, told_size
+from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, inline_manifest, read_manifest, read_manifest_list
+from torch_dataloader_utils.iceberg.partitions import Partitions
+from torch_dataloader_utils.iceberg.pruning import Pruning
+from torch_dataloader_utils.iceberg.schema import (
     check_metadata_columns,
     iceberg_table,
     table_schema,
     unreadable_columns,
 )
-from torch_dataloader_utils.sources.iceberg.snapshots import (
+from torch_dataloader_utils.iceberg.snapshots import (
     PinnedSnapshot,
     Resolved,
     SnapshotChoice,
@@ -44,8 +38,8 @@ from torch_dataloader_utils.sources.iceberg.snapshots import (
     pinned,
     resolve,
 )
-from torch_dataloader_utils.sources.iceberg.storage_of import Places, expires_at
-from torch_dataloader_utils.sources.iceberg.tables import OpenTable, again, open_table
+from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
+from torch_dataloader_utils.model import IcebergDataFileInfo
 from torch_dataloader_utils.storage import Naming, Renewal, Storage, printable
 
 _REMOTE_READS = 32  # manifests fetched at once: waiting, not computing

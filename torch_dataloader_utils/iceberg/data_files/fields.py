@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import SchemaMismatchError
-from torch_dataloader_utils.formats.iceberg.files import IcebergTable
+from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 
 # Where pyarrow shows the ids of Parquet's and ORC's fields; ours of Avro are as Parquet's.
 _ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import SchemaMismatchError
-from torch_dataloader_utils.formats.iceberg.fields import FileField, children_of, field_id, is_list, place_of
-from torch_dataloader_utils.formats.iceberg.values import Convert, conversion
+from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, field_id, is_list, place_of
+from torch_dataloader_utils.iceberg.data_files.values import Convert, conversion
 
 Make = Callable[[int], pa.Array]  # from a number of rows to an array of them
 

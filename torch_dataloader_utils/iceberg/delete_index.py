@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
-from torch_dataloader_utils.formats.iceberg.files import DeleteFile
-from torch_dataloader_utils.sources.iceberg.manifests import Entry, content_of
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
+from torch_dataloader_utils.iceberg.manifests import Entry, content_of
 
 _PATH = 2147483546  # field id of the column of paths in files of positional deletes
 Place: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)

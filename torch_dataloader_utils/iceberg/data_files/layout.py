@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.formats.iceberg.deletes import Positions, seen_deletes
-from torch_dataloader_utils.formats.iceberg.files import IcebergFile
-from torch_dataloader_utils.formats.iceberg.hints import own_layout
-from torch_dataloader_utils.formats.iceberg.inner import inner_format, inner_options
+from torch_dataloader_utils.iceberg.data_files.deletes import Positions, seen_deletes
+from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
+from torch_dataloader_utils.iceberg.data_files.hints import own_layout
+from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Storage
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import MissingExtraError
-from torch_dataloader_utils.formats.iceberg.cache import process_cache
-from torch_dataloader_utils.formats.iceberg.files import DeleteFile, IcebergFile
-from torch_dataloader_utils.formats.iceberg.hints import check_count
-from torch_dataloader_utils.formats.iceberg.inner import opened
+from torch_dataloader_utils.iceberg.data_files.cache import process_cache
+from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile
+from torch_dataloader_utils.iceberg.data_files.hints import check_count
+from torch_dataloader_utils.iceberg.data_files.inner import opened
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Naming, Storage, printable
 
