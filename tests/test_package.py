@@ -76,7 +76,7 @@ def test_unknown_name_is_an_attribute_error():
         _ = torch_dataloader_utils.no_such_name
 
 
-@pytest.mark.parametrize("module", ["", ".options", ".planning", ".reading.processes"])
+@pytest.mark.parametrize("module", ["", ".options", ".planning", ".executors.processes"])
 def test_workers_do_not_import_torch(module):
     program = f"import sys, torch_dataloader_utils{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
 from torch_dataloader_utils.filters.arrow import filter_columns
@@ -20,10 +21,9 @@ from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, r
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.reading.census import Census, Sharing, take_census, with_counts
-from torch_dataloader_utils.reading.census_progress import Progress
-from torch_dataloader_utils.reading.convert import Converter, build_converter
+from torch_dataloader_utils.reading.row_count_scan import Census, Sharing, take_census, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
+from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.schemas.columns import select_columns, top_level
 from torch_dataloader_utils.sources.manifest import Manifest, build_manifest
 from torch_dataloader_utils.storage import Storage, printable, usable_cores

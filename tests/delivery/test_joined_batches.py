@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_dataloader_utils.convert.columns import Dense, Ragged
 from torch_dataloader_utils.delivery import forms
 from torch_dataloader_utils.delivery.forms import ColumnForm, make_form
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.columns import Dense, Ragged
 
 DTYPES = ["bool", "int8", "int16", "float32", "int64", "float64"]
 

@@ -20,9 +20,9 @@ import torch
 from tests.drivers import helpers
 from torch_dataloader_utils import StaleIteratorError, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
+from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.threads import ThreadDriver
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from torch_dataloader_utils.convert.columns import Dense, Ragged
+from torch_dataloader_utils.convert.converter import build_converter, compact
 from torch_dataloader_utils.errors import NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
-from torch_dataloader_utils.reading.columns import Dense, Ragged
-from torch_dataloader_utils.reading.convert import build_converter, compact
 
 D = decimal.Decimal
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, UnknownValueError
 from torch_dataloader_utils.options import ConvertOptions
-from torch_dataloader_utils.reading.convert import build_converter
 
 WORDS = st.text(max_size=3)
 TYPES = {

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
-from torch_dataloader_utils.reading.convert import build_converter
 
 SCHEMA = pa.schema(
     {

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
+from torch_dataloader_utils.convert.converter import build_converter, compact
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.options import ConvertOptions
-from torch_dataloader_utils.reading.columns import Dense, Objects, Ragged, Text
-from torch_dataloader_utils.reading.convert import build_converter, compact
 
 D = decimal.Decimal
 DAY = dt.date(1970, 1, 3)

@@ -19,7 +19,11 @@ from tests.end_to_end.sharded import Kinds, Plain, structured
 from tests.end_to_end.sharded import write as write_utterances
 from torch_dataloader_utils.assembly import Source, open_files
 from torch_dataloader_utils.combination import combined_source
+from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, take_rows
 from torch_dataloader_utils.errors import NullValueError
+from torch_dataloader_utils.executors.inline import InlineDriver
+from torch_dataloader_utils.executors.processes import Crew, start_context
+from torch_dataloader_utils.executors.threads import ThreadDriver, describe
 from torch_dataloader_utils.formats.parquet import ParquetReader
 from torch_dataloader_utils.formats.text import csv
 from torch_dataloader_utils.model import Piece, Rows, Task, Window
@@ -27,10 +31,6 @@ from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.planning.tasks import make_tasks
 from torch_dataloader_utils.planning.windows import make_windows
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.columns import Column, Dense, Objects, Ragged, Text, take_rows
-from torch_dataloader_utils.reading.inline import InlineDriver
-from torch_dataloader_utils.reading.processes import Crew, start_context
-from torch_dataloader_utils.reading.threads import ThreadDriver, describe
 from torch_dataloader_utils.seeding import derive_key, permutation
 
 FILES, GROUPS, ROWS = 3, (7, 12, 1, 10), 30  # files, rows of their row groups, rows of a file

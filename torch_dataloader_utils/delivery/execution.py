@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch_dataloader_utils.executors.inline import InlineDriver
+from torch_dataloader_utils.executors.pooled import PooledDriver
+from torch_dataloader_utils.executors.processes import Crew, start_context
+from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.options import WorkerOptions
 from torch_dataloader_utils.reading.blocks import Driver, Scan
-from torch_dataloader_utils.reading.inline import InlineDriver
-from torch_dataloader_utils.reading.pooled import PooledDriver
-from torch_dataloader_utils.reading.processes import Crew, start_context
-from torch_dataloader_utils.reading.threads import ThreadDriver
 from torch_dataloader_utils.storage import usable_cores
 
 _REMOTE_THREADS = 8  # reads in flight hide a remote store's latency, on any number of cores

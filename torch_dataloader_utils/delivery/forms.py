@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, concat
 from torch_dataloader_utils.delivery.batching import Form, Part
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.columns import Column, Dense, Objects, Ragged, Text, concat
 
 _GROUP = 600  # views made at a time ...
 _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are

@@ -20,11 +20,11 @@ from torch_dataloader_utils.delivery.batching import (
 )
 from torch_dataloader_utils.delivery.passes import Place
 from torch_dataloader_utils.delivery.positions import Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.executors.laps import LapDriver
 from torch_dataloader_utils.model import Cursor, RankCursor, Task
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows
 from torch_dataloader_utils.planning.schedule import turns
 from torch_dataloader_utils.reading.blocks import Block, Driver
-from torch_dataloader_utils.reading.laps import LapDriver
 
 Tasks = Sequence[Sequence[Task]]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from torch_dataloader_utils.convert.columns import Column, Dense, Ragged
 from torch_dataloader_utils.delivery.forms import ColumnForm, Slicer, list_column, padded, ragged_batches, rebased
-from torch_dataloader_utils.reading.columns import Column, Dense, Ragged
 
 Pin = Callable[[torch.Tensor], torch.Tensor]
 

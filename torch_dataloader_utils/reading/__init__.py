@@ -1,1 +1,1 @@
-"""From tasks to blocks: decode, filter, convert; in-line, on threads or in worker processes. Free of torch."""
+"""What executing a task is: decode, delete, filter, transform, shuffle, convert. It imports no torch."""

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat, take_rows
+from torch_dataloader_utils.convert.converter import compact
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
-from torch_dataloader_utils.reading.columns import Array, Column, Dense, concat, take_rows
-from torch_dataloader_utils.reading.convert import compact
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.columns import Column
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Scan
-from torch_dataloader_utils.reading.columns import Column
 from torch_dataloader_utils.reading.windows import Span, shuffled
 
 

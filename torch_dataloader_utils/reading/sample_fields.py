@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text
 from torch_dataloader_utils.errors import SchemaMismatchError, UnsupportedTypeError
-from torch_dataloader_utils.reading.columns import Array, Column, Dense, Objects, Ragged, Text
 
 Sample = Mapping[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.errors import ColumnNotFoundError
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.columns import Column, Dense
 from torch_dataloader_utils.reading.sample_fields import Field, columns_of
 from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
 

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.convert.converter import Converter, compact
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.columns import Column, Dense
-from torch_dataloader_utils.reading.convert import Converter, compact
 from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
 from torch_dataloader_utils.reading.runs import Run, RunReader, runs_of
 from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of

@@ -13,10 +13,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat
 from torch_dataloader_utils.model import Piece, Rows, Task, Window, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.columns import Array, Column, Dense, concat
 from torch_dataloader_utils.seeding import permutation
 
 Places: TypeAlias = npt.NDArray[np.int64]

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.reading.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
-from torch_dataloader_utils.reading.convert_buffers import (
+from torch_dataloader_utils.convert.buffers import (
     Origin,
     fixed,
     offsets_from_lengths,
@@ -22,7 +21,8 @@ from torch_dataloader_utils.reading.convert_buffers import (
     plain,
     valid_rows,
 )
-from torch_dataloader_utils.reading.convert_elements import Element, read_elements
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
+from torch_dataloader_utils.convert.elements import Element, read_elements
 
 
 class Leaf(Protocol):

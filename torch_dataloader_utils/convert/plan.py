@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_dataloader_utils.convert.buffers import plain_type
+from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
+from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
+from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TextLeaf, VectorLeaf
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
-from torch_dataloader_utils.reading.convert_buffers import plain_type
-from torch_dataloader_utils.reading.convert_codes import CodesLeaf, given_vocabulary, with_fill
-from torch_dataloader_utils.reading.convert_elements import Element, element_of, null_blank
-from torch_dataloader_utils.reading.convert_leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TextLeaf, VectorLeaf
 
 _DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.reading.columns import Array
+from torch_dataloader_utils.convert.columns import Array
 
 
 @dataclass(frozen=True, slots=True)

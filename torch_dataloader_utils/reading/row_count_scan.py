@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.codes import CodesLeaf
+from torch_dataloader_utils.convert.plan import ColumnPlan
 from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
 from torch_dataloader_utils.model import DataFile, FileKey
-from torch_dataloader_utils.reading.census_progress import Progress
-from torch_dataloader_utils.reading.convert_codes import CodesLeaf
-from torch_dataloader_utils.reading.convert_plan import ColumnPlan
 from torch_dataloader_utils.reading.scan import ScanSpec, TaskReader, read_encoded
+from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.schemas.columns import top_level
 
 _LOG = logging.getLogger("torch_dataloader_utils")

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
+from torch_dataloader_utils.executors.slots import WritableSlot, dump_error, pack
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
-from torch_dataloader_utils.reading.slots import WritableSlot, dump_error, pack
 
 _AHEAD = 3  # blocks packed and not yet delivered
 _PARENT_CHECK = 5.0  # seconds between looks whether the main process still lives

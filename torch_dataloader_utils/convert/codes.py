@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_dataloader_utils.convert.buffers import Origin, plain, valid_rows
+from torch_dataloader_utils.convert.columns import Array, Dense
 from torch_dataloader_utils.errors import OptionError, UnknownValueError
-from torch_dataloader_utils.reading.columns import Array, Dense
-from torch_dataloader_utils.reading.convert_buffers import Origin, plain, valid_rows
 
 Fill = int | str | bytes | None
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.buffers import Origin, fixed, plain, plain_type, unpack, valid_rows
+from torch_dataloader_utils.convert.columns import Array
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
-from torch_dataloader_utils.reading.columns import Array
-from torch_dataloader_utils.reading.convert_buffers import Origin, fixed, plain, plain_type, unpack, valid_rows
 
 _EXACT = 2**53  # float64 holds every whole number up to here
 _EXACT_SCALE = 22  # and every power of ten up to this one

@@ -18,13 +18,13 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
+from torch_dataloader_utils.executors.slots import MappedSlot, unpack
+from torch_dataloader_utils.executors.threads import describe
+from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, stopped
-from torch_dataloader_utils.reading.slots import MappedSlot, unpack
-from torch_dataloader_utils.reading.threads import describe
-from torch_dataloader_utils.reading.worker import OpenReader, worker_main
 
-_WORKER_MODULE = "torch_dataloader_utils.reading.worker"
+_WORKER_MODULE = "torch_dataloader_utils.executors.worker"
 _LOOK = 0.1  # seconds between looks whether another thread has stopped the pass; a block is taken at once
 
 

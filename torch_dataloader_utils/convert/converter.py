@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.buffers import origin_of
+from torch_dataloader_utils.convert.codes import CodesLeaf
+from torch_dataloader_utils.convert.columns import Array, Column, Dense
+from torch_dataloader_utils.convert.leaves import ScalarLeaf, TextLeaf
+from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
-from torch_dataloader_utils.reading.columns import Array, Column, Dense
-from torch_dataloader_utils.reading.convert_buffers import origin_of
-from torch_dataloader_utils.reading.convert_codes import CodesLeaf
-from torch_dataloader_utils.reading.convert_leaves import ScalarLeaf, TextLeaf
-from torch_dataloader_utils.reading.convert_plan import ColumnPlan, column_plans
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.columns import Column, rebuild
 from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block, BlockReader
-from torch_dataloader_utils.reading.columns import Column, rebuild
 
 _ALIGN = 64  # bytes: a cache line, and what torch and Arrow kernels like best
 _PAGE = 1 << 20  # slots grow by whole mebibytes, so that blocks of nearly equal size share one

@@ -1,0 +1,1 @@
+"""Arrow columns to arrays, by rules that the schema decides. It imports no torch."""
