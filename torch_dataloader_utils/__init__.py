@@ -49,7 +49,7 @@ _HOMES = {
     "combine": "api",
     "distribute_shards": "iterables",
     "merge_gen_kwargs": "iterables",
-    "merge_state_dicts": "states",
+    "merge_state_dicts": "checkpoint.state_dict",
     "number_of_shards": "iterables",
     "register_policy": "planning.sharding",
     "shuffle_gen_kwargs": "iterables",

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from torch_dataloader_utils.assembly import Source, open_files, source_of
-from torch_dataloader_utils.combination import check_keywords, combined_source
-from torch_dataloader_utils.dataset import LoaderDataset
-from torch_dataloader_utils.delivery.passes import Place
+from torch_dataloader_utils.checkpoint.positions import Place
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
-from torch_dataloader_utils.loader import StructuredLoader
+from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import (
     LoaderOptions,
     Options,
@@ -25,7 +23,9 @@ from torch_dataloader_utils.options import (
     plain_value,
 )
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.manifest import Manifest
+from torch_dataloader_utils.sources.source import Source, open_files, source_of
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.iceberg.tables import (

@@ -8,9 +8,8 @@ from dataclasses import astuple, replace
 from functools import cached_property
 from typing import Any
 
-from torch_dataloader_utils.assembly import Source
-from torch_dataloader_utils.delivery.agreement import Position, has_peers
-from torch_dataloader_utils.distributed import World, joining, resolve_world
+from torch_dataloader_utils.distributed.agreement import Position, has_peers
+from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan, plan_of_rest
@@ -19,6 +18,7 @@ from torch_dataloader_utils.planning.receipt import RowRange
 from torch_dataloader_utils.planning.rest import Stretch
 from torch_dataloader_utils.planning.strategies import assignment_of
 from torch_dataloader_utils.schemas.merge import kept_schema
+from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 

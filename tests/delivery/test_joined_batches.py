@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_dataloader_utils.batching import output_formats as forms
+from torch_dataloader_utils.batching.output_formats import ColumnForm, make_form
 from torch_dataloader_utils.convert.columns import Dense, Ragged
-from torch_dataloader_utils.delivery import forms
-from torch_dataloader_utils.delivery.forms import ColumnForm, make_form
 from torch_dataloader_utils.reading.blocks import Block
 
 DTYPES = ["bool", "int8", "int16", "float32", "int64", "float64"]

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from torch_dataloader_utils import ShardingError, StructuredDataset
-from torch_dataloader_utils.distributed import World, agreed_world, resolve_world
+from torch_dataloader_utils.distributed.ranks import World, agreed_world, resolve_world
 from torch_dataloader_utils.errors import OptionError
 
 ROWS = 64
@@ -191,7 +191,7 @@ def test_horovod_counts_once_it_is_initialised(monkeypatch: pytest.MonkeyPatch) 
 
 def test_detection_imports_no_framework(data: Path) -> None:
     code = (
-        "import sys; from torch_dataloader_utils.distributed import resolve_world; resolve_world(None, None); "
+        "import sys; from torch_dataloader_utils.distributed.ranks import resolve_world; resolve_world(None, None); "
         "assert not {'torch', 'accelerate', 'horovod'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.distributed.launching import launch
-from torch_dataloader_utils.delivery.agreement import Position, find_mismatch
+from torch_dataloader_utils.distributed.agreement import Position, find_mismatch
 
 LAYOUTS = {"seven": [400, 3, 90, 1, 250, 40, 700], "two": [300, 20]}
 

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.assembly import Source, open_files
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError, PlanMismatchError, WorkerError
 from torch_dataloader_utils.formats.parquet import ParquetFormat, ParquetReader
@@ -26,6 +25,7 @@ from torch_dataloader_utils.model import Piece, Rows, Split, Task
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.reading.row_count_scan import Census, Sharing, take_census, with_counts
 from torch_dataloader_utils.reading.scan_progress import Progress
+from torch_dataloader_utils.sources.source import Source, open_files
 
 THIRDS = pc.field("id") - pc.field("id") / 3 * 3 == 0  # every third row, which no statistics can prune
 QUIET = Progress("row group")

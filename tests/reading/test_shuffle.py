@@ -17,8 +17,6 @@ import pytest
 
 from tests.end_to_end.sharded import Kinds, Plain, structured
 from tests.end_to_end.sharded import write as write_utterances
-from torch_dataloader_utils.assembly import Source, open_files
-from torch_dataloader_utils.combination import combined_source
 from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, take_rows
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.executors.inline import InlineDriver
@@ -32,6 +30,8 @@ from torch_dataloader_utils.planning.tasks import make_tasks
 from torch_dataloader_utils.planning.windows import make_windows
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.seeding import derive_key, permutation
+from torch_dataloader_utils.sources.combine import combined_source
+from torch_dataloader_utils.sources.source import Source, open_files
 
 FILES, GROUPS, ROWS = 3, (7, 12, 1, 10), 30  # files, rows of their row groups, rows of a file
 HALVES = pc.field("odd") == False  # noqa: E712 - which no statistics can prune

@@ -16,8 +16,7 @@ import torch
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
 from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset
-from torch_dataloader_utils.delivery.passes import Place
-from torch_dataloader_utils.delivery.positions import Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.checkpoint.positions import Place, Trail, cursor_after, exact_cursor
 from torch_dataloader_utils.model import Cursor, RankCursor
 from torch_dataloader_utils.planner import Planner
 
@@ -101,7 +100,7 @@ def test_a_state_of_each_step_makes_no_plan(folder: str, monkeypatch: pytest.Mon
     next(iterator)
     loader.state_dict()
     monkeypatch.setattr(Planner, "rank_plan", None)
-    monkeypatch.setattr("torch_dataloader_utils.checkpoint.fingerprint", None)
+    monkeypatch.setattr("torch_dataloader_utils.checkpoint.checkpoint.fingerprint", None)
     for _ in iterator:
         loader.state_dict()
 

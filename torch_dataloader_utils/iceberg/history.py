@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.distributed import object_broadcast
+from torch_dataloader_utils.distributed.ranks import object_broadcast
 from torch_dataloader_utils.errors import OptionError, WorkerError
 from torch_dataloader_utils.iceberg.catalog import again
 from torch_dataloader_utils.iceberg.plan import IcebergPlan, IcebergRead, newest_snapshot, plan_table

@@ -10,7 +10,7 @@ from accelerate.utils import gather_object, recursively_apply
 from torch.utils.data import DataLoader
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.loader import StructuredLoader
+from torch_dataloader_utils.loader.loader import StructuredLoader
 
 _RAGGED = {"values", "offsets"}
 

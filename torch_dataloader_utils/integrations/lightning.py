@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_dataloader_utils.api import StructuredDataset
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
-from torch_dataloader_utils.loader import StructuredLoader
+from torch_dataloader_utils.loader.loader import StructuredLoader
 
 try:
     from lightning.pytorch import LightningDataModule

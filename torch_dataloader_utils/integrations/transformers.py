@@ -14,7 +14,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from torch_dataloader_utils.dataset import LoaderDataset
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     CountsRequiredError,
@@ -22,7 +21,8 @@ from torch_dataloader_utils.errors import (
     OptionError,
     ShardingError,
 )
-from torch_dataloader_utils.loader import StructuredLoader
+from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import repeats_rows
 
 try:

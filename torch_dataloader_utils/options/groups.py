@@ -12,7 +12,13 @@ from datetime import datetime
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from torch_dataloader_utils.distributed import Peers, job_peers, peers_of_accelerator, peers_of_group, peers_of_mesh
+from torch_dataloader_utils.distributed.ranks import (
+    Peers,
+    job_peers,
+    peers_of_accelerator,
+    peers_of_group,
+    peers_of_mesh,
+)
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.units import parse_bytes
 

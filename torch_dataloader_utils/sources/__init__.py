@@ -1,1 +1,1 @@
-"""Where splits come from: files now, table snapshots through the same types."""
+"""What there is to read: files, manifest files, map-style datasets, and several of these as one."""

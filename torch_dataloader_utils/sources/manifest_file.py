@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from fsspec.utils import glob_translate, stringify_path
 
 from torch_dataloader_utils import errors
-from torch_dataloader_utils.distributed import Peers, object_broadcast
+from torch_dataloader_utils.distributed.ranks import Peers, object_broadcast
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, WorkerError
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import FileLayout

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from torch_dataloader_utils.delivery.positions import Trail
+from torch_dataloader_utils.checkpoint.positions import Trail
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.reading.blocks import Block, Driver
 

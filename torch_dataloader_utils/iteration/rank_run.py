@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch_dataloader_utils.delivery.batching import (
+from torch_dataloader_utils.batching.batches import (
     Cut,
     Form,
     joint_batches,
@@ -18,8 +18,7 @@ from torch_dataloader_utils.delivery.batching import (
     scheduled_batches,
     shard_batches,
 )
-from torch_dataloader_utils.delivery.passes import Place
-from torch_dataloader_utils.delivery.positions import Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.checkpoint.positions import Place, Trail, cursor_after, exact_cursor
 from torch_dataloader_utils.executors.laps import LapDriver
 from torch_dataloader_utils.model import Cursor, RankCursor, Task
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows

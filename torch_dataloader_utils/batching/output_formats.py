@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from torch_dataloader_utils.batching.batches import Form, Part
 from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, concat
-from torch_dataloader_utils.delivery.batching import Form, Part
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
 
@@ -37,7 +37,7 @@ def make_form(output_format: str, keys: Sequence[str], pin_memory: bool) -> Form
         return ArrowForm(lambda batch: batch.to_pydict())
     if output_format == "numpy":
         return ColumnForm(keys, _numpy_column)
-    from torch_dataloader_utils.delivery.tensors import TensorForm
+    from torch_dataloader_utils.batching.tensors import TensorForm
 
     return TensorForm(keys, pin_memory)
 

@@ -9,18 +9,8 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
-from torch_dataloader_utils.assembly import Source
-from torch_dataloader_utils.delivery.passes import Place
-from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
-from torch_dataloader_utils.model import RankCursor
-from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.planner import Planner, digest, plan_options
-from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
-from torch_dataloader_utils.planning.rest import Stretch
-from torch_dataloader_utils.planning.sharding import resolve_auto
-from torch_dataloader_utils.schemas.merge import kept_schema
-from torch_dataloader_utils.states import (
+from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.checkpoint.state_dict import (
     COUNTS,
     END,
     UNKNOWN,
@@ -30,6 +20,16 @@ from torch_dataloader_utils.states import (
     policy_name,
     short,
 )
+from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
+from torch_dataloader_utils.model import RankCursor
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planner import Planner, digest, plan_options
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
+from torch_dataloader_utils.planning.rest import Stretch
+from torch_dataloader_utils.planning.sharding import resolve_auto
+from torch_dataloader_utils.schemas.merge import kept_schema
+from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import torch
 
+from torch_dataloader_utils.batching.output_formats import (
+    ColumnForm,
+    Slicer,
+    list_column,
+    padded,
+    ragged_batches,
+    rebased,
+)
 from torch_dataloader_utils.convert.columns import Column, Dense, Ragged
-from torch_dataloader_utils.delivery.forms import ColumnForm, Slicer, list_column, padded, ragged_batches, rebased
 
 Pin = Callable[[torch.Tensor], torch.Tensor]
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from torch_dataloader_utils.assembly import Source, mask_key, splits_of
-from torch_dataloader_utils.distributed import job_peers
+from torch_dataloader_utils.distributed.ranks import job_peers
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.model import DataFile, Split
 from torch_dataloader_utils.options import ConvertOptions, Options, ReadOptions
@@ -19,6 +18,7 @@ from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
+from torch_dataloader_utils.sources.source import Source, mask_key, splits_of
 
 Output = dict[str, Any]  # what a batch holds under one key
 

@@ -10,20 +10,21 @@ from typing import Any
 
 import torch
 
-from torch_dataloader_utils.assembly import Source
-from torch_dataloader_utils.checkpoint import Ledger
-from torch_dataloader_utils.delivery.agreement import check_positions, smallest
-from torch_dataloader_utils.delivery.batching import Cut, Form, exactly, in_step
-from torch_dataloader_utils.delivery.execution import Execution
-from torch_dataloader_utils.delivery.forms import make_form
-from torch_dataloader_utils.delivery.passes import Passes, Place
-from torch_dataloader_utils.delivery.run import RankRun, Recipe
+from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
+from torch_dataloader_utils.batching.output_formats import make_form
+from torch_dataloader_utils.checkpoint.checkpoint import Ledger
+from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.distributed.agreement import check_positions, smallest
 from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.iteration.execution import Execution
+from torch_dataloader_utils.iteration.passes import Passes
+from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 

@@ -9,17 +9,17 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from torch_dataloader_utils.dataset import LoaderDataset, epoch_number
-from torch_dataloader_utils.delivery.passes import epoch_of_count
-from torch_dataloader_utils.distributed import job_peers
-from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.prepared import (
+from torch_dataloader_utils.checkpoint.state_dict import check_form, of_any_rank, steps_taken
+from torch_dataloader_utils.distributed.ranks import job_peers
+from torch_dataloader_utils.iteration.passes import epoch_of_count
+from torch_dataloader_utils.loader.accelerate import (
     check_accelerator,
     counted_by_fabric,
     loaded_by_accelerate,
     preparing_accelerator,
 )
-from torch_dataloader_utils.states import check_form, of_any_rank, steps_taken
+from torch_dataloader_utils.loader.dataset import LoaderDataset, epoch_number
+from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.storage import usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")

@@ -11,17 +11,18 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset
 
-from torch_dataloader_utils.assembly import Source
-from torch_dataloader_utils.delivery.passes import END, BatchIterator, Pass, Passes, Place
-from torch_dataloader_utils.distributed import World, object_exchange
-from torch_dataloader_utils.epochs import Epochs
+from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state_dicts
+from torch_dataloader_utils.distributed.ranks import World, object_exchange
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.iteration.passes import END, BatchIterator, Pass, Passes
+from torch_dataloader_utils.loader.accelerate import Turn, check_caller, check_fetcher, placed
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.receipt import RowRange
-from torch_dataloader_utils.prepared import Turn, check_caller, check_fetcher, placed
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.states import check_form, merge_state_dicts
+from torch_dataloader_utils.sources.source import Source
 
 
 class LoaderDataset(IterableDataset[Any]):

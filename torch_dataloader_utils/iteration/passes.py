@@ -4,63 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, Self
 
+from torch_dataloader_utils.checkpoint.positions import Place
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.model import RankCursor
 from torch_dataloader_utils.storage.locks import ForkLock
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
-Steps = tuple[int, int]  # the steps [a, b) of an epoch
 END: Any = object()  # in place of a batch: there is none
 _LOOK = 0.1  # seconds between looks whether there is a pass to be stopped
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place in an epoch: where a pass begins, or how far it came.
-
-    Attributes:
-        epoch: the epoch.
-        taken: batches of the current stretch of the epoch that were delivered or left out.
-        past: the stretches before it, which ran under other options; opaque here.
-        before: the batches of those.
-        skip: the steps of the epoch that are left out, numbered over all stretches: sorted, disjoint.
-        cursor: how far the workers came, where only reading tells how many rows there are.
-        ranks: batches of each rank (None: all of them) when the pass began, where the ranks were at different steps.
-    """
-
-    epoch: int
-    taken: int = 0
-    past: tuple[Any, ...] = ()
-    before: int = 0
-    skip: tuple[Steps, ...] = ()
-    cursor: RankCursor | None = None
-    ranks: tuple[int | None, ...] = ()
-
-    def skipping(self, first: int, last: int) -> Place:
-        """The same place with the steps `[first, last)` left out, as far as they are yet to come."""
-        first = max(first, self.before + self.taken)
-        return self if first >= last else replace(self, skip=_joined([*self.skip, (first, last)]))
-
-    def kept(self, steps: int) -> int:
-        """How many of the first `steps` steps of the epoch are not left out."""
-        return steps - sum(max(0, min(last, steps) - first) for first, last in self.skip)
-
-
-def _joined(ranges: Iterable[Steps]) -> tuple[Steps, ...]:
-    """The same steps as sorted, disjoint ranges."""
-    out: list[Steps] = []
-    for first, last in sorted(ranges):
-        if out and first <= out[-1][1]:
-            out[-1] = out[-1][0], max(out[-1][1], last)
-        else:
-            out.append((first, last))
-    return tuple(out)
 
 
 class Run(Protocol):

@@ -1,0 +1,1 @@
+"""Blocks to batches, and batches to what the user asked for."""

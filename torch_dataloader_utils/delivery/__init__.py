@@ -1,1 +1,0 @@
-"""From blocks to batches, on the consumer's side."""

@@ -1,0 +1,1 @@
+"""One pass over the data: how it begins, runs and ends."""

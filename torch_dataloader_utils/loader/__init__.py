@@ -1,0 +1,1 @@
+"""What a user holds: the loader, its dataset, and what Accelerate needs of them."""
