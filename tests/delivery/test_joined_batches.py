@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.batching import output_formats as forms
-from torch_dataloader_utils.batching.output_formats import ColumnForm, make_form
+from torch_dataloader_utils.batching.columns import ColumnForm
+from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.convert.columns import Dense, Ragged
 from torch_dataloader_utils.reading.blocks import Block
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_dataloader_utils.batching.output_formats import (
+from torch_dataloader_utils.batching.columns import (
     ColumnForm,
     Slicer,
     list_column,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from torch_dataloader_utils.checkpoint.positions import Place
 from torch_dataloader_utils.errors import StaleIteratorError
@@ -253,104 +252,3 @@ class Passes:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1
             self._live = None
-
-
-def epoch_of_count(count: int, asked: int | None, shift: int) -> tuple[int, int]:
-    """The epoch of the next pass where a framework only counts passes, and how far its count is from our epochs.
-
-    Args:
-        count: the framework's, which begins at 0 whatever epoch the training is in.
-        asked: the epoch that was set or loaded since the last pass began; it outranks the count.
-        shift: the distance so far, which the count keeps; a count that begins again may fall below 0, and drops it.
-    """
-    if asked is not None:
-        return asked, asked - count
-    return (count + shift, shift) if count + shift >= 0 else (count, 0)
-
-
-class BatchIterator:
-    """One pass: begins at the first `next`, ends at its last batch, at `close()`, or when another pass begins.
-
-    Threads may share it: each batch goes to one of them.
-    """
-
-    def __init__(self, passes: Passes) -> None:
-        self._passes = passes
-        self._pass: Pass | None = None
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        """The next batch.
-
-        Raises:
-            StaleIteratorError: another pass was started on this loader, a state was loaded, or the pass was closed.
-            RuntimeError: a function of the user's raised a StopIteration, which would end a loop in silence.
-        """
-        with self._passes.turn.lock:
-            try:
-                batch = self._next()
-            except StopIteration as error:
-                raise RuntimeError("a function that was given to the loader raised StopIteration") from error
-        if batch is END:
-            raise StopIteration
-        return batch
-
-    def _next(self) -> Any:
-        """The next batch, or END; for one thread at a time."""
-        own = self._pass
-        if own is None:
-            own = self._pass = self._begin()
-        if own is None:
-            return END
-        if own.closed or self._passes.live is not own:
-            return self._after(own)
-        batch = own.take()
-        if batch is END:
-            return self._finished(own)
-        own.taken += 1
-        return batch
-
-    def _begin(self) -> Pass | None:
-        """The pass, begun; None for none at all."""
-        return self._passes.begin()
-
-    def _after(self, own: Pass) -> Any:
-        """What follows a pass that is not live, or closed: END, or its error."""
-        if own.over:
-            return END
-        if self._passes.live is own:
-            if own.error is not None:
-                raise own.error
-            if own.complete:
-                return self._finished(own)
-        raise StaleIteratorError(
-            f"another pass was started on this loader, a state was loaded, or the pass was closed: this iterator of "
-            f"epoch {own.epoch} ended after {own.taken} batches. Use one iterator at a time, or a loader for each."
-        )
-
-    def _finished(self, own: Pass) -> Any:
-        own.over = True
-        self._passes.finish(own)
-        own.close()
-        return END
-
-    def at_end(self) -> bool:
-        """Whether no batch follows the newest one; where the length is unknown, that takes a look at the next.
-
-        What goes wrong in the look is raised in its turn, by the next `next`.
-        """
-        return self._pass is not None and self._pass.exhausted()
-
-    def close(self) -> None:
-        """End the pass: no thread, file or buffer of it stays behind; idempotent."""
-        with self._passes.ended(lambda: self._pass):
-            pass
-
-    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The passes keep how far it came; its reading ends with this iterator. No finalizer from outside could end it:
-        # what it holds would never be collected, and a function of the user's may hold the iterator. The collector runs
-        # in any thread, so this waits for no turn; nobody takes a batch of an iterator that is gone.
-        if self._pass is not None and not exiting():
-            self._pass.close()

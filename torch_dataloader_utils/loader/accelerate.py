@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,9 @@ from typing import Any
 import torch
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.iteration.passes import END
+from torch_dataloader_utils.loader.iterators import StatefulIterator
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -171,3 +175,38 @@ def _caller(*without: str) -> FrameType | None:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(without):
         frame = frame.f_back
     return frame
+
+
+class AcceleratedIterator(StatefulIterator):
+    """One pass as Accelerate's training loop needs it: batches on the device, and the last one announced."""
+
+    def __init__(self, epochs: Epochs, valid_key: str | None, device: torch.device | None) -> None:
+        super().__init__(epochs)
+        self._valid_key = valid_key
+        self._device = device
+        self._turn: Turn | None = None
+
+    def _next(self) -> Any:
+        turn = self._turn
+        if turn is None:
+            turn = self._turn = Turn()
+            turn.begin()
+            weakref.finalize(self, turn.end).atexit = False
+        try:
+            batch = super()._next()
+        except BaseException:
+            turn.end()
+            raise
+        if batch is END:
+            turn.end()
+            return END
+        turn.end_of_dataloader = self.at_end()
+        if turn.end_of_dataloader and isinstance(batch, Mapping):
+            turn.mask = batch.get(self._valid_key)
+        return batch if self._device is None else placed(batch, self._device)
+
+    def close(self) -> None:
+        """End the pass: no thread, file or buffer of it stays behind; idempotent."""
+        if self._turn is not None:
+            self._turn.end()
+        super().close()

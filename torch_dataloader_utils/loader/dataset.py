@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from operator import index
 from typing import Any
@@ -16,8 +15,9 @@ from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state
 from torch_dataloader_utils.distributed.ranks import World, object_exchange
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
-from torch_dataloader_utils.iteration.passes import END, BatchIterator, Pass, Passes
-from torch_dataloader_utils.loader.accelerate import Turn, check_caller, check_fetcher, placed
+from torch_dataloader_utils.iteration.passes import Passes
+from torch_dataloader_utils.loader.accelerate import AcceleratedIterator, check_caller, check_fetcher
+from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.receipt import RowRange
@@ -289,70 +289,3 @@ def _whole(value: Any) -> int:
         return -1 if isinstance(value, bool) else index(value)
     except TypeError:
         return -1
-
-
-class StatefulIterator(BatchIterator):
-    """One pass with a state of its own, as frameworks that own the loader ask for it: dataset, iter, iterator."""
-
-    def __init__(self, epochs: Epochs) -> None:
-        super().__init__(epochs.passes)
-        self._epochs = epochs
-        self._ended: Mapping[str, Any] | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far this pass came; after its end still this pass, where the dataset's state is the next epoch."""
-        if self._ended is not None:
-            return dict(self._ended)
-        own, ledger = self._pass, self._epochs.ledger
-        if own is None:
-            return ledger.state(self._passes.place)
-        return ledger.state(own.now) | ({"ended": True} if own.over else {})
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken; nowhere if that was the end of a pass."""
-        if state.get("ended"):
-            self.close()
-            self._pass, self._ended = None, state
-            return
-        place = self._epochs.ledger.place(state)
-        with self._passes.ended():
-            self._passes.load(place)
-            self._pass = None
-
-    def _begin(self) -> Pass | None:
-        return super()._begin() if self._ended is None else None
-
-
-class AcceleratedIterator(StatefulIterator):
-    """One pass as Accelerate's training loop needs it: batches on the device, and the last one announced."""
-
-    def __init__(self, epochs: Epochs, valid_key: str | None, device: torch.device | None) -> None:
-        super().__init__(epochs)
-        self._valid_key = valid_key
-        self._device = device
-        self._turn: Turn | None = None
-
-    def _next(self) -> Any:
-        turn = self._turn
-        if turn is None:
-            turn = self._turn = Turn()
-            turn.begin()
-            weakref.finalize(self, turn.end).atexit = False
-        try:
-            batch = super()._next()
-        except BaseException:
-            turn.end()
-            raise
-        if batch is END:
-            turn.end()
-            return END
-        turn.end_of_dataloader = self.at_end()
-        if turn.end_of_dataloader and isinstance(batch, Mapping):
-            turn.mask = batch.get(self._valid_key)
-        return batch if self._device is None else placed(batch, self._device)
-
-    def close(self) -> None:
-        """End the pass: no thread, file or buffer of it stays behind; idempotent."""
-        if self._turn is not None:
-            self._turn.end()
-        super().close()

@@ -1,0 +1,161 @@
+"""Converted columns cut into batches: views of a block, made by the group, and rows of several blocks as one batch.
+
+Views are made in groups of some hundred tensors on the consumer's thread: splitting a whole block at once makes so
+many objects that full garbage collections set in; making them on the decode threads fights for the GIL.
+`unsafe_split` is the right kind of view: it may be modified in place under autograd, and each batch has a version
+counter of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_dataloader_utils.batching.batches import Part
+from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, concat
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.buffers import BufferPool
+
+_GROUP = 600  # views made at a time ...
+_LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
+_RECYCLED_BYTES = 1 << 20  # a joined batch from this size on uses recycled memory ...
+_LEASE_BYTES = 1 << 18  # ... of which columns share pieces: who keeps one column keeps little more than that alive
+_ALIGN = 64  # bytes: where columns begin in such a piece
+
+Array = npt.NDArray[Any]
+
+
+# A column's batches: (column) -> function of (first, count, size) -> `count` values, one a batch.
+Slicer = Callable[[int, int, int], Sequence[Any]]
+
+
+class ColumnForm:
+    """Batches as dicts of output key -> array, tensor or list."""
+
+    def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
+        self._keys = tuple(keys)
+        self._slicer = slicer
+        self.pool = BufferPool(keep=max(4, len(self._keys)))  # a joined batch's: at most a lease a column
+        self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
+
+    def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
+        """`count` batches of `size` rows as views of the block."""
+        return self._split(block.columns or {}, first, count, size)
+
+    def join(self, parts: list[Part]) -> dict[str, Any]:
+        """One batch of the rows of several blocks, in fresh or recycled memory."""
+        columns = self._joined(
+            {key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys}
+        )
+        return next(self._split(columns, 0, 1, sum(last - first for _, first, last in parts)))
+
+    def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
+        slicers = [self._slicer(columns[key]) for key in self._keys]
+        while count:
+            group = min(count, self._group)
+            values = self._values(slicers, first, group, size)
+            first, count = first + group * size, count - group
+            for batch in zip(*values, strict=True):
+                yield dict(zip(self._keys, batch, strict=True))
+
+    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
+        """Of each column `count` values, one a batch."""
+        return [slicer(first, count, size) for slicer in slicers]
+
+    def _joined(self, columns: dict[str, list[Column]]) -> dict[str, Column]:
+        """The rows of each key's columns as one column: where they are many, in recycled memory."""
+        sizes = {key: _dense_bytes(parts) for key, parts in columns.items()}
+        if sum(sizes.values()) < _RECYCLED_BYTES:
+            return {key: concat(parts) for key, parts in columns.items()}
+        memory = self._memory(sizes)
+        return {key: _copied(parts, memory[key]) if sizes[key] else concat(parts) for key, parts in columns.items()}
+
+    def _memory(self, sizes: Mapping[str, int]) -> dict[str, Array]:
+        """So many bytes for each key, uint8; small ones share a lease, which costs as much as copying some of them."""
+        found: dict[str, Array] = {}
+        shared: dict[str, slice] = {}
+        at = 0
+        for number, (key, size) in enumerate(sizes.items(), 1):
+            shared[key] = slice(at, at + size)
+            at += _aligned(size)
+            if at >= _LEASE_BYTES or number == len(sizes):
+                lease = self.pool.lease(at)
+                found |= {each: lease[place] for each, place in shared.items()}
+                shared, at = {}, 0
+        return found
+
+
+def _dense_bytes(columns: Sequence[Column]) -> int:
+    """Bytes of the rows of these columns, 0 where they are of another kind than `Dense`."""
+    return sum(column.nbytes for column in columns if isinstance(column, Dense))
+
+
+def _aligned(nbytes: int) -> int:
+    """Rounded up to where the next column may begin, whatever its dtype."""
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def _copied(columns: Sequence[Column], memory: Array) -> Dense:
+    """The rows of these `Dense` columns in `memory`, uint8, of as many bytes."""
+    arrays = [column.array for column in columns if isinstance(column, Dense)]
+    out = memory.view(arrays[0].dtype).reshape(-1, *arrays[0].shape[1:])
+    np.concatenate(arrays, out=out)
+    return Dense(out)
+
+
+def spans(first: int, count: int, size: int) -> Iterator[tuple[int, int]]:
+    """The half-open row ranges of `count` consecutive batches."""
+    return ((start, start + size) for start in range(first, first + count * size, size))
+
+
+def rebased(ragged: Ragged, first: int, count: int, size: int) -> tuple[Array, Array]:
+    """The offsets of `count` batches, each from 0, int64 [count, size + 1]; and the bounds of their values [count + 1].
+
+    Neighbouring batches share one entry of the block's offsets, so each needs a copy of its own.
+    """
+    offsets = ragged.offsets[first : first + count * size + 1]
+    item = offsets.itemsize
+    windows = np.lib.stride_tricks.as_strided(offsets, (count, size + 1), (size * item, item), writeable=False)
+    bounds = offsets[::size] - ragged.offsets[0]
+    return windows - offsets[: count * size : size, None], bounds
+
+
+def padded(values: Array, offsets: Array) -> tuple[Array, Array]:
+    """Lists as a rectangle [n, longest], zeros behind each list's end; and their lengths, int64 [n]."""
+    lengths = np.diff(offsets)
+    inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    out = np.zeros((*inside.shape, *values.shape[1:]), dtype=values.dtype)
+    out[inside] = values
+    return out, lengths
+
+
+def ragged_batches(ragged: Ragged, first: int, count: int, size: int) -> Iterator[tuple[Array, Array]]:
+    """`count` batches as (values, offsets from 0)."""
+    offsets, bounds = rebased(ragged, first, count, size)
+    for own, start, stop in zip(offsets, bounds[:-1], bounds[1:], strict=True):
+        yield ragged.values[start:stop], own
+
+
+def numpy_column(column: Column) -> Slicer:
+    """How a column is cut into arrays."""
+    if isinstance(column, Dense):
+        return lambda first, count, size: [column.array[a:b] for a, b in spans(first, count, size)]
+    if isinstance(column, Ragged):
+        return lambda first, count, size: [
+            _ragged_dict(column, *pair) for pair in ragged_batches(column, first, count, size)
+        ]
+    return list_column(column)
+
+
+def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Array]:
+    if column.layout == "padded":
+        return dict(zip(("values", "lengths"), padded(values, offsets), strict=True))
+    return {"values": values, "offsets": offsets}
+
+
+def list_column(column: Text | Objects) -> Slicer:
+    """Batches of Python lists."""
+    return lambda first, count, size: [column.to_list(a, b) for a, b in spans(first, count, size)]

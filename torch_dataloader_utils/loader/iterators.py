@@ -1,0 +1,42 @@
+"""One pass with a state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.iteration.iterator import BatchIterator
+from torch_dataloader_utils.iteration.passes import Pass
+
+
+class StatefulIterator(BatchIterator):
+    """One pass with a state of its own, as frameworks that own the loader ask for it: dataset, iter, iterator."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        super().__init__(epochs.passes)
+        self._epochs = epochs
+        self._ended: Mapping[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far this pass came; after its end still this pass, where the dataset's state is the next epoch."""
+        if self._ended is not None:
+            return dict(self._ended)
+        own, ledger = self._pass, self._epochs.ledger
+        if own is None:
+            return ledger.state(self._passes.place)
+        return ledger.state(own.now) | ({"ended": True} if own.over else {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was taken; nowhere if that was the end of a pass."""
+        if state.get("ended"):
+            self.close()
+            self._pass, self._ended = None, state
+            return
+        place = self._epochs.ledger.place(state)
+        with self._passes.ended():
+            self._passes.load(place)
+            self._pass = None
+
+    def _begin(self) -> Pass | None:
+        return super()._begin() if self._ended is None else None
