@@ -1,10 +1,10 @@
 """Stores and their files: local disks, object stores, web servers, archives; found, checked and read."""
 
 from torch_dataloader_utils.storage.cores import usable_cores
-from torch_dataloader_utils.storage.naming import Naming, printable
-from torch_dataloader_utils.storage.place import Storage, open_storage
+from torch_dataloader_utils.storage.errors import Naming, printable
 from torch_dataloader_utils.storage.remote import prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
+from torch_dataloader_utils.storage.storage import Storage, open_storage
 from torch_dataloader_utils.storage.versions import Stored
 
 __all__ = ["Naming", "Renewal", "Storage", "Stored", "open_storage", "prefetch", "printable", "usable_cores"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.metrics import CACHE_HITS, CACHE_MISSES, COUNTS
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage.naming import printable
+from torch_dataloader_utils.storage.errors import printable
 from torch_dataloader_utils.storage.remote import Range
 
 if TYPE_CHECKING:

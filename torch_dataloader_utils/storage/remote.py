@@ -14,7 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError
-from torch_dataloader_utils.storage.naming import Naming
+from torch_dataloader_utils.storage.errors import Naming
 
 Range: TypeAlias = tuple[int, int]  # [start, stop), bytes of a file
 # Reads ranges of one file; may be called by several threads at once.

@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 
 from torch_dataloader_utils.errors import FileChangedError
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage.naming import printable
+from torch_dataloader_utils.storage.errors import printable
 
 _ETAGS = ("etag",)
 # fsspec's clients have a word each.

@@ -10,7 +10,7 @@ from torch_dataloader_utils.storage.remote import Range, in_flight
 from torch_dataloader_utils.storage.retries import refused, retried
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.storage.place import Storage
+    from torch_dataloader_utils.storage.storage import Storage
 
 T = TypeVar("T")
 

@@ -34,9 +34,9 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.cache import CacheOptions, can_cache, open_cached
 from torch_dataloader_utils.storage.clients import ArrowClient, Client, Opened, PairClient
-from torch_dataloader_utils.storage.held import HeldFile, fetched
+from torch_dataloader_utils.storage.errors import Naming, printable
 from torch_dataloader_utils.storage.locks import ForkLock
-from torch_dataloader_utils.storage.naming import Naming, printable
+from torch_dataloader_utils.storage.open_file import HeldFile, fetched
 from torch_dataloader_utils.storage.recipes import Recipe, built
 from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
 from torch_dataloader_utils.storage.renewal import Renewal
