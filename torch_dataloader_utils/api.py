@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -24,7 +24,7 @@ from torch_dataloader_utils.options import (
 )
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
-from torch_dataloader_utils.sources.manifest import Manifest
+from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.sources.source import Source, open_files, source_of
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class IcebergDataset(LoaderDataset):
             return
         if pin != here:
             source = self._source_at(pin)
-            self._passes.load(Place(self._passes.epoch))
+            self._passes.load(EpochPosition(self._passes.epoch))
             self._epochs.move_to(source)
 
     def set_epoch(self, epoch: int) -> None:
@@ -235,7 +235,7 @@ class IcebergDataset(LoaderDataset):
 def _table_source(plan: IcebergPlan, options: Options) -> Source:
     from torch_dataloader_utils.iceberg.tables import table_manifest  # needs an extra
 
-    def manifest() -> Manifest:
+    def manifest() -> FileManifest:
         return table_manifest(plan, options.read.format_options or {}, options.split)
 
     return replace(source_of(manifest, options, plan.name), table=plan)

@@ -261,7 +261,7 @@ class Window:
         size_bytes: estimated decoded bytes.
         task: windows of a shard with the same number, one after another, are cut from the same runs of segments, which
             are decoded once.
-        index: place in the list of a plan's sources, for a window that an earlier stretch of the epoch began; else -1.
+        index: place in the list of a plan's sources, for a window that an earlier phase of the epoch began; else -1.
     """
 
     pieces: tuple[Piece, ...]
@@ -318,7 +318,7 @@ def split_of(piece: Piece) -> Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class WorkerCursor:
     """How far a shard has been delivered: its tasks before `task`, and `rows` rows of that one.
 
     Attributes:
@@ -344,7 +344,7 @@ class RankCursor:
     """
 
     turn: int
-    shards: tuple[Cursor, ...]
+    shards: tuple[WorkerCursor, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from dataclasses import astuple, replace
 from functools import cached_property
 from typing import Any
 
-from torch_dataloader_utils.distributed.agreement import Position, has_peers
+from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan, plan_of_rest
 from torch_dataloader_utils.planning.rank_plan import rows_of_step
 from torch_dataloader_utils.planning.receipt import RowRange
-from torch_dataloader_utils.planning.rest import Stretch
+from torch_dataloader_utils.planning.rest import Phase
 from torch_dataloader_utils.planning.strategies import assignment_of
 from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.source import Source
@@ -41,7 +41,7 @@ class Planner:
         self._options = options
         self._warned: set[str] = set()
         self._last_plan: Plan | None = None
-        self._last_rest: tuple[tuple[PlanOptions, int, tuple[Stretch, ...]], Plan] | None = None
+        self._last_rest: tuple[tuple[PlanOptions, int, tuple[Phase, ...]], Plan] | None = None
         shard = options.shard
         strategy = options.split.split_strategy
         self._generate = strategy if hasattr(strategy, "generate") else None
@@ -65,7 +65,7 @@ class Planner:
         return has_peers(self.world, self._options.shard.num_ranks is not None)
 
     def rank_plan(
-        self, epoch: int, rank: int, lap: int = 0, num_shards: int | None = None, past: tuple[Stretch, ...] = ()
+        self, epoch: int, rank: int, lap: int = 0, num_shards: int | None = None, past: tuple[Phase, ...] = ()
     ) -> RankPlan:
         """A rank's plan of an epoch (or of a later lap of it).
 
@@ -74,7 +74,7 @@ class Planner:
             rank: the global rank.
             lap: how often the rank's rows have begun again.
             num_shards: number of workers; None for the options'.
-            past: earlier stretches of the epoch: the plan is of what they left.
+            past: earlier phases of the epoch: the plan is of what they left.
         """
         if self._generate is not None:
             plan = self._generated(epoch, rank, lap, num_shards)
@@ -83,7 +83,7 @@ class Planner:
         steps = self._options.shard.steps_per_epoch
         return plan if steps is None else replace(plan, steps=steps)
 
-    def steps(self, epoch: int, rank: int, num_shards: int | None = None, past: tuple[Stretch, ...] = ()) -> int | None:
+    def steps(self, epoch: int, rank: int, num_shards: int | None = None, past: tuple[Phase, ...] = ()) -> int | None:
         """The steps of `rank_plan`, from counts alone: no pieces are made."""
         if self._options.shard.steps_per_epoch is not None:
             return self._options.shard.steps_per_epoch
@@ -92,8 +92,8 @@ class Planner:
         steps = self._plan_of_rest(epoch, num_shards, past).steps(epoch)
         return None if steps is None else steps[rank]
 
-    def rows_of(self, epoch: int, step: int, rank: int, past: tuple[Stretch, ...] = ()) -> tuple[RowRange, ...]:
-        """The rows of one batch of a rank, in file order; steps count from the beginning of the last stretch.
+    def rows_of(self, epoch: int, step: int, rank: int, past: tuple[Phase, ...] = ()) -> tuple[RowRange, ...]:
+        """The rows of one batch of a rank, in file order; steps count from the beginning of the last phase.
 
         Raises:
             CountsRequiredError: row counts are not known before reading.
@@ -112,10 +112,10 @@ class Planner:
         if self._generate is None and self.has_peers:
             self._warn_of_uneven_steps(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
-    def position(self, epoch: int, *, place: int = 0, failed: bool = False) -> Position:
+    def position(self, epoch: int, *, place: int = 0, failed: bool = False) -> RankReport:
         """What this rank is about to do, for comparison; `place` is a digest of where in the epoch it begins."""
         world = self.world
-        return Position(
+        return RankReport(
             world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, failed, place=place
         )
 
@@ -144,7 +144,7 @@ class Planner:
             kept = self._last_plan = Plan(source.files, source.splits, options, num_ranks, source.exact, source.parts)
         return kept
 
-    def _plan_of_rest(self, epoch: int, num_shards: int | None, past: tuple[Stretch, ...]) -> Plan:
+    def _plan_of_rest(self, epoch: int, num_shards: int | None, past: tuple[Phase, ...]) -> Plan:
         whole = self._plan(self.world.num_ranks, num_shards)
         if not past:
             return whole

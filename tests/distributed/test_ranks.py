@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.distributed.launching import launch
-from torch_dataloader_utils.distributed.agreement import Position, find_mismatch
+from torch_dataloader_utils.distributed.agreement import RankReport, find_mismatch
 
 LAYOUTS = {"seven": [400, 3, 90, 1, 250, 40, 700], "two": [300, 20]}
 
@@ -120,24 +120,24 @@ def test_a_rank_that_does_not_come_is_named(data: str, tmp_path: Path) -> None:
 
 
 def test_positions() -> None:
-    good = [Position(rank, 3, 0, 7, 9) for rank in range(3)]
+    good = [RankReport(rank, 3, 0, 7, 9) for rank in range(3)]
     assert find_mismatch(good) is None
     assert find_mismatch([good[2], good[0], good[1]]) is None  # another order of ranks than of processes is fine
-    failed = Position(1, 3, 0, 7, 9, failed=True, place=5)
+    failed = RankReport(1, 3, 0, 7, 9, failed=True, place=5)
     assert "process(es) 1 could not make their plan" in str(find_mismatch([good[0], failed, good[2]]))
-    assert Position.of(failed.numbers()) == failed
-    elsewhere = find_mismatch([good[0], Position(1, 3, 0, 7, 9, place=5), good[2]])
+    assert RankReport.of(failed.numbers()) == failed
+    elsewhere = find_mismatch([good[0], RankReport(1, 3, 0, 7, 9, place=5), good[2]])
     assert "position of ranks 0, 1, 2 is" in str(elsewhere)
     assert "load the same checkpoint on every rank" in str(elsewhere)
 
 
 def test_positions_of_peers_that_share_ranks() -> None:
     """Four processes, two ranks: each rank must be that of two."""
-    first, second = (Position(rank, 2, 0, 7, 9) for rank in range(2))
+    first, second = (RankReport(rank, 2, 0, 7, 9) for rank in range(2))
     assert find_mismatch([first, first, second, second], 2) is None
     assert find_mismatch([first, second, first, second], 2) is None
     assert "rank 1 was given to more than 2 processes" in str(find_mismatch([first, second, second, second], 2))
     assert "expected num_ranks=4" in str(find_mismatch([first, first, second, second]))
     assert "device_mesh" in str(find_mismatch([first, first, second, second]))
-    other = Position(1, 2, 0, 8, 9)
+    other = RankReport(1, 2, 0, 8, 9)
     assert "same files" in str(find_mismatch([first, first, second, other], 2))

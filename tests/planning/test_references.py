@@ -22,7 +22,7 @@ from tests.planning.helpers import (
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Shard, Split
 from torch_dataloader_utils.planning.generate import call_generate
-from torch_dataloader_utils.planning.options import PlanOptions, World
+from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.sharding import shard_number
 
 
@@ -165,10 +165,10 @@ def test_dali_pad_last_batch_gives_all_shards_the_same_number_of_batches() -> No
 def test_espnet3_rotation_formula(total: int, ranks: int) -> None:
     options = PlanOptions(sharding="rotate", total_shards=total)
     for epoch in range(2 * total):
-        found = [shard_number(World(rank, ranks, epoch, options)) for rank in range(ranks)]
+        found = [shard_number(PlanShape(rank, ranks, epoch, options)) for rank in range(ranks)]
         assert found == [(epoch * ranks + rank) % total for rank in range(ranks)]
         assert len(set(found)) == ranks
-    rounds = {shard_number(World(r, ranks, e, options)) for e in range(total // ranks) for r in range(ranks)}
+    rounds = {shard_number(PlanShape(r, ranks, e, options)) for e in range(total // ranks) for r in range(ranks)}
     assert rounds == set(range(total))
 
 

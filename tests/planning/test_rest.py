@@ -13,10 +13,10 @@ from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
 from torch_dataloader_utils.model import Rows
 from torch_dataloader_utils.planning.merging import merged_rows
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, plan_of_rest
-from torch_dataloader_utils.planning.rest import Stretch
+from torch_dataloader_utils.planning.rest import Phase
 
 
-def stretched(first: Plan, epoch: int, past: Sequence[Stretch], ranks: int, options: PlanOptions) -> Plan:
+def stretched(first: Plan, epoch: int, past: Sequence[Phase], ranks: int, options: PlanOptions) -> Plan:
     return plan_of_rest(replace(first, options=options, num_ranks=ranks), epoch, past)
 
 
@@ -65,7 +65,7 @@ def test_strided_rows_at_another_number_of_workers_are_one_piece_per_split(
     first = make_plan(
         data_files([[1] * rows]), ranks, split_rows=8, sharding="strided", batch_size=size, num_shards=workers
     )
-    plan = stretched(first, 0, [Stretch(first.options, ranks, count)], ranks, replace(first.options, num_shards=others))
+    plan = stretched(first, 0, [Phase(first.options, ranks, count)], ranks, replace(first.options, num_shards=others))
     for pieces in plan.rest.ranks or ():
         left: dict[int, list[int]] = {}
         for piece in pieces:
@@ -89,7 +89,7 @@ def test_every_row_once_over_all_stretches(
     files = data_files(sizes)
     total = len(all_rows(files))
     seen: Counter = Counter()
-    past: list[Stretch] = []
+    past: list[Phase] = []
     first = plan_or_none(files, *chain[0])
     assume(first is not None and first.options.total_shards is None)
     options = first.options
@@ -110,7 +110,7 @@ def test_every_row_once_over_all_stretches(
             assert len(set(steps)) == 1
         over = count >= max(steps)
         left_out = {row for piece in plan.left_out(epoch) for row in row_ids([piece])}
-        past.append(Stretch(options, ranks, count))
+        past.append(Phase(options, ranks, count))
         if over:
             break
     assert all(times == 1 for times in seen.values())
@@ -139,7 +139,7 @@ def test_a_change_of_workers_alone_keeps_rows_and_steps(
     own = [Counter(real_rows(delivered(first, epoch, rank))) for rank in range(ranks)]
     left = first.steps(epoch)
     done = [Counter() for _ in own]
-    past: list[Stretch] = []
+    past: list[Phase] = []
     options = first.options
     for count in [*workers, 2]:
         plan = stretched(first, epoch, past, ranks, options)
@@ -148,7 +148,7 @@ def test_a_change_of_workers_alone_keeps_rows_and_steps(
         for rank in range(ranks):
             done[rank].update(real_rows(delivered(plan, epoch, rank)[:n]))
         left = [max(0, steps - n) for steps in left]
-        past.append(Stretch(options, ranks, n))
+        past.append(Phase(options, ranks, n))
         options = replace(options, num_shards=count)
         if not any(left):
             break
@@ -169,7 +169,7 @@ def test_ranks_that_are_not_in_lockstep(
     steps = first.steps(0)
     counts = tuple(data.draw(st.integers(0, most)) for most in steps)
     seen = Counter(row for r, n in enumerate(counts) for row in real_rows(delivered(first, 0, r)[:n]))
-    plan = stretched(first, 0, [Stretch(first.options, ranks, counts)], 3, replace(first.options, batch_size=6))
+    plan = stretched(first, 0, [Phase(first.options, ranks, counts)], 3, replace(first.options, batch_size=6))
     for rank in range(3):
         seen.update(real_rows(delivered(plan, 0, rank)))
     assert seen == Counter(all_rows(files))
@@ -178,9 +178,9 @@ def test_ranks_that_are_not_in_lockstep(
 def test_many_changes_leave_few_pieces() -> None:
     """8 -> 6 -> 8 -> 6 -> 5 strided ranks over one long split."""
     first = make_plan(data_files([[30_000]]), 8, sharding="strided", batch_size=5)
-    past: list[Stretch] = []
+    past: list[Phase] = []
     for ranks, count in ((8, 100), (6, 117), (8, 31), (6, 59)):
-        past.append(Stretch(first.options, ranks, count))
+        past.append(Phase(first.options, ranks, count))
     plan = stretched(first, 0, past, 5, first.options)
     assert sum(len(plan.rank(0, rank).shards[0]) for rank in range(5)) <= 5
 
@@ -195,11 +195,11 @@ def test_laps_of_workers_come_round_together() -> None:
         [row for lap in range(6) for row in row_ids(first.rank(0, 0, lap).shards[worker])] for worker in range(2)
     ]
     for count in range(10):
-        rest = stretched(first, 0, [Stretch(first.options, 1, count)], 1, replace(first.options, num_shards=1))
+        rest = stretched(first, 0, [Phase(first.options, 1, count)], 1, replace(first.options, num_shards=1))
         left = {row for shard in rest.rank(0, 0).shards for row in row_ids(shard)}
         given_ = [iter(stream) for stream in streams]
         seen = {row for worker in order[:count] for row in islice(given_[worker], 4)}
         assert left == set(all_rows(files)) - seen
         assert not left or count < 4
-    over = stretched(first, 0, [Stretch(first.options, 1, 10)], 1, replace(first.options, num_shards=1))
+    over = stretched(first, 0, [Phase(first.options, 1, 10)], 1, replace(first.options, num_shards=1))
     assert not any(over.rank(0, 0).shards)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.planning.helpers import all_rows, chunk_files, chunks, data_file, make_plan, numbers, rank_rows
 from torch_dataloader_utils.errors import OptionError, ShardingError
-from torch_dataloader_utils.planning.options import PlanOptions, World
+from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
 from torch_dataloader_utils.planning.sharding import Policy, register_policy, shard_number
 
@@ -59,14 +59,14 @@ def test_rotation_of_total_shards(ranks: int, rounds: int, first: int) -> None:
     full = PlanOptions(sharding="rotate", total_shards=total, full_rotation=True)
     for options in (plain, full):
         for epoch in range(first, first + 3):
-            assert len({shard_number(World(r, ranks, epoch, options)) for r in range(ranks)}) == ranks
-        met = {shard_number(World(r, ranks, e, options)) for e in range(rounds) for r in range(ranks)}
+            assert len({shard_number(PlanShape(r, ranks, epoch, options)) for r in range(ranks)}) == ranks
+        met = {shard_number(PlanShape(r, ranks, e, options)) for e in range(rounds) for r in range(ranks)}
         assert met == set(range(total))
     for r in range(ranks):
         # Plain: only the shards congruent to r; full: every one, once in `total` epochs, wherever one begins.
-        assert {shard_number(World(r, ranks, e, plain)) % ranks for e in range(total)} == {r}
+        assert {shard_number(PlanShape(r, ranks, e, plain)) % ranks for e in range(total)} == {r}
         for begin in (0, first * total):
-            met_by_rank = sorted(shard_number(World(r, ranks, begin + e, full)) for e in range(total))
+            met_by_rank = sorted(shard_number(PlanShape(r, ranks, begin + e, full)) for e in range(total))
             assert met_by_rank == list(range(total))
 
 
@@ -119,15 +119,15 @@ def test_shards_and_batches_that_do_not_fit_the_ranks() -> None:
 # ---------------------------------------------------------------- policies of the user
 
 
-def backwards(order: Order, world: World) -> Order:
+def backwards(order: Order, world: PlanShape) -> Order:
     return order.part(world.num_ranks - 1 - world.rank, world.num_ranks)
 
 
-def last_splits_first(order: Order, world: World) -> Order:
+def last_splits_first(order: Order, world: PlanShape) -> Order:
     return order.every(world.num_ranks - 1 - world.rank, world.num_ranks)
 
 
-def forgetful(order: Order, world: World) -> Order:
+def forgetful(order: Order, world: PlanShape) -> Order:
     return order.take(0, 1)
 
 

@@ -20,7 +20,7 @@ from tests.end_to_end.sharded import write as write_utterances
 from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, take_rows
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.executors.inline import InlineDriver
-from torch_dataloader_utils.executors.processes import Crew, start_context
+from torch_dataloader_utils.executors.processes import WorkerPool, start_context
 from torch_dataloader_utils.executors.threads import ThreadDriver, describe
 from torch_dataloader_utils.formats.parquet import ParquetReader
 from torch_dataloader_utils.formats.text import csv
@@ -229,11 +229,11 @@ def test_threads_and_processes_give_what_the_callers_thread_gives(folder: Path, 
     tasks = shuffled(source, pieces_of(source))
     wanted = [str(plain(block)) for block in inline(source, tasks)]
     assert wanted == [str(plain(block)) for block in threads(source, tasks)]
-    crew = Crew(source.scan.open, 1, 1 << 28, start_context(multiprocessing.get_context("fork")))
-    driver = crew.begin([tasks], source.by_key, 60)
+    pool = WorkerPool(source.scan.open, 1, 1 << 28, start_context(multiprocessing.get_context("fork")))
+    driver = pool.begin([tasks], source.by_key, 60)
     found = [str(plain(block)) for block in iter(lambda: driver.next_block(0), None)]
     driver.close()
-    crew.close()
+    pool.close()
     assert wanted == found
 
 

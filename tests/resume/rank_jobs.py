@@ -39,7 +39,7 @@ def gathered(data: str) -> dict[str, Any]:
 
 
 def in_step(data: str) -> dict[str, Any]:
-    """even="sync": all ranks stop together, also after a resume in the middle of a stretch of agreement."""
+    """even="sync": all ranks stop together, also after a resume in the middle of a phase of agreement."""
     whole = ids(make(data, filters=KEPT, even="sync", sync_every=4))
     loader = make(data, filters=KEPT, even="sync", sync_every=4)
     first = ids(itertools.islice(loader, 3))

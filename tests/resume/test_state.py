@@ -16,8 +16,8 @@ import torch
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
 from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset
-from torch_dataloader_utils.checkpoint.positions import Place, Trail, cursor_after, exact_cursor
-from torch_dataloader_utils.model import Cursor, RankCursor
+from torch_dataloader_utils.checkpoint.positions import EpochPosition, Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.model import RankCursor, WorkerCursor
 from torch_dataloader_utils.planner import Planner
 
 
@@ -88,9 +88,9 @@ def test_the_size(tmp_path: Path) -> None:
     loader = make(str(tmp_path), split_rows=1, num_workers=16)
     assert loader.dataset.plan().num_splits == 10_000
     assert len(json.dumps(loader.state_dict())) < 2_000
-    ledger = loader.dataset._epochs.ledger
-    cursor = RankCursor(7, tuple(Cursor(shard, 10**5, 10**6) for shard in range(16)))
-    assert len(json.dumps(ledger.state(Place(3, 10**6, cursor=cursor, skip=((10, 20),))))) < 3_000
+    codec = loader.dataset._epochs.codec
+    cursor = RankCursor(7, tuple(WorkerCursor(shard, 10**5, 10**6) for shard in range(16)))
+    assert len(json.dumps(codec.state(EpochPosition(3, 10**6, cursor=cursor, skip=((10, 20),))))) < 3_000
 
 
 @pytest.mark.parametrize("filters", [None, KEPT])
@@ -263,7 +263,7 @@ def test_output_formats_and_collate(folder: str) -> None:
         assert plain(whole[0])["n"] == 3
 
 
-def trail(start: Cursor, *laps: list[int]) -> Trail:
+def trail(start: WorkerCursor, *laps: list[int]) -> Trail:
     made = Trail(start)
     for number, blocks in enumerate(laps):
         if number:
@@ -274,30 +274,30 @@ def trail(start: Cursor, *laps: list[int]) -> Trail:
 
 
 def test_a_trail_tells_where_a_shard_was() -> None:
-    seen = trail(Cursor(2, 1, 4), [4, 0, 5])
-    assert seen.after(0, 3) == Cursor(2, 1, 4)
-    assert seen.after(1, 3) == Cursor(4)
-    assert seen.after(2, 3) == Cursor(4, 3, 5)
-    assert cursor_after([seen], 0, 2, 3, False).shards == (Cursor(4, 3, 5),)
+    seen = trail(WorkerCursor(2, 1, 4), [4, 0, 5])
+    assert seen.after(0, 3) == WorkerCursor(2, 1, 4)
+    assert seen.after(1, 3) == WorkerCursor(4)
+    assert seen.after(2, 3) == WorkerCursor(4, 3, 5)
+    assert cursor_after([seen], 0, 2, 3, False).shards == (WorkerCursor(4, 3, 5),)
     seen.ended = True
     assert (seen.batches(3, False), seen.batches(3, True)) == (3, 2)
-    assert seen.after(3, 3) == Cursor(5)
-    assert cursor_after([seen], 0, 2, 3, False).shards == (Cursor(4, 3, 5),)
+    assert seen.after(3, 3) == WorkerCursor(5)
+    assert cursor_after([seen], 0, 2, 3, False).shards == (WorkerCursor(4, 3, 5),)
 
 
 def test_a_trail_over_laps() -> None:
-    seen = trail(Cursor(1), [2], [0, 2, 1], [0, 2], [0, 0])
-    assert seen.after(1, 2) == Cursor(0, 0, 0, 1)  # nothing of the lap was seen: it begins anew
-    assert seen.after(2, 2) == Cursor(2, 0, 0, 1)
-    assert seen.after(3, 2) == Cursor(1, 1, 2, 2)
+    seen = trail(WorkerCursor(1), [2], [0, 2, 1], [0, 2], [0, 0])
+    assert seen.after(1, 2) == WorkerCursor(0, 0, 0, 1)  # nothing of the lap was seen: it begins anew
+    assert seen.after(2, 2) == WorkerCursor(2, 0, 0, 1)
+    assert seen.after(3, 2) == WorkerCursor(1, 1, 2, 2)
     seen.ended = True
-    assert seen.after(4, 2) == Cursor(0, 0, 0, 3)
-    begun = trail(Cursor(2, 0, 0, 1), [0])
-    assert begun.after(0, 2) == Cursor(2, 0, 0, 1)
+    assert seen.after(4, 2) == WorkerCursor(0, 0, 0, 3)
+    begun = trail(WorkerCursor(2, 0, 0, 1), [0])
+    assert begun.after(0, 2) == WorkerCursor(2, 0, 0, 1)
 
 
 def test_whose_turn_is_next() -> None:
-    trails = [trail(Cursor(), [9]), trail(Cursor(), [3]), trail(Cursor(), [9])]
+    trails = [trail(WorkerCursor(), [9]), trail(WorkerCursor(), [3]), trail(WorkerCursor(), [9])]
     assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(4)] == [1, 2, 0, 1]
     trails[1].ended = True
     assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(7)] == [1, 2, 0, 2, 0, 2, 0]

@@ -20,7 +20,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.sources.manifest import Manifest, Pruned, build_manifest
+from torch_dataloader_utils.sources.manifest import FileManifest, Pruned, build_manifest
 
 
 def write(path: Path, columns: dict[str, Any], rows: int = 1_000) -> None:
@@ -28,11 +28,11 @@ def write(path: Path, columns: dict[str, Any], rows: int = 1_000) -> None:
     pq.write_table(pa.table(columns), path, row_group_size=rows)
 
 
-def manifest(path: object, **read: Any) -> Manifest:
+def manifest(path: object, **read: Any) -> FileManifest:
     return build_manifest(path, ReadOptions(**read))  # type: ignore[arg-type]
 
 
-def segments(made: Manifest) -> list[list[int]]:
+def segments(made: FileManifest) -> list[list[int]]:
     return [[segment.number for segment in file.layout.segments] for file in made.files]
 
 
@@ -97,7 +97,7 @@ def test_format_options_reach_the_format(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- partitions
 
 
-def constants(made: Manifest) -> list[dict[str, Any]]:
+def constants(made: FileManifest) -> list[dict[str, Any]]:
     return [dict(file.partition) for file in made.files]
 
 
@@ -241,7 +241,7 @@ def guarded() -> Guarded:
     return fs
 
 
-def read_all(made: Manifest) -> list[int]:
+def read_all(made: FileManifest) -> list[int]:
     form = format_named(made.format)
     values: list[int] = []
     for file in made.files:

@@ -163,12 +163,12 @@ def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form
         form: of the batches.
     """
     each = size // len(trails)
-    lanes = [_Lane(driver, shard, trail) for shard, trail in enumerate(trails)]
+    shards = [_ShardBatches(driver, shard, trail) for shard, trail in enumerate(trails)]
     while True:
-        steps = min(min(lane.at_hand() for lane in lanes) // each, max(1, _JOINED_ROWS // size))
-        parts = [part for lane in lanes for part in lane.take(max(1, steps) * each)]
+        steps = min(min(shard.at_hand() for shard in shards) // each, max(1, _JOINED_ROWS // size))
+        parts = [part for shard in shards for part in shard.take(max(1, steps) * each)]
         if steps > 1:
-            order = np.arange(steps * size).reshape(len(lanes), steps, each).swapaxes(0, 1).ravel()
+            order = np.arange(steps * size).reshape(len(shards), steps, each).swapaxes(0, 1).ravel()
             joined = Block.joined([block.slice(first, last) for block, first, last in parts])
             yield from form.slices(joined.take(order), 0, steps, size)
         elif len(parts) > 1:
@@ -180,7 +180,7 @@ def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form
             return
 
 
-class _Lane:
+class _ShardBatches:
     """A shard, and the block of which rows are taken."""
 
     def __init__(self, driver: Driver, shard: int, trail: Trail) -> None:

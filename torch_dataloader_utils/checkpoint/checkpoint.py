@@ -9,13 +9,13 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import (
     COUNTS,
     END,
     UNKNOWN,
     VERSION,
-    Link,
+    SavedPhase,
     check_form,
     policy_name,
     short,
@@ -26,17 +26,17 @@ from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
-from torch_dataloader_utils.planning.rest import Stretch
+from torch_dataloader_utils.planning.rest import Phase
 from torch_dataloader_utils.planning.sharding import resolve_auto
 from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
-_OF_DATA = ("seed", "shuffle")  # options that are told among the data: no stretch may have others
+_OF_DATA = ("seed", "shuffle")  # options that are told among the data: no phase may have others
 
 
-class Ledger:
+class StateCodec:
     """The states of one dataset: writes them, and reads them.
 
     Args:
@@ -54,7 +54,7 @@ class Ledger:
         self._planner = planner
         self._worker = worker
 
-    def state(self, place: Place) -> dict[str, Any]:
+    def state(self, place: EpochPosition) -> dict[str, Any]:
         """The place as plain data."""
         rank = self._planner.world.rank
         state: dict[str, Any] = json.loads(self._head)
@@ -63,7 +63,7 @@ class Ledger:
             own = place.ranks[rank]
             further = 0 if own is None else place.taken - own
             batches = tuple(None if count is None else count + further for count in place.ranks)
-        link = Link(self._own, batches, {} if place.cursor is None else {rank: place.cursor}).plain()
+        link = SavedPhase(self._own, batches, {} if place.cursor is None else {rank: place.cursor}).plain()
         if self._chosen is not None and not place.past:
             link["policy"] = self._chosen
         if place.past:
@@ -75,7 +75,7 @@ class Ledger:
             state["worker"] = self._worker[0]
         return state
 
-    def place(self, state: Any, *, strict: bool = True) -> Place:
+    def place(self, state: Any, *, strict: bool = True) -> EpochPosition:
         """The place that a state says.
 
         Raises:
@@ -91,7 +91,7 @@ class Ledger:
                 f"the state is damaged ({type(error).__name__}: {error}): expected what loader.state_dict() returned."
             ) from error
 
-    def _place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
+    def _place(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
         self._check_worker(state)
         mismatch = self._mismatch(state)
         if mismatch and strict:
@@ -100,22 +100,24 @@ class Ledger:
             _LOG.warning(
                 "%s strict=False: the counts are applied to the new plan; rows may repeat or be missed.", mismatch
             )
-        links = [Link.of(link) for link in state["links"]]
-        place = Place(int(state["epoch"]), skip=tuple((int(first), int(last)) for first, last in state.get("skip", ())))
+        links = [SavedPhase.of(link) for link in state["links"]]
+        place = EpochPosition(
+            int(state["epoch"]), skip=tuple((int(first), int(last)) for first, last in state.get("skip", ()))
+        )
         if dict(links[-1].options) == self._own and self._one_reader(state):
             return self._continued(place, links, keeps_cursor=not mismatch)
         return self._dealt_again(place, [*links[:-1], *([links[-1]] if links[-1].begun else [])])
 
-    def stretches(self, past: Sequence[Link]) -> tuple[Stretch, ...]:
+    def phases(self, past: Sequence[SavedPhase]) -> tuple[Phase, ...]:
         """Earlier links as planning takes them."""
-        return tuple(link.stretch(self.plan_options) for link in past)
+        return tuple(link.phase(self.plan_options) for link in past)
 
     @cached_property
     def plan_options(self) -> PlanOptions:
         """What shapes this loader's plans."""
         return plan_options(self._options, None if self._worker is None else self._worker[1])
 
-    def _continued(self, place: Place, links: list[Link], *, keeps_cursor: bool) -> Place:
+    def _continued(self, place: EpochPosition, links: list[SavedPhase], *, keeps_cursor: bool) -> EpochPosition:
         """The place behind a link of the same options."""
         *past, last = links
         self._check_past(past)
@@ -126,13 +128,13 @@ class Ledger:
         if taken is None:
             if not self._exact:
                 cursor = RankCursor(0, (END,) * self.plan_options.num_shards)
-            steps = self._planner.rank_plan(place.epoch, rank, past=self.stretches(past)).steps
+            steps = self._planner.rank_plan(place.epoch, rank, past=self.phases(past)).steps
             taken = max(0, (steps or 0) - (place.before if self.plan_options.steps_per_epoch else 0))
         ranks = () if isinstance(last.batches, int) else last.batches
         return replace(place, taken=taken, cursor=cursor, ranks=ranks)
 
-    def _dealt_again(self, place: Place, past: list[Link]) -> Place:
-        """The beginning of a new stretch behind these."""
+    def _dealt_again(self, place: EpochPosition, past: list[SavedPhase]) -> EpochPosition:
+        """The beginning of a new phase behind these."""
         if past and "strategy" in {**past[-1].options, **self._own}:
             raise CheckpointMismatchError(
                 f"a strategy with generate() decides itself who reads what, so its states are continued under the same "
@@ -155,7 +157,7 @@ class Ledger:
         """Whether this state's batches are counted as they are here: those of a rank are no worker's."""
         return self._worker is None or self._worker[1] == 1 or "worker" in state
 
-    def _check_past(self, past: Sequence[Link]) -> None:
+    def _check_past(self, past: Sequence[SavedPhase]) -> None:
         """Check that it is known how far each rank came."""
         if self._exact:
             return
@@ -170,7 +172,7 @@ class Ledger:
                     "loader.state_dict(all_ranks=True), or join the states of all ranks with merge_state_dicts([...])."
                 )
 
-    def _check_finished(self, link: Link) -> None:
+    def _check_finished(self, link: SavedPhase) -> None:
         """Check that no rank ended with rows left out, of which nobody knows how many there are."""
         leaves_out = {"last_batch": "drop", "even": "sync"}
         told = [f"{name}={value!r}" for name, value in leaves_out.items() if link.options.get(name) == value]
@@ -259,7 +261,7 @@ class Ledger:
         )
 
 
-def _behind(place: Place, past: Sequence[Link]) -> Place:
+def _behind(place: EpochPosition, past: Sequence[SavedPhase]) -> EpochPosition:
     return replace(place, past=tuple(past), before=sum(link.steps for link in past))
 
 

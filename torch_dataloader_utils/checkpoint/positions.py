@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from torch_dataloader_utils.model import Cursor, RankCursor, Task
+from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
@@ -17,15 +17,15 @@ Steps = tuple[int, int]  # the steps [a, b) of an epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EpochPosition:
     """A place in an epoch: where a pass begins, or how far it came.
 
     Attributes:
         epoch: the epoch.
-        taken: batches of the current stretch of the epoch that were delivered or left out.
-        past: the stretches before it, which ran under other options; opaque here.
+        taken: batches of the current phase of the epoch that were delivered or left out.
+        past: the phases before it, which ran under other options; opaque here.
         before: the batches of those.
-        skip: the steps of the epoch that are left out, numbered over all stretches: sorted, disjoint.
+        skip: the steps of the epoch that are left out, numbered over all phases: sorted, disjoint.
         cursor: how far the workers came, where only reading tells how many rows there are.
         ranks: batches of each rank (None: all of them) when the pass began, where the ranks were at different steps.
     """
@@ -38,7 +38,7 @@ class Place:
     cursor: RankCursor | None = None
     ranks: tuple[int | None, ...] = ()
 
-    def skipping(self, first: int, last: int) -> Place:
+    def skipping(self, first: int, last: int) -> EpochPosition:
         """The same place with the steps `[first, last)` left out, as far as they are yet to come."""
         first = max(first, self.before + self.taken)
         return self if first >= last else replace(self, skip=_joined([*self.skip, (first, last)]))
@@ -70,7 +70,7 @@ class Trail:
         ended: whether there are no more.
     """
 
-    start: Cursor = field(default_factory=Cursor)
+    start: WorkerCursor = field(default_factory=WorkerCursor)
     ends: list[int] = field(default_factory=list)
     laps: list[int] = field(default_factory=list)
     ended: bool = False
@@ -90,7 +90,7 @@ class Trail:
         rows = self._end(len(self.ends)) - self.start.rows
         return rows // size if drops_last else -(-rows // size)
 
-    def after(self, batches: int, size: int) -> Cursor:
+    def after(self, batches: int, size: int) -> WorkerCursor:
         """Where the shard is after that many batches of `size` rows."""
         if not batches:
             return self.start
@@ -102,11 +102,11 @@ class Trail:
         lap = self.start.lap + laps
         begin = self._end(block)
         if block < len(self.ends) and rows > begin:
-            return Cursor(task, rows - begin, self.ends[block] - begin, lap)
+            return WorkerCursor(task, rows - begin, self.ends[block] - begin, lap)
         # A lap without a row so far begins anew: whether it has any decides if there is another.
         if lap and begin == self._end(first) and (laps or not self.start.task):
             task = 0
-        return Cursor(task, 0, 0, lap)
+        return WorkerCursor(task, 0, 0, lap)
 
     def _end(self, blocks: int) -> int:
         return self.ends[blocks - 1] if blocks else 0
@@ -147,8 +147,8 @@ def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: i
     return RankCursor(turn, tuple(_located(tasks_of(lap)[w], rows, lap) for w, (lap, rows) in enumerate(places)))
 
 
-def _located(tasks: Sequence[Task], rows: int, lap: int) -> Cursor:
+def _located(tasks: Sequence[Task], rows: int, lap: int) -> WorkerCursor:
     """The cursor of a worker that has delivered this many rows of a lap."""
     ends = list(accumulate(task.rows or 0 for task in tasks))
     task = bisect_right(ends, rows)
-    return Cursor(task, rows - (ends[task - 1] if task else 0), 0, lap)
+    return WorkerCursor(task, rows - (ends[task - 1] if task else 0), 0, lap)

@@ -7,7 +7,7 @@
      "skip": [[first, last]],
      "worker": number of a worker of a foreign loader}
 
-A *link* is a stretch of the epoch that ran under one set of options; "cursors" are there where row counts are unknown.
+A *link* is a phase of the epoch that ran under one set of options; "cursors" are there where row counts are unknown.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
-from torch_dataloader_utils.model import Cursor, RankCursor
+from torch_dataloader_utils.model import RankCursor, WorkerCursor
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.rest import Stretch
+from torch_dataloader_utils.planning.rest import Phase
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 VERSION = 1
 
 COUNTS, UNKNOWN = "row counts", "unknown"  # the component of the data that tells of cursors, and what it says then
 _ALL = 2**62  # more batches than any rank has: of one that has finished the epoch
-END = Cursor(2**31)  # behind all tasks of a worker
+END = WorkerCursor(2**31)  # behind all tasks of a worker
 _FUNCTION = "function "  # how the name of a policy that is a function begins
 
 
 @dataclass(frozen=True)
-class Link:
-    """A stretch of an epoch.
+class SavedPhase:
+    """A phase of an epoch.
 
     Attributes:
         options: what shaped its order, as plain values.
@@ -45,7 +45,7 @@ class Link:
     cursors: Mapping[int, RankCursor | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Link:
+    def of(cls, value: Mapping[str, Any]) -> SavedPhase:
         """The link that a state says."""
         batches = value["batches"]
         return cls(
@@ -78,7 +78,7 @@ class Link:
         """The batches that a rank took."""
         return self.batches if isinstance(self.batches, int) else self.batches[rank]
 
-    def stretch(self, current: PlanOptions) -> Stretch:
+    def phase(self, current: PlanOptions) -> Phase:
         """The link as planning takes it.
 
         Args:
@@ -89,10 +89,10 @@ class Link:
         options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
         ranks = self.options["num_ranks"]
         if self.cursors:
-            return Stretch(options, ranks, tuple(self.cursors.get(rank) for rank in range(ranks)))
+            return Phase(options, ranks, tuple(self.cursors.get(rank) for rank in range(ranks)))
         if isinstance(self.batches, int):
-            return Stretch(options, ranks, self.batches)
-        return Stretch(options, ranks, tuple(_ALL if count is None else count for count in self.batches))
+            return Phase(options, ranks, self.batches)
+        return Phase(options, ranks, tuple(_ALL if count is None else count for count in self.batches))
 
 
 def _plain_cursor(cursor: RankCursor | None) -> list[Any] | None:
@@ -102,7 +102,7 @@ def _plain_cursor(cursor: RankCursor | None) -> list[Any] | None:
 
 
 def _cursor_of(value: Any) -> RankCursor | None:
-    return None if value is None else RankCursor(value[0], tuple(Cursor(*at) for at in value[1]))
+    return None if value is None else RankCursor(value[0], tuple(WorkerCursor(*at) for at in value[1]))
 
 
 def policy_name(sharding: Any) -> str:
@@ -157,7 +157,7 @@ def short(text: str) -> str:
 
 def steps_taken(state: Mapping[str, Any]) -> int:
     """The batches of the epoch that the rank furthest on has taken."""
-    return sum(Link.of(link).steps for link in state["links"])
+    return sum(SavedPhase.of(link).steps for link in state["links"])
 
 
 def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,11 +197,11 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             f"merge_state_dicts of {len(states)} states that were taken with num_ranks={ranks}: expected the state of "
             "each rank, in the order of ranks."
         )
-    links = [Link.of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
+    links = [SavedPhase.of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
     return _with_last(first, _joined_link(options, links, unknown=first["data"][COUNTS][1] == UNKNOWN))
 
 
-def _with_last(state: Mapping[str, Any], link: Link) -> dict[str, Any]:
+def _with_last(state: Mapping[str, Any], link: SavedPhase) -> dict[str, Any]:
     """The state with another last link."""
     policy = {name: value for name, value in state["links"][-1].items() if name == "policy"}
     return {**state, "links": [*state["links"][:-1], {**link.plain(), **policy}]}
@@ -213,7 +213,7 @@ def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     _check_alike(states, "data", lambda state: (state["data"], state["plan_version"]))
     _check_alike(states, "options", lambda state: (state["links"][-1]["options"], state["links"][:-1]))
     states = sorted(states, key=lambda state: state.get("worker", -1))
-    first, links = states[0], [Link.of(state["links"][-1]) for state in states]
+    first, links = states[0], [SavedPhase.of(state["links"][-1]) for state in states]
     options, given = links[0].options, [state.get("worker") for state in states]
     if given != list(range(options["num_shards"])):
         raise CheckpointMismatchError(
@@ -241,21 +241,21 @@ def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "it came. Give states that were taken after the worker's first batch."
         )
     state = {name: value for name, value in first.items() if name not in ("worker", "ended")}
-    return _with_last(state, Link(options, total, _joined_cursors(links, turn)))
+    return _with_last(state, SavedPhase(options, total, _joined_cursors(links, turn)))
 
 
-def _joined_cursors(links: Sequence[Link], turn: int) -> dict[int, RankCursor | None]:
+def _joined_cursors(links: Sequence[SavedPhase], turn: int) -> dict[int, RankCursor | None]:
     """How far a rank came, from how far each of its workers did; empty where row counts are known."""
     begun = {rank for link in links for rank in link.cursors}
-    at = [next((cursor.shards[0] for cursor in link.cursors.values() if cursor), Cursor()) for link in links]
+    at = [next((cursor.shards[0] for cursor in link.cursors.values() if cursor), WorkerCursor()) for link in links]
     return {rank: RankCursor(turn, tuple(at)) for rank in begun}
 
 
-def _joined_link(options: Mapping[str, Any], links: Sequence[Link | None], *, unknown: bool) -> Link:
+def _joined_link(options: Mapping[str, Any], links: Sequence[SavedPhase | None], *, unknown: bool) -> SavedPhase:
     """The last links of each rank (None: it had finished) as one."""
     batches = tuple(None if link is None else link.of_rank(rank) for rank, link in enumerate(links))
     same = None not in batches and len(set(batches)) == 1
-    merged = Link(options, batches[0] if same and batches[0] is not None else batches)
+    merged = SavedPhase(options, batches[0] if same and batches[0] is not None else batches)
     if not unknown:
         return merged
     end = RankCursor(0, (END,) * options["num_shards"])

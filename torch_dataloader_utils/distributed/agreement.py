@@ -18,7 +18,7 @@ _CHECKS: Counter[tuple[int, ...]] = Counter()  # checks so far, by members: all 
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class RankReport:
     """What a rank is about to do; all ranks must be about to do the same, each as another rank.
 
     Attributes:
@@ -44,7 +44,7 @@ class Position:
         return [self.rank, self.num_ranks, self.epoch, self.data, self.options, int(self.failed), self.place]
 
     @classmethod
-    def of(cls, numbers: Sequence[int]) -> Position:
+    def of(cls, numbers: Sequence[int]) -> RankReport:
         """The position that these numbers say."""
         rank, num_ranks, epoch, data, options, failed, place = numbers
         return cls(rank, num_ranks, epoch, data, options, bool(failed), place)
@@ -70,7 +70,7 @@ def has_peers(world: World, explicit: bool) -> bool:
     return not (explicit and world.num_ranks == 1)
 
 
-def check_positions(own: Position, peers: Peers | None, limit: float) -> None:
+def check_positions(own: RankReport, peers: Peers | None, limit: float) -> None:
     """Compare positions with all peers: one all_gather of seven numbers (in a mesh, one along each dimension).
 
     Args:
@@ -83,12 +83,12 @@ def check_positions(own: Position, peers: Peers | None, limit: float) -> None:
     """
     peers = _peers_or_all(peers)
     rows = _gather(own.numbers(), peers, limit)
-    mismatch = find_mismatch([Position.of(row) for row in rows], peers.world.num_ranks)
+    mismatch = find_mismatch([RankReport.of(row) for row in rows], peers.world.num_ranks)
     if mismatch:
         raise PlanMismatchError(mismatch)
 
 
-def find_mismatch(positions: Sequence[Position], num_ranks: int | None = None) -> str | None:
+def find_mismatch(positions: Sequence[RankReport], num_ranks: int | None = None) -> str | None:
     """What is wrong with these positions, or None if they fit together.
 
     Args:
@@ -117,7 +117,7 @@ def find_mismatch(positions: Sequence[Position], num_ranks: int | None = None) -
     return _unequal(positions)
 
 
-def _unequal(positions: Sequence[Position]) -> str | None:
+def _unequal(positions: Sequence[RankReport]) -> str | None:
     first = positions[0]
     for name, word, hint in (
         ("epoch", "epoch", "call dataset.set_epoch with the same number on every rank"),

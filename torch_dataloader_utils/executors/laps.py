@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch_dataloader_utils.model import Cursor
+from torch_dataloader_utils.model import WorkerCursor
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
 
@@ -21,7 +21,7 @@ class LapDriver:
     """
 
     def __init__(
-        self, open_lap: Callable[[int], Driver], starts: Sequence[Cursor], on_lap: Callable[[int], None]
+        self, open_lap: Callable[[int], Driver], starts: Sequence[WorkerCursor], on_lap: Callable[[int], None]
     ) -> None:
         self._open_lap = open_lap
         self._on_lap = on_lap

@@ -45,7 +45,7 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
     return found
 
 
-class Crew:
+class WorkerPool:
     """The worker processes of one loader.
 
     Args:
@@ -219,17 +219,17 @@ class _Release:
 
 
 class ProcessDriver:
-    """One pass of a crew."""
+    """One pass of a pool."""
 
     def __init__(
         self,
-        crew: Crew,
+        pool: WorkerPool,
         number: int,
         shards: Sequence[Sequence[Task]],
         files: Mapping[FileKey, DataFile],
         timeout: float,
     ) -> None:
-        self._crew = crew
+        self._pool = pool
         self._number = number
         self._tasks = shards
         self._files = files
@@ -242,13 +242,13 @@ class ProcessDriver:
     def start(self, shard: int) -> None:
         """Let the shard's worker begin."""
         self._started[shard] = True
-        self._crew.send_tasks(shard, self._number, self._tasks[shard], self._files)
+        self._pool.send_tasks(shard, self._number, self._tasks[shard], self._files)
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block, None after the last."""
         if not self._started[shard]:
             self.start(shard)
-        member = self._crew.members[shard]
+        member = self._pool.members[shard]
         held, self._held[shard] = self._held[shard], None
         member.tell_free(0 if held is None else 1, held or 0)
         if self._taken[shard] == len(self._tasks[shard]):
@@ -275,7 +275,7 @@ class ProcessDriver:
         self._stopped = True
         if not self._closed:
             self._closed = True
-            for shard, member in enumerate(self._crew.members):
+            for shard, member in enumerate(self._pool.members):
                 under_way = self._started[shard] and self._taken[shard] < len(self._tasks[shard])
-                if under_way and not self._crew.closed and member.process.is_alive():
+                if under_way and not self._pool.closed and member.process.is_alive():
                     member.send(("stop", self._number))

@@ -30,7 +30,7 @@ def _stop_all() -> None:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _ShardQueue:
     """One shard's progress; tasks `[taken, started)` are being decoded or ready."""
 
     tasks: Sequence[Task]
@@ -63,7 +63,7 @@ class ThreadDriver:
         threads: int,
         timeout: float,
     ) -> None:
-        self._state = state = _State([_Lane(tasks) for tasks in shards], budget, threads, open_reader)
+        self._state = state = _State([_ShardQueue(tasks) for tasks in shards], budget, threads, open_reader)
         self._timeout = timeout
         self._patience = _CLOSE_SECONDS
         count = min(threads, max(1, sum(map(len, shards))))
@@ -129,8 +129,10 @@ class _Bell:
 class _State:
     """What consumer and decode threads share, under the bell's lock; and the readers, by thread."""
 
-    def __init__(self, lanes: list[_Lane], budget: int, threads: int, open_reader: Callable[[], BlockReader]) -> None:
-        self._lanes = lanes
+    def __init__(
+        self, queues: list[_ShardQueue], budget: int, threads: int, open_reader: Callable[[], BlockReader]
+    ) -> None:
+        self._queues = queues
         self._budget = budget
         self._ahead = threads + 1  # blocks started and not taken: more only costs memory and cache
         self._open_reader = open_reader
@@ -148,71 +150,71 @@ class _State:
 
     def take(self, shard: int, timeout: float) -> Block | BaseException | None:
         """The shard's next block or error, None after the last."""
-        lane = self._lanes[shard]
+        queue = self._queues[shard]
         deadline = time.monotonic() + timeout if timeout else None
         with self.bell.work:
-            self._used -= lane.held
-            lane.held = 0
+            self._used -= queue.held
+            queue.held = 0
             self.bell.work.notify()
-            if lane.taken == len(lane.tasks):
+            if queue.taken == len(queue.tasks):
                 return None
-            while lane.taken not in lane.ready:
+            while queue.taken not in queue.ready:
                 left = None if deadline is None else deadline - time.monotonic()
                 if self._stopped:
                     raise stopped()
                 if left is not None and left <= 0:
                     raise BatchTimeoutError(
-                        f"no block within timeout={timeout} s while reading {describe(lane.tasks[lane.taken])}."
+                        f"no block within timeout={timeout} s while reading {describe(queue.tasks[queue.taken])}."
                     )
                 self.bell.arrived.wait(left)
-            found = lane.ready.pop(lane.taken)
-            lane.taken += 1
-            lane.held = found.nbytes if isinstance(found, Block) else 0
+            found = queue.ready.pop(queue.taken)
+            queue.taken += 1
+            queue.held = found.nbytes if isinstance(found, Block) else 0
             self.bell.work.notify_all()
             return found
 
     @property
     def over(self) -> bool:
         """Whether there is nothing more to decode."""
-        return self._stopped or all(lane.started == len(lane.tasks) for lane in self._lanes)
+        return self._stopped or all(queue.started == len(queue.tasks) for queue in self._queues)
 
-    def claim(self) -> tuple[_Lane, int, int] | None:
-        """A task to decode as (lane, number, estimated bytes): the one needed soonest; None while there is no room."""
-        open_lanes = [lane for lane in self._lanes if lane.started < len(lane.tasks)]
-        for lane in sorted(open_lanes, key=lambda lane: lane.started - lane.taken):
-            estimate = lane.tasks[lane.started].size_bytes * self._measured // self._estimated
-            if self._admits(lane, estimate):
-                lane.started += 1
+    def claim(self) -> tuple[_ShardQueue, int, int] | None:
+        """A task to decode as (queue, number, estimated bytes): the one needed soonest; None while there is no room."""
+        open_queues = [queue for queue in self._queues if queue.started < len(queue.tasks)]
+        for queue in sorted(open_queues, key=lambda queue: queue.started - queue.taken):
+            estimate = queue.tasks[queue.started].size_bytes * self._measured // self._estimated
+            if self._admits(queue, estimate):
+                queue.started += 1
                 self._used += estimate
-                return lane, lane.started - 1, estimate
+                return queue, queue.started - 1, estimate
         return None
 
-    def _admits(self, lane: _Lane, estimate: int) -> bool:
-        if lane.started == lane.taken and not lane.held:
+    def _admits(self, queue: _ShardQueue, estimate: int) -> bool:
+        if queue.started == queue.taken and not queue.held:
             return True
-        ahead = sum(lane.started - lane.taken for lane in self._lanes)
-        return ahead < max(self._ahead, len(self._lanes)) and self._used + estimate <= self._budget
+        ahead = sum(queue.started - queue.taken for queue in self._queues)
+        return ahead < max(self._ahead, len(self._queues)) and self._used + estimate <= self._budget
 
-    def decode(self, thread: int, lane: _Lane, number: int, estimate: int) -> None:
+    def decode(self, thread: int, queue: _ShardQueue, number: int, estimate: int) -> None:
         """Decode a claimed task, and hand on what came of it."""
         found: Block | BaseException
         try:
             if thread not in self._readers:
                 self._readers[thread] = self._open_reader()
-            found = self._readers[thread].block(lane.tasks[number])
+            found = self._readers[thread].block(queue.tasks[number])
         except BaseException as error:  # noqa: BLE001 - it is raised in the consumer's thread, in its place
             found = error
-        self._put(lane, number, estimate, found)
+        self._put(queue, number, estimate, found)
         del found
 
-    def _put(self, lane: _Lane, number: int, estimate: int, found: Block | BaseException) -> None:
+    def _put(self, queue: _ShardQueue, number: int, estimate: int, found: Block | BaseException) -> None:
         with self.bell.work:
             measured = found.nbytes if isinstance(found, Block) else 0
             self._used += measured - estimate
-            self._estimated += lane.tasks[number].size_bytes
+            self._estimated += queue.tasks[number].size_bytes
             self._measured += measured
             if not self._stopped:
-                lane.ready[number] = found
+                queue.ready[number] = found
             self.bell.arrived.notify_all()
             self.bell.work.notify()
 
@@ -226,8 +228,8 @@ class _State:
         """Let the threads end, and free the blocks that wait."""
         with self.bell.work:
             self._stopped = True
-            for lane in self._lanes:
-                lane.ready.clear()
+            for queue in self._queues:
+                queue.ready.clear()
             self.bell.ring()
 
 

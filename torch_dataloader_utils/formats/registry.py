@@ -20,9 +20,9 @@ __all__ = [
     "FormatEntry",
     "Reader",
     "checked_options",
+    "format_by_magic",
     "format_named",
     "format_of",
-    "format_that_begins",
 ]
 
 _PACKAGE = "torch_dataloader_utils"
@@ -98,7 +98,7 @@ def format_of(path: str) -> str | None:
     return next(found, None)
 
 
-def format_that_begins(start: bytes) -> str | None:
+def format_by_magic(start: bytes) -> str | None:
     """The name of the format whose files begin so, or None."""
     return next((entry.name for entry in FORMATS.values() if start.startswith(entry.magic)), None)
 

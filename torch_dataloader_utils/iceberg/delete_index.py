@@ -13,7 +13,7 @@ from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 from torch_dataloader_utils.iceberg.manifests import Entry, content_of
 
 _PATH = 2147483546  # field id of the column of paths in files of positional deletes
-Place: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)
+PartitionKey: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class DeleteIndex:
 
     vectors: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
     of_path: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
-    positions: dict[Place, list[_Positions]] = field(default_factory=lambda: defaultdict(list))
-    equality: dict[Place, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
+    positions: dict[PartitionKey, list[_Positions]] = field(default_factory=lambda: defaultdict(list))
+    equality: dict[PartitionKey, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
     everywhere: list[DeleteFile] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return any((self.vectors, self.of_path, self.positions, self.equality, self.everywhere))
 
-    def of(self, path: str, sequence_number: int, place: Place) -> tuple[DeleteFile, ...]:
+    def of(self, path: str, sequence_number: int, place: PartitionKey) -> tuple[DeleteFile, ...]:
         """Those that apply to a data file: positional ones as old as it or newer, equality ones that are newer.
 
         A vector holds all positions that are deleted, so that older files of positions no longer count.
@@ -54,14 +54,14 @@ class DeleteIndex:
             *(found for found in equality if found.sequence_number > sequence_number),
         )
 
-    def _positions_of(self, path: str, place: Place) -> list[DeleteFile]:
+    def _positions_of(self, path: str, place: PartitionKey) -> list[DeleteFile]:
         spelled = path.encode()
         return [found.file for found in self.positions.get(place, ()) if found.may_name(spelled)]
 
 
 def delete_index(
     entries: Iterable[Entry],
-    place_of: Callable[[Entry], Place],
+    place_of: Callable[[Entry], PartitionKey],
     unpartitioned: frozenset[int],
     path_of: Callable[[str], str],
 ) -> DeleteIndex:
@@ -87,7 +87,9 @@ def delete_index(
     return index
 
 
-def _add_positions(index: DeleteIndex, entry: Entry, found: DeleteFile, place_of: Callable[[Entry], Place]) -> None:
+def _add_positions(
+    index: DeleteIndex, entry: Entry, found: DeleteFile, place_of: Callable[[Entry], PartitionKey]
+) -> None:
     first, last = ((bounds or {}).get(_PATH) for bounds in (entry.file.lower_bounds, entry.file.upper_bounds))
     named = content_of(entry.file, "referenced_data_file")
     if named is not None:

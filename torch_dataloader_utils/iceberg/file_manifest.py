@@ -15,10 +15,10 @@ from torch_dataloader_utils.iceberg.plan import IcebergPlan, PlannedFile
 from torch_dataloader_utils.model import DataFile, FileLayout
 from torch_dataloader_utils.options import SplitOptions
 from torch_dataloader_utils.sources.footers import read_footers
-from torch_dataloader_utils.sources.manifest import Manifest, pruned_counts
+from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
 
 
-def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split: SplitOptions) -> Manifest:
+def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split: SplitOptions) -> FileManifest:
     """The manifest of a planned table.
 
     A file's footer is read, once, where rows of it are deleted by position, or where it may be cut into splits: a file
@@ -39,7 +39,7 @@ def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split: 
         for name in sorted(null_evidence(file.layout, plan.table)):
             evidence.setdefault(name, file.info.path)
     counts = pruned_counts(before, after)
-    return Manifest(
+    return FileManifest(
         files=tuple(file for file in after if file.layout.segments),
         schema=plan.table.schema.remove_metadata(),
         partition_names=(),

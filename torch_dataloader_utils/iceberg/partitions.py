@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform
 from pyiceberg.types import IcebergType, UnknownType
 
-from torch_dataloader_utils.iceberg.delete_index import Place
+from torch_dataloader_utils.iceberg.delete_index import PartitionKey
 from torch_dataloader_utils.iceberg.manifests import Entry
 from torch_dataloader_utils.iceberg.schema import arrow_type
 
@@ -38,14 +38,14 @@ class Partitions:
         self._specs = specs
         self._types = {number: _types(spec, schema) for number, spec in specs.items()}
         self._columns = schema.field_ids
-        self._found: dict[Place, Partition] = {}
+        self._found: dict[PartitionKey, Partition] = {}
 
-    def place(self, entry: Entry) -> Place:
+    def place(self, entry: Entry) -> PartitionKey:
         """The spec and the values of a file's partition, as a key: NaNs are one value, -0.0 is not 0.0."""
         values = tuple(value.hex() if isinstance(value, float) else value for value in entry.file.partition._data)
         return entry.spec_id, values
 
-    def of(self, place: Place, entry: Entry) -> Partition:
+    def of(self, place: PartitionKey, entry: Entry) -> Partition:
         """The partition of a file at this place."""
         found = self._found.get(place)
         if found is None:

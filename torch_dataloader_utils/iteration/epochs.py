@@ -12,8 +12,8 @@ import torch
 
 from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
 from torch_dataloader_utils.batching.output_formats import make_form
-from torch_dataloader_utils.checkpoint.checkpoint import Ledger
-from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.agreement import check_positions, smallest
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.iteration.execution import Execution
@@ -53,13 +53,13 @@ class Epochs:
         self._options = options
         self._before_reading = before_reading
         self.planner = Planner(source, options)
-        self.ledger = Ledger(source, options, self.planner, worker)
+        self.codec = StateCodec(source, options, self.planner, worker)
         self.passes = Passes(self._start)
         self._execution = Execution(source.scan, source.by_key, options.worker)
         self._next: Source | None = None  # what is read from the next epoch on
 
     def steps(self) -> int | None:
-        """How many batches this rank's live or next pass has, those of earlier stretches of its epoch included."""
+        """How many batches this rank's live or next pass has, those of earlier phases of its epoch included."""
         self.settle()
         if self._options.shard.even == "sync":
             return None
@@ -98,7 +98,7 @@ class Epochs:
         planner = Planner(source, self._options)  # which refuses what the options cannot do with it
         self._execution.close()
         self.source, self.planner = source, planner
-        self.ledger = Ledger(source, self._options, planner, self.worker)
+        self.codec = StateCodec(source, self._options, planner, self.worker)
         self._execution = Execution(source.scan, source.by_key, self._options.worker)
         self.__dict__.pop("_form", None)  # its keys may be others
 
@@ -107,7 +107,7 @@ class Epochs:
         with self.passes.ended():
             self._execution.close()
 
-    def _start(self, place: Place) -> RankRun:
+    def _start(self, place: EpochPosition) -> RankRun:
         """Begin to read this rank's share from a place on; with peers, only once all ranks have the same plan."""
         if _fresh(place):
             self._take_next()  # the pass before has been closed
@@ -123,7 +123,7 @@ class Epochs:
         self._before_reading()
         return RankRun(self._recipe(place, plan, steps), place)
 
-    def _recipe(self, place: Place, plan: RankPlan, steps: int | None) -> Recipe:
+    def _recipe(self, place: EpochPosition, plan: RankPlan, steps: int | None) -> Recipe:
         execution, worker = self._execution, self.worker
         return Recipe(
             plan_of=lambda lap: plan if lap == 0 else self._plan_at(place, lap),
@@ -138,27 +138,27 @@ class Epochs:
             end=execution.end_pass,
         )
 
-    def _plan_at(self, place: Place, lap: int = 0) -> RankPlan:
-        """This rank's plan of the stretch of a place."""
+    def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:
+        """This rank's plan of the phase of a place."""
         planner, shards = self.planner, None if self.worker is None else self.worker[1]
-        past = self.ledger.stretches(place.past)
+        past = self.codec.phases(place.past)
         plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, past)
         return plan if self.worker is None else _of_worker(plan, *self.worker)
 
-    def _steps_at(self, place: Place, plan: Callable[[], RankPlan]) -> int | None:
-        """The batches of a stretch, or None where only reading tells; the plan is asked for where counts do not say."""
+    def _steps_at(self, place: EpochPosition, plan: Callable[[], RankPlan]) -> int | None:
+        """The batches of a phase, or None where only reading tells; the plan is asked for where counts do not say."""
         worker, per_epoch = self.worker, self._options.shard.steps_per_epoch
         if per_epoch is not None:
             steps = max(0, per_epoch - place.before)
             return steps if worker is None else max(0, -(-(steps - worker[0]) // worker[1]))
-        past, shards = self.ledger.stretches(place.past), None if worker is None else worker[1]
+        past, shards = self.codec.phases(place.past), None if worker is None else worker[1]
         known = self.planner.steps(place.epoch, self.planner.world.rank, shards, past)
         if known is None or worker is None or worker[1] == 1:
             return known
         own = plan()
         return -(-total_rows(own.shards[0]) // own.batch_rows)
 
-    def _agreed_plan(self, place: Place) -> RankPlan:
+    def _agreed_plan(self, place: EpochPosition) -> RankPlan:
         planner, shard = self.planner, self._options.shard
         if not planner.has_peers:
             return self._plan_at(place)
@@ -201,7 +201,7 @@ class Epochs:
         pin = self._options.worker.pin_memory and _can_pin()
         return make_form(self._options.batch.output_format, self.source.keys, pin)
 
-    def _announce(self, plan: RankPlan, place: Place) -> None:
+    def _announce(self, plan: RankPlan, place: EpochPosition) -> None:
         world, worker = self.planner.world, self._options.worker
         rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
         steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
@@ -241,12 +241,12 @@ def _of_worker(plan: RankPlan, number: int, count: int) -> RankPlan:
     return replace(plan, shards=(plan.shards[number],))
 
 
-def _fresh(place: Place) -> bool:
+def _fresh(place: EpochPosition) -> bool:
     """Whether it is the beginning of an epoch."""
-    return place == Place(place.epoch)
+    return place == EpochPosition(place.epoch)
 
 
-def place_digest(place: Place) -> int:
+def place_digest(place: EpochPosition) -> int:
     """A number of what all ranks must have in common of their places."""
     past = [(link.options, link.batches) for link in place.past]
     taken = place.ranks or place.taken

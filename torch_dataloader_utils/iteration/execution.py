@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.pooled import PooledDriver
-from torch_dataloader_utils.executors.processes import Crew, start_context
+from torch_dataloader_utils.executors.processes import WorkerPool, start_context
 from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.options import WorkerOptions
@@ -29,7 +29,7 @@ class Execution:
         self._scan = scan
         self._files = files
         self._worker = worker
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
 
     def open(self, tasks: Sequence[Sequence[Task]], at_once: bool = True) -> Driver:
         """A driver of these tasks, by shard; worker processes start on them at once, or when first asked."""
@@ -37,8 +37,8 @@ class Execution:
         if worker.num_workers == 0:
             return self.inline(tasks)
         if worker.worker_mode == "process":
-            crew = self._workers()
-            begin = crew.begin if at_once else crew.later
+            pool = self._workers()
+            begin = pool.begin if at_once else pool.later
             if len(tasks) > worker.num_shards:
                 return PooledDriver(lambda dealt: begin(dealt, self._files, worker.timeout), tasks, worker.num_shards)
             return begin(tasks, self._files, worker.timeout)
@@ -58,17 +58,17 @@ class Execution:
 
     def close(self) -> None:
         """End the worker processes; the next driver starts new ones."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
-    def _workers(self) -> Crew:
-        if self._crew is None or self._crew.broken:
+    def _workers(self) -> WorkerPool:
+        if self._pool is None or self._pool.broken:
             self.close()
             worker = self._worker
             context = start_context(worker.multiprocessing_context)
-            self._crew = Crew(self._scan.open, worker.num_shards, int(worker.prefetch_bytes), context)
-        return self._crew
+            self._pool = WorkerPool(self._scan.open, worker.num_shards, int(worker.prefetch_bytes), context)
+        return self._pool
 
     def _threads(self) -> int:
         """How many threads decode; this never changes the order."""

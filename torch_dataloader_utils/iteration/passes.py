@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.model import RankCursor
 from torch_dataloader_utils.storage.locks import ForkLock
@@ -23,10 +23,10 @@ class Run(Protocol):
     """What a pass executes: batches from a place on."""
 
     batches: Iterator[Any]  # in order; a StopIteration is their end, and never an error of the user's
-    steps: int | None  # batches of the whole stretch, those before the place included; None where only reading tells
+    steps: int | None  # batches of the whole phase, those before the place included; None where only reading tells
 
     def jump(self, taken: int, target: int) -> None:
-        """Go on behind the first `target` batches of the stretch, from behind the first `taken`."""
+        """Go on behind the first `target` batches of the phase, from behind the first `taken`."""
 
     def cursor(self, taken: int) -> RankCursor | None:
         """How far the workers are once `taken` batches are; None where the number says it all."""
@@ -43,7 +43,7 @@ class Pass:
 
     __slots__ = ("_ahead", "_skip", "closed", "error", "jump_at", "over", "place", "run", "taken")
 
-    def __init__(self, place: Place, run: Run) -> None:
+    def __init__(self, place: EpochPosition, run: Run) -> None:
         self.place = place
         self.run = run
         self.taken = place.taken
@@ -58,7 +58,7 @@ class Pass:
         return self.place.epoch
 
     @property
-    def now(self) -> Place:
+    def now(self) -> EpochPosition:
         """How far it came; for any thread."""
         taken = self.taken
         return replace(self.place, taken=taken, cursor=self.run.cursor(taken))
@@ -96,7 +96,7 @@ class Pass:
             self._ahead.append(batch)
         return batch is END
 
-    def skip(self, place: Place) -> None:
+    def skip(self, place: EpochPosition) -> None:
         """Leave out the steps that this place leaves out."""
         self.place = replace(self.place, skip=place.skip)
         before = place.before
@@ -135,12 +135,12 @@ class Passes:
     epoch after the last completed pass, or the same epoch afresh if that pass was left half-way.
     """
 
-    def __init__(self, start: Callable[[Place], Run]) -> None:
+    def __init__(self, start: Callable[[EpochPosition], Run]) -> None:
         self._start = start
         self.turn = ForkLock()
         self._next_epoch = 0
         self._explicit = False
-        self._pending: Place | None = None
+        self._pending: EpochPosition | None = None
         self._live: Pass | None = None
         self._warned = False
 
@@ -151,7 +151,7 @@ class Passes:
             if self._pending is not None and self._pending.epoch != epoch:
                 self._pending = None
 
-    def load(self, place: Place) -> None:
+    def load(self, place: EpochPosition) -> None:
         """End the live pass; the next one begins at this place, and those after it count on from there."""
         with self.ended():
             self._next_epoch, self._explicit, self._pending = place.epoch, False, place
@@ -190,12 +190,12 @@ class Passes:
             lock.release()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> EpochPosition:
         """Where the next pass begins if it was loaded; else how far the live pass came; else the next epoch."""
         pending, live = self._pending, self._live
         if pending is not None:
             return pending
-        return Place(self._next_epoch) if live is None else live.now
+        return EpochPosition(self._next_epoch) if live is None else live.now
 
     @property
     def asked(self) -> int | None:
@@ -212,7 +212,7 @@ class Passes:
             return pending.epoch
         return self._next_epoch if live is None else live.epoch
 
-    def next_place(self) -> Place:
+    def next_place(self) -> EpochPosition:
         """As `place`, but once no batch of the live pass is left: the beginning of the epoch after it.
 
         Where the length is unknown, that takes a look at the next batch.
@@ -221,7 +221,7 @@ class Passes:
             live = self._live
             if self._pending is not None or live is None or not live.exhausted():
                 return self.place
-            return Place(self._next_epoch if self._explicit else live.epoch + 1)
+            return EpochPosition(self._next_epoch if self._explicit else live.epoch + 1)
 
     @property
     def live(self) -> Pass | None:
@@ -237,7 +237,7 @@ class Passes:
             elif not self._explicit and self._pending is None:
                 _LOG.info("the last pass was left half-way: epoch %d starts afresh", self._next_epoch)
             old.close()
-        place = self._pending or Place(self._next_epoch)
+        place = self._pending or EpochPosition(self._next_epoch)
         # A start that fails changes nothing: the next one is of the same place.
         self._live = Pass(place, self._start(place))
         self._next_epoch, self._explicit, self._pending = place.epoch, False, None

@@ -18,9 +18,9 @@ from torch_dataloader_utils.batching.batches import (
     scheduled_batches,
     shard_batches,
 )
-from torch_dataloader_utils.checkpoint.positions import Place, Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.checkpoint.positions import EpochPosition, Trail, cursor_after, exact_cursor
 from torch_dataloader_utils.executors.laps import LapDriver
-from torch_dataloader_utils.model import Cursor, RankCursor, Task
+from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows
 from torch_dataloader_utils.planning.schedule import turns
 from torch_dataloader_utils.reading.blocks import Block, Driver
@@ -38,7 +38,7 @@ class Recipe:
         open_inline: a driver that decodes in the caller's thread.
         cut: how shards are cut into batches.
         form: of the batches.
-        steps: batches of the stretch, or None where only reading tells.
+        steps: batches of the phase, or None where only reading tells.
         laps: whether shards that have ended begin again.
         ended: from batches, and how many came before them, to those up to where the options say that all ranks end.
         collate: what becomes of a batch at last.
@@ -64,7 +64,7 @@ class RankRun:
     known, a number of batches that are read and dropped.
     """
 
-    def __init__(self, recipe: Recipe, place: Place) -> None:
+    def __init__(self, recipe: Recipe, place: EpochPosition) -> None:
         self._recipe = recipe
         self._tasks: dict[int, Tasks] = {}
         self._trails: list[Trail] = []
@@ -108,7 +108,7 @@ class RankRun:
 
     def _open(self, taken: int, cursor: RankCursor | None) -> None:
         recipe = self._recipe
-        starts = cursor or RankCursor(0, (Cursor(),) * len(recipe.plan_of(0).shards))
+        starts = cursor or RankCursor(0, (WorkerCursor(),) * len(recipe.plan_of(0).shards))
         if self._exact and taken:
             starts = exact_cursor(recipe.plan_of, self._tasks_of, taken, laps=recipe.laps)
         self._turn = starts.turn
@@ -136,7 +136,7 @@ class RankRun:
             return scheduled_batches(shards, itertools.islice(turns(lap_rows(recipe.plan_of), cut.size), taken, None))
         return rank_batches(shards, turn)
 
-    def _open_driver(self, starts: Sequence[Cursor]) -> Driver:
+    def _open_driver(self, starts: Sequence[WorkerCursor]) -> Driver:
         def open_lap(lap: int) -> Driver:
             tasks = [self._left(lap, shard, start) for shard, start in enumerate(starts)]
             for done in [done for done in self._tasks if 0 < done <= lap]:
@@ -148,7 +148,7 @@ class RankRun:
             return open_lap(0)
         return LapDriver(open_lap, starts, lambda shard: self._trails[shard].begin_lap())
 
-    def _left(self, lap: int, shard: int, start: Cursor) -> Sequence[Task]:
+    def _left(self, lap: int, shard: int, start: WorkerCursor) -> Sequence[Task]:
         """What a shard that began at `start` has to read in a lap."""
         if lap < start.lap:
             return ()

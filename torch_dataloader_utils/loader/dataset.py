@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset
 
-from torch_dataloader_utils.checkpoint.positions import Place
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state_dicts
 from torch_dataloader_utils.distributed.ranks import World, object_exchange
 from torch_dataloader_utils.errors import OptionError
@@ -116,7 +116,7 @@ class LoaderDataset(IterableDataset[Any]):
                 f"step {step} of epoch {epoch} was taken under other options; known are those from {before}."
             )
         return here.planner.rows_of(
-            epoch_number(epoch), step - before, self.world.rank if rank is None else rank, here.ledger.stretches(past)
+            epoch_number(epoch), step - before, self.world.rank if rank is None else rank, here.codec.phases(past)
         )
 
     @property
@@ -156,7 +156,7 @@ class LoaderDataset(IterableDataset[Any]):
         here = self._here
         # Accelerate's loaders are one batch ahead, so for its loops an epoch is over once the last batch is delivered.
         place = here.passes.place if self._accelerated is None else here.passes.next_place()
-        own = self._with_cursor(here.ledger.state(place))
+        own = self._with_cursor(here.codec.state(place))
         if not all_ranks or here.planner.world.num_ranks == 1:
             return own
         _, _, exchange = object_exchange(self._options.shard.num_ranks, self._options.shard.peers)
@@ -184,7 +184,7 @@ class LoaderDataset(IterableDataset[Any]):
         if state.get("source") is not None:
             self.restore_source(state["source"])
         here = self._here
-        here.passes.load(here.ledger.place(state, strict=strict))
+        here.passes.load(here.codec.place(state, strict=strict))
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that a state can be continued here; nothing is loaded.
@@ -192,7 +192,7 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             CheckpointMismatchError: it is a state of other data, or cannot be continued here.
         """
-        self._here.ledger.place(state)
+        self._here.codec.place(state)
 
     def skip_steps(self, first: int, last: int) -> None:
         """Leave out the steps `[first, last)` of the live or next epoch, as far as they are yet to come.
@@ -223,7 +223,7 @@ class LoaderDataset(IterableDataset[Any]):
         """Plain data: a copy in another process finds its own rank and starts its own passes there."""
         place = self._passes.place
         # Without a place in the epoch the ranks need not be known yet.
-        told = {"epoch": place.epoch} if place == Place(place.epoch) else {"state": self.state_dict()}
+        told = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
         return {"source": self.source, "options": self._options, **told}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -231,7 +231,7 @@ class LoaderDataset(IterableDataset[Any]):
         if "state" in state:
             self._inherited = state["state"]
         else:
-            self._passes.load(Place(state["epoch"]))
+            self._passes.load(EpochPosition(state["epoch"]))
 
     def _renew(self) -> None:
         """Called before a pass is read, once the ranks have agreed."""
@@ -261,12 +261,12 @@ class LoaderDataset(IterableDataset[Any]):
             # The parent's passes go on in the parent: they are left as they are.
             self._parent, self._epochs = self._epochs, Epochs(self._epochs.source, self._options, self._renew, worker)
             place = self._parent.passes.place
-            if self._inherited is None and place != Place(place.epoch):
-                self._inherited = self._parent.ledger.state(place)
-            self._epochs.passes.load(Place(place.epoch))
+            if self._inherited is None and place != EpochPosition(place.epoch):
+                self._inherited = self._parent.codec.state(place)
+            self._epochs.passes.load(EpochPosition(place.epoch))
         if self._inherited is not None:
             state, self._inherited = self._inherited, None
-            self._epochs.passes.load(self._epochs.ledger.place(state))
+            self._epochs.passes.load(self._epochs.codec.place(state))
         self._epochs.settle()
         return self._epochs
 

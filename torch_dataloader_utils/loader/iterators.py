@@ -22,10 +22,10 @@ class StatefulIterator(BatchIterator):
         """How far this pass came; after its end still this pass, where the dataset's state is the next epoch."""
         if self._ended is not None:
             return dict(self._ended)
-        own, ledger = self._pass, self._epochs.ledger
+        own, codec = self._pass, self._epochs.codec
         if own is None:
-            return ledger.state(self._passes.place)
-        return ledger.state(own.now) | ({"ended": True} if own.over else {})
+            return codec.state(self._passes.place)
+        return codec.state(own.now) | ({"ended": True} if own.over else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the state was taken; nowhere if that was the end of a pass."""
@@ -33,7 +33,7 @@ class StatefulIterator(BatchIterator):
             self.close()
             self._pass, self._ended = None, state
             return
-        place = self._epochs.ledger.place(state)
+        place = self._epochs.codec.place(state)
         with self._passes.ended():
             self._passes.load(place)
             self._pass = None

@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.planning.options import PlanOptions, World
+from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order, SplitTable
 from torch_dataloader_utils.planning.runs import I64, Runs, joined
 from torch_dataloader_utils.planning.sharding import Policy, inner_order, shard_number
@@ -54,7 +54,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
+class DatasetShare:
     """One dataset within a plan: its splits, and how they are ordered and dealt.
 
     Attributes:
@@ -65,7 +65,7 @@ class Lane:
         options: of the plan, with a seed of its own.
         weight: as in `Part`.
         shards: where the splits of each given shard end, counted from `first`, shape [shards]; None without any.
-        rest: its rows where earlier stretches of the epoch delivered the others; None: all, in an order of its own.
+        rest: its rows where earlier phases of the epoch delivered the others; None: all, in an order of its own.
     """
 
     table: SplitTable
@@ -89,7 +89,7 @@ class Lane:
 
     def share(self, order: Order, rank: int, num_ranks: int, epoch: int) -> Order:
         """The rows of a rank."""
-        return self.policy.share(order, World(rank, num_ranks, epoch, self.options))
+        return self.policy.share(order, PlanShape(rank, num_ranks, epoch, self.options))
 
     def lap_rows(self, lap: int, laps: int) -> int:
         """Rows of one of the `laps` epochs in which all shards come round once."""
@@ -104,7 +104,7 @@ class Lane:
 
 def lanes_of(
     table: SplitTable, files: Sequence[DataFile], parts: Sequence[Part], policy: Policy, options: PlanOptions
-) -> tuple[Lane, ...]:
+) -> tuple[DatasetShare, ...]:
     """A lane for each part; its files and splits are those of its number.
 
     Raises:
@@ -120,13 +120,13 @@ def lanes_of(
         if part.total_shards is not None and options.total_shards is not None:
             shards = _shard_ends(table, files, number, options.total_shards)
             dealt_by = _given_shards(shards)
-        lanes.append(Lane(table, first, last, dealt_by, own, part.weight, shards))
+        lanes.append(DatasetShare(table, first, last, dealt_by, own, part.weight, shards))
     return tuple(lanes)
 
 
-def lane_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> Lane:
+def lane_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetShare:
     """The one lane of what is left of an epoch; the options are those of the rest."""
-    return Lane(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
+    return DatasetShare(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
 
 
 def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_shards: int) -> I64:
@@ -142,7 +142,7 @@ def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_s
 def _given_shards(ends: I64) -> Policy:
     """The policy that gives a rank the shard of the rotation that the dataset itself made."""
 
-    def share(order: Order, world: World) -> Order:
+    def share(order: Order, world: PlanShape) -> Order:
         number = shard_number(world)
         first = int(ends[number - 1]) if number else 0
         return inner_order(order.units(first, int(ends[number])), world, number)
@@ -188,7 +188,7 @@ class Mixture:
         return replace(runs.select(turns), place=np.arange(len(turns), dtype=np.int64))
 
 
-def mixed(lanes: Sequence[Lane], orders: Sequence[Order]) -> Order | Mixture:
+def mixed(lanes: Sequence[DatasetShare], orders: Sequence[Order]) -> Order | Mixture:
     """The rows of one rank, given those of each lane."""
     if len(orders) == 1:
         return orders[0]

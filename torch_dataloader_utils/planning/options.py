@@ -45,7 +45,7 @@ class PlanOptions:
     seed: int = 42
     num_shards: int = 1
     assignment: str = "lpt"
-    sharding: str | Policy | Callable[[Order, World], Order] = "interleave"
+    sharding: str | Policy | Callable[[Order, PlanShape], Order] = "interleave"
     stick_to_shard: bool = False
     full_rotation: bool = False
     shard_batches: bool = False
@@ -126,7 +126,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class World:
+class PlanShape:
     """The place that a policy deals for: a rank of an epoch.
 
     Attributes:

@@ -26,7 +26,7 @@ class SplitTable:
 
     Attributes:
         splits: all splits in file order.
-        begun: after those: what earlier stretches of an epoch began, or left of a split that cannot be cut by rows.
+        begun: after those: what earlier phases of an epoch began, or left of a split that cannot be cut by rows.
     """
 
     splits: Sequence[Split]

@@ -11,11 +11,11 @@ from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, S
 from torch_dataloader_utils.planning.amplification import read_amplification, segment_map
 from torch_dataloader_utils.planning.canonical import virtual_options
 from torch_dataloader_utils.planning.even import total_rows
-from torch_dataloader_utils.planning.mixing import Lane, Part, lane_of_rest, lanes_of
+from torch_dataloader_utils.planning.mixing import DatasetShare, Part, lane_of_rest, lanes_of
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import SplitTable
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.planning.rest import Rest, Stretch, left_by_rank, merged, rest_of
+from torch_dataloader_utils.planning.rest import Phase, Rest, left_by_rank, merged, rest_of
 from torch_dataloader_utils.planning.sharding import Policy, Share, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import Shares, deal, dropped_tails, rank_pieces
 from torch_dataloader_utils.planning.tasks import FileSegments
@@ -28,7 +28,7 @@ __all__ = ["Plan", "PlanOptions", "RankPlan"]
 # Of the rules that make plans: another version may deal the rows of the same data in another way. Golden tests freeze
 # the orders of this one.
 PLAN_VERSION = 1
-# The same for what earlier stretches left of an epoch: only states of a resumed epoch depend on it.
+# The same for what earlier phases left of an epoch: only states of a resumed epoch depend on it.
 REST_VERSION = 2
 
 
@@ -44,7 +44,7 @@ class Plan:
         exact: whether plan rows are the rows that will be delivered. If not (an uncounted filter, say), steps are not
             known in advance, and `last_batch` is left to the reader, who applies it per worker.
         parts: the datasets of a combination; files and splits come in their order.
-        rest: what earlier stretches left of the one epoch that this is the plan of; None: a plan of all rows of any.
+        rest: what earlier phases left of the one epoch that this is the plan of; None: a plan of all rows of any.
 
     Raises:
         OptionError: options that exclude each other, or an unknown policy.
@@ -143,17 +143,17 @@ class Plan:
             pieces += dropped_tails(shares, self.batch_rows)
         return tuple(pieces)
 
-    def left(self, epoch: int, stretch: Stretch, *, by_rank: bool) -> Rest:
-        """What is left of `epoch` when this plan was followed as far as `stretch` says.
+    def left(self, epoch: int, phase: Phase, *, by_rank: bool) -> Rest:
+        """What is left of `epoch` when this plan was followed as far as `phase` says.
 
         Args:
             epoch: the epoch.
-            stretch: how far each rank came.
+            phase: how far each rank came.
             by_rank: whether each rank goes on with its own rows.
         """
-        number = 1 if self.rest is None else self.rest.stretch + 1
+        number = 1 if self.rest is None else self.rest.phase + 1
         steps = self.steps(epoch)
-        done = [stretch.of_rank(rank) for rank in range(self.num_ranks)]
+        done = [phase.of_rank(rank) for rank in range(self.num_ranks)]
         most = self.options.steps_per_epoch
         if steps and most is not None:  # these end the epoch, whatever they leave out or repeat
             steps = [most] * self.num_ranks
@@ -217,7 +217,7 @@ class Plan:
         return resolve_auto(self.options, self.num_ranks, units, self._table.uncounted is None)
 
     @cached_property
-    def _lanes(self) -> tuple[Lane, ...]:
+    def _lanes(self) -> tuple[DatasetShare, ...]:
         if self.rest is None:
             policy = find_policy(self._chosen, self.options)
             return lanes_of(self._table, self.files, self.parts, policy, self.options)
@@ -275,10 +275,10 @@ class Plan:
 
     def _windowed(self, shards: Shards, buffer_rows: int, key: tuple[int | str, ...]) -> Shards:
         """The shards with their rows in shuffle windows."""
-        stretch = self.rest.stretch if self.rest else 0
+        phase = self.rest.phase if self.rest else 0
 
         def key_of(worker: int) -> Callable[[int], int]:
-            return lambda number: derive_key(*key, stretch, worker, number)
+            return lambda number: derive_key(*key, phase, worker, number)
 
         open_splits = self.options.open_splits
         found: dict[FileKey, FileSegments] = {}
@@ -308,8 +308,8 @@ class Plan:
         if epoch not in self._epochs:
             if self.rest is not None and epoch != self.rest.epoch:
                 raise ValueError(f"a plan of what is left of epoch {self.rest.epoch} was asked for epoch {epoch}")
-            options, stretch = self._lanes[0].options, self.rest.stretch if self.rest else 0
-            shares = deal(self._lanes, options, self.num_ranks, epoch, stretch)
+            options, phase = self._lanes[0].options, self.rest.phase if self.rest else 0
+            shares = deal(self._lanes, options, self.num_ranks, epoch, phase)
             self._epochs.clear()
             self._epochs[epoch] = shares
         return self._epochs[epoch]
@@ -341,17 +341,17 @@ class Plan:
             )
 
 
-def plan_of_rest(first: Plan, epoch: int, past: Sequence[Stretch]) -> Plan:
-    """The plan of what earlier stretches left of an epoch, for the options and ranks of `first`.
+def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
+    """The plan of what earlier phases left of an epoch, for the options and ranks of `first`.
 
     Args:
-        first: the plan of the whole epoch; without stretches it is what comes back.
+        first: the plan of the whole epoch; without phases it is what comes back.
         epoch: the epoch.
-        past: the stretches, from the epoch's beginning.
+        past: the phases, from the epoch's beginning.
     """
     rest = None
-    following = [*((stretch.options, stretch.num_ranks) for stretch in past[1:]), (first.options, first.num_ranks)]
-    for stretch, then in zip(past, following, strict=False):
-        plan = replace(first, options=stretch.options, num_ranks=stretch.num_ranks, rest=rest)
-        rest = plan.left(epoch, stretch, by_rank=stretch.keeps_ranks(*then))
+    following = [*((phase.options, phase.num_ranks) for phase in past[1:]), (first.options, first.num_ranks)]
+    for phase, then in zip(past, following, strict=False):
+        plan = replace(first, options=phase.options, num_ranks=phase.num_ranks, rest=rest)
+        rest = plan.left(epoch, phase, by_rank=phase.keeps_ranks(*then))
     return first if rest is None else replace(first, rest=rest)

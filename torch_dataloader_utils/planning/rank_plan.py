@@ -53,7 +53,7 @@ class RankPlan:
     def shard(self, worker: int) -> Shard:
         """What a worker delivers, as a public value: splits narrowed to the rows delivered, without padding.
 
-        Of a shuffle window that an earlier stretch began, all that it was made of is shown.
+        Of a shuffle window that an earlier phase began, all that it was made of is shown.
         """
         splits = tuple(_as_split(piece) for piece in split_pieces(_real(self.shards[worker])))
         counts = [split.row_count for split in splits]

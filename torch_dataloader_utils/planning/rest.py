@@ -1,6 +1,6 @@
 """What is left of an epoch after some batches of it were delivered, to be dealt again to any number of ranks.
 
-An epoch that was resumed under other options consists of *stretches*: each dealt what the one before it had left. What
+An epoch that was resumed under other options consists of *phases*: each dealt what the one before it had left. What
 is left is a function of the plan and of how far each rank came, so a state needs to hold no rows.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from torch_dataloader_utils.model import Cursor, Piece, RankCursor, Rows, Split, Task, Window
+from torch_dataloader_utils.model import Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -22,7 +22,7 @@ Delivered = int | tuple[int, ...] | tuple[RankCursor | None, ...]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Phase:
     """A part of an epoch that ran under one set of options.
 
     Attributes:
@@ -48,17 +48,17 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False)
 class Rest:
-    """The rows of an epoch that are left after its first stretches.
+    """The rows of an epoch that are left after its first phases.
 
     Attributes:
         epoch: the epoch.
-        stretch: how many stretches came before.
+        phase: how many phases came before.
         order: the rows, to be dealt to the ranks; with `ranks`, those that no rank holds.
         ranks: the pieces of each rank, padding last, where each goes on with its own.
     """
 
     epoch: int
-    stretch: int
+    phase: int
     order: Order
     ranks: tuple[tuple[Piece, ...], ...] | None = None
 
@@ -116,7 +116,7 @@ def left_by_rank(
         left = _after_batches(plans, delivered, laps)
     else:
         plan = plans(0)
-        cursors = delivered.shards if delivered else (Cursor(),) * len(plan.shards)
+        cursors = delivered.shards if delivered else (WorkerCursor(),) * len(plan.shards)
         left = [piece for shard, at in enumerate(cursors) for piece in _after_cursor(plan.tasks(shard), at)]
     real = [piece for found in left if not found.pad for piece in _dissolved(found)]
     return real + [piece for piece in left if piece.pad]
@@ -132,14 +132,14 @@ def _after_batches(plans: Callable[[int], RankPlan], count: int, laps: bool) -> 
     ]
 
 
-def _after_cursor(tasks: Sequence[Task], at: Cursor) -> list[Piece]:
+def _after_cursor(tasks: Sequence[Task], at: WorkerCursor) -> list[Piece]:
     if at.lap:
         return []
     begun = _begun(tasks[at.task].pieces, at) if at.rows else []
     return begun + [piece for task in tasks[at.task + bool(at.rows) :] for piece in task.pieces]
 
 
-def _begun(pieces: Sequence[Piece], at: Cursor) -> list[Piece]:
+def _begun(pieces: Sequence[Piece], at: WorkerCursor) -> list[Piece]:
     """What is left of a block: the rows from the cursor on, in the order in which it had them."""
     if at.rows >= at.live:
         return []

@@ -1,10 +1,10 @@
 """Policies: the rows of one rank, as a function of the ordered rows of the epoch.
 
-A policy takes an `Order` and a `World` (rank, ranks, epoch, options) and returns the rank's `Order`. A new one is one
-function:
+A policy takes an `Order` and a `PlanShape` (rank, ranks, epoch, options) and returns the rank's `Order`. A new one is
+one function:
 
-    def backwards(order: Order, world: World) -> Order:
-        return order.part(world.num_ranks - 1 - world.rank, world.num_ranks)
+    def backwards(order: Order, shape: PlanShape) -> Order:
+        return order.part(shape.num_ranks - 1 - shape.rank, shape.num_ranks)
 
     register_policy("backwards", backwards)         # or sharding=backwards
 """
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.planning.options import PlanOptions, World
+from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
 from torch_dataloader_utils.seeding import derive_key
 
-Share = Callable[[Order, World], Order]
+Share = Callable[[Order, PlanShape], Order]
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,37 @@ class Policy:
     complete: bool = True
 
 
-def interleave(order: Order, world: World) -> Order:
+def interleave(order: Order, world: PlanShape) -> Order:
     """Every R-th split: `all_splits[rank::num_ranks]`."""
     return order.every(world.rank, world.num_ranks)
 
 
-def contiguous(order: Order, world: World) -> Order:
+def contiguous(order: Order, world: PlanShape) -> Order:
     """The rows `[floor(r * N / R), floor((r + 1) * N / R))`, as NVIDIA DALI cuts shards."""
     return order.part(world.rank, world.num_ranks)
 
 
-def rotate(order: Order, world: World) -> Order:
+def rotate(order: Order, world: PlanShape) -> Order:
     """`contiguous`, moving on by one shard in each epoch (DALI's default) unless `stick_to_shard`."""
     moved = 0 if world.options.stick_to_shard else world.epoch
     number = (world.rank + moved) % world.num_ranks
     return inner_order(order.part(number, world.num_ranks), world, number)
 
 
-def rotate_shards(order: Order, world: World) -> Order:
+def rotate_shards(order: Order, world: PlanShape) -> Order:
     """One of `total_shards` shards per rank and epoch (the rotation of ESPnet3)."""
     number = shard_number(world)
     return inner_order(order.part(number, world.options.total_shards or world.num_ranks), world, number)
 
 
-def strided(order: Order, world: World) -> Order:
+def strided(order: Order, world: PlanShape) -> Order:
     """Every R-th row, or block of rows of one batch: `(row // block) % R == r`."""
     options = world.options
     block = options.batch_rows(world.num_ranks) if options.shard_batches or options.split_batches else 1
     return order.deal(world.rank, world.num_ranks, block)
 
 
-def shard_number(world: World) -> int:
+def shard_number(world: PlanShape) -> int:
     """Which of `total_shards` shards a rank reads: `(epoch * R + rank) % S`.
 
     With `full_rotation`, ranks change places each time that all shards have come round, so that every rank meets every
@@ -82,7 +82,7 @@ def shard_number(world: World) -> int:
     return (world.epoch * ranks + rank) % total
 
 
-def inner_order(shard: Order, world: World, number: int) -> Order:
+def inner_order(shard: Order, world: PlanShape, number: int) -> Order:
     """Shard `number` of an order that is the same in all epochs; shuffled, its splits come in another order in each."""
     if not world.options.shuffle:
         return shard

@@ -10,7 +10,7 @@ import numpy as np
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.even import end_with, even_targets, left_out_runs, padding, take, transfers
-from torch_dataloader_utils.planning.mixing import Lane, Mixture, mixed
+from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, concatenated
 from torch_dataloader_utils.planning.runs import I64, Runs
@@ -52,8 +52,8 @@ class Shares:
             yield from self.pieces((rank + step) % len(self.orders))
 
 
-def deal(lanes: Sequence[Lane], options: PlanOptions, num_ranks: int, epoch: int, stretch: int = 0) -> Shares:
-    """The shares of all ranks of an epoch (of what is left of it, after `stretch` stretches).
+def deal(lanes: Sequence[DatasetShare], options: PlanOptions, num_ranks: int, epoch: int, phase: int = 0) -> Shares:
+    """The shares of all ranks of an epoch (of what is left of it, after `phase` phases).
 
     Raises:
         ShardingError: the policy lost or repeated rows.
@@ -67,7 +67,7 @@ def deal(lanes: Sequence[Lane], options: PlanOptions, num_ranks: int, epoch: int
             [x for lane, order in zip(lanes, whole, strict=True) for x in _read(lane, order, num_ranks, epoch)]
         )
         excess = len(rows) % (num_ranks * batch_rows)
-        left_out = left_out_runs(rows, excess, _left_out_seed(options, stretch), epoch // laps)
+        left_out = left_out_runs(rows, excess, _left_out_seed(options, phase), epoch // laps)
     dealt = [_dealt(lane, order, left_out, num_ranks, epoch) for lane, order in zip(lanes, whole, strict=True)]
     orders = tuple(mixed(lanes, shares) for shares in zip(*dealt, strict=True))
     counts = np.array([len(share) for share in orders], dtype=np.int64)
@@ -75,20 +75,20 @@ def deal(lanes: Sequence[Lane], options: PlanOptions, num_ranks: int, epoch: int
     return Shares(orders, tuple(left_out), counts, targets)
 
 
-def _left_out_seed(options: PlanOptions, stretch: int) -> int | None:
+def _left_out_seed(options: PlanOptions, phase: int) -> int | None:
     if not options.shuffle:
         return None
-    return derive_key("stretch", options.seed, stretch) if stretch else options.seed
+    return derive_key("phase", options.seed, phase) if phase else options.seed
 
 
-def _read(lane: Lane, order: Order, num_ranks: int, epoch: int) -> list[Order]:
+def _read(lane: DatasetShare, order: Order, num_ranks: int, epoch: int) -> list[Order]:
     """The rows of a lane that an epoch reads."""
     if lane.policy.complete:
         return [order]
     return [lane.share(order, rank, num_ranks, epoch) for rank in range(num_ranks)]
 
 
-def _dealt(lane: Lane, order: Order, left_out: list[Order], num_ranks: int, epoch: int) -> list[Order]:
+def _dealt(lane: DatasetShare, order: Order, left_out: list[Order], num_ranks: int, epoch: int) -> list[Order]:
     """The rows of each rank in a lane, without those left out."""
     kept = _without(order, left_out) if lane.policy.deals_kept else order
     shares = [lane.share(kept, rank, num_ranks, epoch) for rank in range(num_ranks)]

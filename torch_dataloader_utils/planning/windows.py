@@ -48,7 +48,7 @@ def make_windows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _RowRun:
     """Rows of whole segments of one split.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Opened:
         """Whether there are segments that no run holds."""
         return self._at < len(self._numbers)
 
-    def run(self, quota: int) -> _Run:
+    def run(self, quota: int) -> _RowRun:
         """The next segments: as many as hold `quota` rows of the piece; one where only reading tells its rows."""
         numbers, file, rows = self._numbers, self._file, self._piece.rows
         begin, count, size = self._at, 0, 0
@@ -84,11 +84,11 @@ class _Opened:
             size += file.sizes[number]
             count += quota if rows is None else len(rows.clip(file.starts[number], file.stops[number]))
         if begin == 0 and self._at == len(numbers):
-            return _Run(self._piece, size)
-        return _Run(file.narrowed(self._piece, numbers[begin], numbers[self._at - 1]), size)
+            return _RowRun(self._piece, size)
+        return _RowRun(file.narrowed(self._piece, numbers[begin], numbers[self._at - 1]), size)
 
 
-def _sets(opened: Iterator[_Opened], most: int, quota: int) -> Iterator[list[_Run]]:
+def _sets(opened: Iterator[_Opened], most: int, quota: int) -> Iterator[list[_RowRun]]:
     """The runs that are decoded together: one of each open piece, the longest open first."""
     with_rows = (each for each in opened if each.left)
     going: list[_Opened] = []
@@ -100,7 +100,7 @@ def _sets(opened: Iterator[_Opened], most: int, quota: int) -> Iterator[list[_Ru
         going = [each for each in going if each.left]
 
 
-def _shares(runs: Sequence[_Run], buffer_rows: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
+def _shares(runs: Sequence[_RowRun], buffer_rows: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
     """The windows of a set, each with its estimated decoded bytes; a single one where only reading tells the rows."""
     pieces = tuple(run.piece for run in runs)
     size = sum(run.size for run in runs)

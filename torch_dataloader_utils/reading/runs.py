@@ -23,7 +23,7 @@ _TOLD_FILES = 4  # named in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SegmentRun:
     """Segments that are decoded together: the places `[first, last)` in the layout of a file."""
 
     file: FileKey
@@ -31,20 +31,20 @@ class Run:
     last: int
 
 
-def runs_of(places: Sequence[tuple[FileKey, int, int]]) -> tuple[list[Run], list[int]]:
+def runs_of(places: Sequence[tuple[FileKey, int, int]]) -> tuple[list[SegmentRun], list[int]]:
     """The runs in which all of these ranges of segments lie, no segment in two; and the run of each range.
 
     Args:
         places: file, and half-open range of segments there.
     """
-    runs: list[Run] = []
+    runs: list[SegmentRun] = []
     owners = [0] * len(places)
     for i in sorted(range(len(places)), key=places.__getitem__):
         key, first, last = places[i]
         if runs and runs[-1].file == key and first < runs[-1].last:
-            runs[-1] = Run(key, runs[-1].first, max(last, runs[-1].last))
+            runs[-1] = SegmentRun(key, runs[-1].first, max(last, runs[-1].last))
         else:
-            runs.append(Run(key, first, last))
+            runs.append(SegmentRun(key, first, last))
         owners[i] = len(runs) - 1
     return runs, owners
 
@@ -66,7 +66,7 @@ class RunReader:
             reader.close()
         self._readers.clear()
 
-    def layout(self, run: Run) -> FileLayout:
+    def layout(self, run: SegmentRun) -> FileLayout:
         """The layout of a run's file."""
         return self._files[run.file].layout
 
@@ -84,7 +84,7 @@ class RunReader:
             bisect_left(starts, piece.rows.stop, hi=len(starts) - 1),
         )
 
-    def start(self, run: Run) -> int:
+    def start(self, run: SegmentRun) -> int:
         """The plan row number of a run's first row."""
         return self._starts(run.file)[run.first]
 
@@ -94,11 +94,11 @@ class RunReader:
             self._last_starts = file, self._files[file].layout.plan_starts()
         return self._last_starts[1]
 
-    def segments(self, run: Run) -> Sequence[Segment]:
+    def segments(self, run: SegmentRun) -> Sequence[Segment]:
         """The segments of a run."""
         return self._files[run.file].layout.segments[run.first : run.last]
 
-    def where(self, runs: Sequence[Run]) -> str:
+    def where(self, runs: Sequence[SegmentRun]) -> str:
         """Where runs are read, for messages: their files' paths and segments."""
         by_file: dict[FileKey, list[int]] = {}
         for run in runs:
@@ -112,7 +112,7 @@ class RunReader:
         more = f" and {len(by_file) - _TOLD_FILES} more files" if len(by_file) > _TOLD_FILES else ""
         return "; ".join(told) + more
 
-    def decode(self, run: Run, schema: pa.Schema) -> pa.Table:
+    def decode(self, run: SegmentRun, schema: pa.Schema) -> pa.Table:
         """These columns of the segments' rows, each of the resolved type."""
         found = {
             item.name: column
@@ -121,7 +121,9 @@ class RunReader:
         }
         return pa.Table.from_arrays([found[name] for name in schema.names], schema=schema)
 
-    def columns(self, run: Run, wanted: Sequence[pa.Field]) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
+    def columns(
+        self, run: SegmentRun, wanted: Sequence[pa.Field]
+    ) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
         """The segments' rows, column by column as they are decoded: those of one call of the decoder at a time.
 
         What is let go before the next step leaves memory, still in the processor's cache, to decode into.

@@ -19,7 +19,7 @@ from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_p
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
-from torch_dataloader_utils.reading.runs import Run, RunReader, runs_of
+from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of
 from torch_dataloader_utils.schemas.columns import project
 from torch_dataloader_utils.schemas.merge import kept_schema
@@ -133,7 +133,7 @@ class TaskReader:
             add({self._spec.valid_key: Dense(np.full(rows, not task.pad))})
         return rows
 
-    def _pour_run(self, run: Run, piece: Piece, add: Callable[[dict[str, Column]], None]) -> int:
+    def _pour_run(self, run: SegmentRun, piece: Piece, add: Callable[[dict[str, Column]], None]) -> int:
         """Hand on the rows of a piece that lies in one run."""
         start, count, where = self._runs.start(run), 0, self._runs.where([run])
         with _noting(where):
@@ -145,7 +145,7 @@ class TaskReader:
         return count
 
     def _pour_windows(
-        self, task: Task, runs: Sequence[Run], owners: Sequence[int], add: Callable[[dict[str, Column]], None]
+        self, task: Task, runs: Sequence[SegmentRun], owners: Sequence[int], add: Callable[[dict[str, Column]], None]
     ) -> int:
         """Hand on the rows of windows: each column is decoded for all runs, then gathered."""
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
@@ -156,7 +156,7 @@ class TaskReader:
             add({key: gather.column([columns[key] for columns in found]) for key in found[0]})
         return gather.rows
 
-    def _converted(self, run: Run, items: Sequence[pa.Field], where: str) -> dict[str, Column]:
+    def _converted(self, run: SegmentRun, items: Sequence[pa.Field], where: str) -> dict[str, Column]:
         """All rows of a run, of some columns that stand alone."""
         with _noting(where):
             schema = pa.schema(items)
@@ -174,7 +174,7 @@ class TaskReader:
             file: the file's key.
             place: of the segment in the file's layout.
         """
-        run = Run(file, place, place + 1)
+        run = SegmentRun(file, place, place + 1)
         with _noting(self._runs.where([run])):
             table = self._runs.decode(run, self._spec.schema)
             asked, keep = self._asked(table)
@@ -186,7 +186,7 @@ class TaskReader:
         """Close the open files."""
         self._runs.close()
 
-    def _rows(self, runs: Sequence[Run], owners: Sequence[int], pieces: Sequence[Piece]) -> list[pa.Table]:
+    def _rows(self, runs: Sequence[SegmentRun], owners: Sequence[int], pieces: Sequence[Piece]) -> list[pa.Table]:
         """The rows of each piece that pass the filter, of segments that are decoded once."""
         by_run: list[list[int]] = [[] for _ in runs]
         for place, owner in enumerate(owners):
@@ -197,7 +197,7 @@ class TaskReader:
             found |= dict(zip(own, tables, strict=True))
         return [found[place] for place in range(len(pieces))]
 
-    def _rows_of(self, run: Run, pieces: Sequence[Piece]) -> list[pa.Table]:
+    def _rows_of(self, run: SegmentRun, pieces: Sequence[Piece]) -> list[pa.Table]:
         """The rows of each piece that pass the filter; all lie in one run."""
         table = self._runs.decode(run, self._spec.schema)
         counted = self._runs.layout(run).counted

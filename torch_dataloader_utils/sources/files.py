@@ -18,9 +18,9 @@ from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import (
     FILE_FORMATS,
     MAGIC_BYTES,
+    format_by_magic,
     format_named,
     format_of,
-    format_that_begins,
 )
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
@@ -167,7 +167,7 @@ def _format_of(storage: Storage, file: FoundFile) -> str | None:
     if by_suffix is not None:
         return by_suffix
     with Naming(file.path), storage.open(file.path) as source:
-        return format_that_begins(source.read(MAGIC_BYTES))
+        return format_by_magic(source.read(MAGIC_BYTES))
 
 
 # ------------------------------------------------------------------------------------------------------- partitions

@@ -49,7 +49,7 @@ class Pruned:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class FileManifest:
     """What is read; picklable.
 
     Attributes:
@@ -100,7 +100,7 @@ class _Footer:
 
 def build_manifest(
     path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None = None, peers: Peers | None = None
-) -> Manifest:
+) -> FileManifest:
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
 
     With `read.manifest`, what that file holds is taken instead; the first of `peers` does it for all.
@@ -120,7 +120,7 @@ def build_manifest(
     before = [_data_file(footer, schema, partition_names) for footer in footers]
     predicate = _predicate(read.filters, schema)
     after = _prune(form, footers, before, schema, predicate)
-    return Manifest(
+    return FileManifest(
         files=tuple(file for file in after if file.layout.segments),
         schema=schema,
         partition_names=partition_names,

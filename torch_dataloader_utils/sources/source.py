@@ -25,7 +25,7 @@ from torch_dataloader_utils.reading.row_count_scan import Census, Sharing, take_
 from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
 from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.schemas.columns import select_columns, top_level
-from torch_dataloader_utils.sources.manifest import Manifest, build_manifest
+from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -68,7 +68,7 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
     shard = options.shard
     name = ", ".join(printable(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
 
-    def manifest() -> Manifest:
+    def manifest() -> FileManifest:
         made = build_manifest(path, options.read, shard.num_ranks, shard.peers)
         if not made.has_rows:
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, and they hold no rows at all.")
@@ -77,7 +77,7 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
     return source_of(manifest, options, name)
 
 
-def source_of(make: Callable[[], Manifest], options: Options, name: str) -> Source:
+def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> Source:
     """The source over a manifest, with rows counted and values collected where the options ask for it.
 
     Args:
@@ -107,7 +107,7 @@ def source_of(make: Callable[[], Manifest], options: Options, name: str) -> Sour
     return Source(files, splits, scan, exact, keys, origin=manifest.origin)
 
 
-def _announce_pruned(manifest: Manifest, name: str) -> None:
+def _announce_pruned(manifest: FileManifest, name: str) -> None:
     """Say what filters left before anything was read."""
     found = manifest.pruned
     if found.segments_after < found.segments_before or found.files_after < found.files_before:
@@ -118,7 +118,7 @@ def _announce_pruned(manifest: Manifest, name: str) -> None:
         )  # fmt: skip
 
 
-def _why_empty(manifest: Manifest, counted: bool) -> str:
+def _why_empty(manifest: FileManifest, counted: bool) -> str:
     if not manifest.has_rows:
         return "the table holds no rows"
     if manifest.predicate is None:
@@ -170,7 +170,7 @@ def splits_of(files: Sequence[DataFile], options: SplitOptions) -> tuple[Split, 
     return make_splits(strategy, files)
 
 
-def _scan(manifest: Manifest, options: Options) -> ScanSpec:
+def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     read = options.read
     given = select_columns(manifest.schema, read.columns)
     output = _transformed_schema(given, read)
@@ -235,7 +235,7 @@ def _call_on_nothing(transform: Callable[..., object], given: pa.Schema) -> pa.S
     return result.schema
 
 
-def _check_nulls(manifest: Manifest, options: Options, converter: Converter) -> None:
+def _check_nulls(manifest: FileManifest, options: Options, converter: Converter) -> None:
     """Refuse nulls that the footers prove, where they would be an error later and nothing could remove them."""
     if manifest.predicate is not None or options.read.transform is not None:
         return
