@@ -32,6 +32,7 @@ check: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/draw_rooms.py --check
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "check: OK"
 
