@@ -147,7 +147,7 @@ def test_one_rank_lists_and_opens_for_all(tmp_path: Path) -> None:
         assert found["made"]["asked"] == found["used"]["asked"] == {}
     assert rows(ranks, "made") == rows(ranks, "used") == list(range(FILES * ROWS))
     assert all(found["made"]["rows"] == found["used"]["rows"] for found in ranks)
-    # The census that follows is a collective of its own.
+    # The row count scan that follows is a collective of its own.
     assert len(rows(ranks, "counted")) == 100 // 24 * 24
     assert [path.name for path in tmp_path.glob("*_m.parquet")] == ["_m.parquet"]
 

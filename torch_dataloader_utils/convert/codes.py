@@ -1,7 +1,7 @@
 """Strings or bytes to codes: the place of each value in one vocabulary per column, without a Python object per row.
 
-A column's vocabulary is given, or learned by the census before the first block is read. Blocks read as dictionaries
-look up only the dictionary, which differs from row group to row group.
+A column's vocabulary is given, or learned by the row count scan before the first block is read. Blocks read as
+dictionaries look up only the dictionary, which differs from row group to row group.
 """
 
 from __future__ import annotations

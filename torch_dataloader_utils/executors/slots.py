@@ -106,7 +106,7 @@ class Packer:
 def pack(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
     """Read a task into reserved memory: where its parts lie."""
     packer = Packer(reserve)
-    rows = reader.pour(task, packer.add)
+    rows = reader.read_columns(task, packer.add)
     if rows is not None:
         return packer.packed(rows)
     block = reader.block(task)

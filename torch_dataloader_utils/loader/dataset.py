@@ -20,7 +20,7 @@ from torch_dataloader_utils.loader.accelerate import AcceleratedIterator, check_
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.planning.receipt import RowRange
+from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.sources.source import Source
 

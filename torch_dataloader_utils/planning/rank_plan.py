@@ -9,7 +9,7 @@ from itertools import count
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
 from torch_dataloader_utils.planning.even import take, total_rows
-from torch_dataloader_utils.planning.receipt import RowRange, row_ranges
+from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.planning.tasks import FileSegments, make_tasks
 from torch_dataloader_utils.planning.workers import Shards

@@ -95,7 +95,7 @@ class BlockReader(Protocol):
             pad: whether they are repeats.
         """
 
-    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Hand the task's rows to `add` a few columns at a time: how many rows; None where only `block` can read it."""
 
     def close(self) -> None:

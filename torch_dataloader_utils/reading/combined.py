@@ -69,10 +69,10 @@ class CombinedReader:
             at += block.rows
         return Block.joined(blocks), spans
 
-    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Hand the task's rows to `add` a few columns at a time; None where they are of several parts."""
         parts = _parts(task.pieces)
-        return self._readers[parts.pop()].pour(task, add) if len(parts) == 1 else None
+        return self._readers[parts.pop()].read_columns(task, add) if len(parts) == 1 else None
 
     def close(self) -> None:
         """Close the files that are open."""

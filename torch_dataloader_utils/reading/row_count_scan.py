@@ -1,4 +1,4 @@
-"""The census: one scan that counts live rows and collects the values of columns of codes, before the first plan.
+"""The row count scan: one pass that counts live rows and collects the values of columns of codes, before any plan.
 
 Only the columns that decide it are read: those of the filter, those whose null rows are dropped, and those of codes.
 Ranks may share the work: each scans some of the files, and one exchange gives all of them everything.
@@ -35,7 +35,7 @@ Exchange = Callable[[object], list[Any]]  # from this rank's object to those of 
 
 
 @dataclass(frozen=True)
-class Census:
+class RowCounts:
     """What a scan of some files found.
 
     Attributes:
@@ -51,7 +51,7 @@ class Census:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How ranks share a census: each scans files `[rank::num_ranks]`.
+    """How ranks share a row count scan: each scans files `[rank::num_ranks]`.
 
     Attributes:
         rank: of this process among those that share the work.
@@ -73,8 +73,8 @@ class Sharing:
                 self.exchange(f"{type(error).__name__}: {error}")
             raise
 
-    def joined(self, own: Census) -> Census:
-        """One census from those of all ranks, the same on each.
+    def joined(self, own: RowCounts) -> RowCounts:
+        """The counts from those of all ranks, the same on each.
 
         Raises:
             WorkerError: another rank failed: says why.
@@ -95,14 +95,14 @@ class Sharing:
         values = {
             key: pa.concat_arrays([answer.values[key] for answer in answers]).unique() for key in answers[0].values
         }
-        return Census(own.of, live, values)
+        return RowCounts(own.of, live, values)
 
 
-def with_counts(files: Iterable[DataFile], census: Census) -> tuple[DataFile, ...]:
+def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile, ...]:
     """The files with their segments' live rows; those without any are gone, as if the filter had pruned them."""
     found = []
     for place, file in enumerate(files):
-        counts = census.live_rows[place]
+        counts = scanned.live_rows[place]
         segments = tuple(
             replace(segment, live_rows=count)
             for segment, count in zip(file.layout.segments, counts, strict=True)
@@ -143,9 +143,9 @@ def _lies_in(plan: ColumnPlan, name: str) -> bool:
 # ------------------------------------------------------------------------------------------------------------- scan
 
 
-def take_census(
+def scan_row_counts(
     spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, progress: Progress
-) -> Census:
+) -> RowCounts:
     """This rank's part: the live rows of its files, and the values of columns of codes that have no vocabulary yet.
 
     Raises:
@@ -165,13 +165,16 @@ def take_census(
             return [_segment(reader, files[place].info.key, number, collected.values()) for number in run]
 
     try:
-        with progress.over(sum(len(run) for _, run in jobs)) as advance, ThreadPoolExecutor(threads, "census") as pool:
+        with (
+            progress.over(sum(len(run) for _, run in jobs)) as advance,
+            ThreadPoolExecutor(threads, "count") as pool,
+        ):
             for (place, _), counts in zip(jobs, pool.map(work, jobs), strict=True):
                 live[place] += counts
                 advance(len(counts))
     finally:
         readers.close()
-    found = Census(
+    found = RowCounts(
         _digest(files),
         {place: tuple(counts) for place, counts in live.items()},
         {key: distinct.values() for key, distinct in collected.items()},
@@ -208,7 +211,7 @@ def _segment(reader: TaskReader, file: FileKey, place: int, collected: Iterable[
     return count
 
 
-def _announce(found: Census, seconds: float) -> None:
+def _announce(found: RowCounts, seconds: float) -> None:
     rows = sum(map(sum, found.live_rows.values()))
     values = "".join(f"; {key}: {len(array):,} values" for key, array in found.values.items())
     _LOG.info("counted %d file(s) in %.1f s: %d live rows%s", len(found.live_rows), seconds, rows, values)

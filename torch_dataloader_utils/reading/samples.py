@@ -70,7 +70,7 @@ class SampleReader:
         self._files = files
         self._shards: dict[int, Any] = {}
 
-    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """None: samples are read whole."""
         return None
 

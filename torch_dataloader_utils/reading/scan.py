@@ -101,7 +101,7 @@ class TaskReader:
         if not of_windows(task):
             return self.read(task.pieces, task.pad)[0]
         columns: dict[str, Column] = {}
-        rows = self.pour(task, columns.update)
+        rows = self.read_columns(task, columns.update)
         return shuffled(task, self.read) if rows is None else Block.of_columns(rows, columns)
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
@@ -111,7 +111,7 @@ class TaskReader:
         with _noting(where):
             return self._finish(self._rows(runs, owners, pieces), where, pad)
 
-    def pour(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Hand the task's rows to `add` a few columns at a time: how many rows.
 
         Each is still in the processor's cache from its decoding.

@@ -21,7 +21,7 @@ from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, r
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.reading.row_count_scan import Census, Sharing, take_census, with_counts
+from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
 from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.schemas.columns import select_columns, top_level
@@ -93,12 +93,12 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
         scan = _scan(manifest, options)
         _check_nulls(manifest, options, scan.converter)
         count = options.shard.count_rows and not _exact(scan, manifest.files)
-        census = Census()
+        scanned = RowCounts()
         if count or scan.converter.unlearned:
-            census = _census(scan, manifest.files, sharing, options)
-    census = sharing.joined(census)
-    files = with_counts(manifest.files, census) if count else manifest.files
-    scan = read_encoded(replace(scan, converter=scan.converter.learned(census.values)), _ENCODED_VALUES)
+            scanned = _row_counts(scan, manifest.files, sharing, options)
+    scanned = sharing.joined(scanned)
+    files = with_counts(manifest.files, scanned) if count else manifest.files
+    scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
         _LOG.warning("%s: %s; the loader is empty", name, _why_empty(manifest, count))
@@ -145,7 +145,7 @@ def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
 
 
 def _sharing(options: Options) -> Sharing:
-    """With whom a census is shared: decided by the options alone, so that all ranks or none come to the exchange."""
+    """With whom a scan is shared: decided by the options alone, so that all ranks or none take part in the exchange."""
     words = options.convert.strings
     codes = "codes" in (words.values() if isinstance(words, Mapping) else [words])
     if not options.shard.count_rows and not codes:
@@ -153,11 +153,11 @@ def _sharing(options: Options) -> Sharing:
     return Sharing(*object_exchange(options.shard.num_ranks, options.shard.peers))
 
 
-def _census(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> Census:
+def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> RowCounts:
     worker = options.worker
     threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
     unit = format_named(scan.format).segment_name
-    return take_census(
+    return scan_row_counts(
         scan, files, sharing, threads, Progress(unit, worker.show_progress, worker.progress_interval_sec)
     )
 

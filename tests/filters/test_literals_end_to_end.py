@@ -36,7 +36,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tests.filter_literals import KINDS, Condition, column, conditions
+from tests.filters.literals import KINDS, Condition, column, conditions
 from torch_dataloader_utils import IcebergDataset, StructuredDataset
 from torch_dataloader_utils.iceberg.schema import arrow_type
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.drivers import helpers
+from tests.executors import helpers
 from torch_dataloader_utils import StaleIteratorError, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
 from torch_dataloader_utils.executors.threads import ThreadDriver
@@ -105,7 +105,7 @@ def test_worker_processes_have_no_torch(folder: str, tmp_path: Path) -> None:
             f"""
             import sys
             sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-            from tests.drivers import helpers
+            from tests.executors import helpers
 
             if __name__ == "__main__":
                 from torch_dataloader_utils import StructuredDataset

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.drivers.helpers import DRIVERS
+from tests.executors.helpers import DRIVERS
 from tests.resume.helpers import batches, make, write_files
 from torch_dataloader_utils import Shard, Split
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.drivers import helpers
-from tests.drivers.helpers import DRIVERS, wait_for_idle_threads
+from tests.executors import helpers
+from tests.executors.helpers import DRIVERS, wait_for_idle_threads
 from torch_dataloader_utils import StructuredDataset
 
 LOADERS = 5
@@ -100,7 +100,7 @@ def test_an_iterator_that_lives_to_the_end_of_the_program_is_no_trouble(
             f"""
             import sys
             sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-            from tests.drivers.test_collected_iterators import Trainer
+            from tests.executors.test_collected_iterators import Trainer
             kept = [Trainer({folder!r}, function, {DRIVERS[driver]!r}) for function in (None, "transform")]
             print("done")
             """

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.drivers.helpers import DRIVERS
+from tests.executors.helpers import DRIVERS
 from tests.resume.helpers import KEPT, batches, make, plain, through_json, write_files
 from torch_dataloader_utils import StaleIteratorError
 
@@ -239,7 +239,7 @@ def test_a_forked_child_finds_the_locks_open(folder: str, tmp_path: Path) -> Non
             f"""
             import os, signal, sys, threading, time, warnings
             sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-            from tests.drivers.helpers import wait_for_idle_threads
+            from tests.executors.helpers import wait_for_idle_threads
             from tests.resume.helpers import KEPT, batches, make
             warnings.simplefilter("ignore")  # newer Pythons warn of any fork with threads
             held, go_on = threading.Event(), threading.Event()

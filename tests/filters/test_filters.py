@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.filter_literals import KINDS, column, conditions
+from tests.filters.literals import KINDS, column, conditions
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.filters.arrow import as_expression, evaluate, filter_columns
 from torch_dataloader_utils.schemas.columns import conform, constant, project, select_columns, top_level

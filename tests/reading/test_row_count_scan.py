@@ -1,4 +1,4 @@
-"""The census: what it counts and collects, what it reads for that, and how ranks share it."""
+"""The row count scan: what it counts and collects, what it reads for that, and how ranks share it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch_dataloader_utils.errors import FileReadError, MissingExtraError, Opti
 from torch_dataloader_utils.formats.parquet import ParquetFormat, ParquetReader
 from torch_dataloader_utils.model import Piece, Rows, Split, Task
 from torch_dataloader_utils.options import parse_options
-from torch_dataloader_utils.reading.row_count_scan import Census, Sharing, take_census, with_counts
+from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.sources.source import Source, open_files
 
@@ -244,12 +244,12 @@ class Ranks:
         return Sharing(rank, len(self._given), exchange)
 
 
-def census_of(folder: Path, sharing: Sharing, **options: Any) -> Census:
+def scanned_by(folder: Path, sharing: Sharing, **options: Any) -> RowCounts:
     """As a rank takes it."""
     found = source(folder, output_format="arrow", **options)  # arrow: no scan yet
     converter = build_converter(found.scan.output_schema, parse_options(options).convert, "torch")
     with sharing.failing_together():
-        own = take_census(replace(found.scan, converter=converter, arrow=False), found.files, sharing, 2, QUIET)
+        own = scan_row_counts(replace(found.scan, converter=converter, arrow=False), found.files, sharing, 2, QUIET)
     return sharing.joined(own)
 
 
@@ -282,14 +282,14 @@ OPTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("count", [2, 5])
 def test_ranks_share_the_files(tmp_path: Path, reads: list[Any], count: int) -> None:
     write(tmp_path, [[5, 5], [7], [9, 2]])
-    alone = census_of(tmp_path, Sharing(), **OPTIONS)
+    alone = scanned_by(tmp_path, Sharing(), **OPTIONS)
     one_scan = sorted(reads)
     reads.clear()
-    shared = on_ranks(count, lambda rank, sharing: census_of(tmp_path, sharing, **OPTIONS))
+    shared = on_ranks(count, lambda rank, sharing: scanned_by(tmp_path, sharing, **OPTIONS))
     assert sorted(reads) == one_scan
-    for census in shared:
-        assert dict(sorted(census.live_rows.items())) == alone.live_rows
-        assert sorted(census.values["city"].to_pylist()) == sorted(alone.values["city"].to_pylist())
+    for scanned in shared:
+        assert dict(sorted(scanned.live_rows.items())) == alone.live_rows
+        assert sorted(scanned.values["city"].to_pylist()) == sorted(alone.values["city"].to_pylist())
 
 
 @pytest.mark.usefixtures("no_leaks")
@@ -299,7 +299,7 @@ def test_an_error_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     content = bytearray(damaged.read_bytes())
     content[4:200] = bytes(196)
     damaged.write_bytes(content)
-    found = on_ranks(2, lambda rank, sharing: census_of(tmp_path, sharing, **OPTIONS))
+    found = on_ranks(2, lambda rank, sharing: scanned_by(tmp_path, sharing, **OPTIONS))
     assert isinstance(found[1], FileReadError)
     assert isinstance(found[0], WorkerError)
     assert "rank 1: FileReadError" in str(found[0])
@@ -310,15 +310,15 @@ def test_other_files_on_another_rank(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
         write(tmp_path / str(rank), [[5], [7 + rank]])
-    found = on_ranks(2, lambda rank, sharing: census_of(tmp_path / str(rank), sharing, **OPTIONS))
+    found = on_ranks(2, lambda rank, sharing: scanned_by(tmp_path / str(rank), sharing, **OPTIONS))
     assert all(isinstance(error, PlanMismatchError) for error in found)
     (tmp_path / "same").mkdir()
     write(tmp_path / "same", [[5, 5]])
     # The same files, but other row groups of them.
     options = [{**OPTIONS, "filters": [("id", word, 5)]} for word in ("<", ">=")]
-    found = on_ranks(2, lambda rank, sharing: census_of(tmp_path / "same", sharing, **options[rank]))
+    found = on_ranks(2, lambda rank, sharing: scanned_by(tmp_path / "same", sharing, **options[rank]))
     assert all(isinstance(error, PlanMismatchError) for error in found)
-    found = on_ranks(2, lambda rank, sharing: sharing.joined(Census("" if rank else "all")))
+    found = on_ranks(2, lambda rank, sharing: sharing.joined(RowCounts("" if rank else "all")))
     assert all(isinstance(error, PlanMismatchError) for error in found)
 
 
@@ -326,7 +326,7 @@ def test_counts_do_not_depend_on_where_the_files_are(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
         write(tmp_path / str(rank), [[5], [8]])
-    found = on_ranks(2, lambda rank, sharing: census_of(tmp_path / str(rank), sharing, **OPTIONS))
+    found = on_ranks(2, lambda rank, sharing: scanned_by(tmp_path / str(rank), sharing, **OPTIONS))
     assert found[0].live_rows == found[1].live_rows
     files = source(tmp_path / "1", filters=THIRDS).files
     assert [file.info.record_count for file in with_counts(files, found[0])] == [
