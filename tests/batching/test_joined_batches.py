@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.batching import output_formats as forms
+from torch_dataloader_utils.batching import columns as forms
 from torch_dataloader_utils.batching.columns import ColumnForm
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.convert.columns import Dense, Ragged
