@@ -66,10 +66,9 @@ class StateCodec:
         link = SavedPhase(self._own, batches, {} if place.cursor is None else {rank: place.cursor}).plain()
         if self._chosen is not None and not place.past:
             link["policy"] = self._chosen
-        if place.past:
-            state["plan_version"] = REST_VERSION
         state["epoch"] = place.epoch
         state["links"] = [*(past.plain() for past in place.past), link]
+        state["plan_version"] = _plan_version(state)
         state["skip"] = [list(steps) for steps in place.skip]
         if self._worker is not None:
             state["worker"] = self._worker[0]
@@ -242,7 +241,7 @@ class StateCodec:
         """What this state says of its data that is not so here; None where all is the same."""
         here = json.loads(self._head)
         lines = []
-        version = PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION
+        version = _plan_version(state)
         if state["plan_version"] != version:
             lines.append(f"  plan version: {state['plan_version']} in the state, {version} here")
         for name in [*here["data"], *(name for name in state["data"] if name not in here["data"])]:
@@ -259,6 +258,11 @@ class StateCodec:
                 "with strict=False, which applies the number of batches to what is here.",
             ]
         )
+
+
+def _plan_version(state: Mapping[str, Any]) -> int:
+    """The version that a state has here: plans of what earlier phases left have their own."""
+    return PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION
 
 
 def _behind(place: EpochPosition, past: Sequence[SavedPhase]) -> EpochPosition:
