@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.formats.registry import checked_options, format_named
-from torch_dataloader_utils.formats.text.csv_parser import CsvOptions, Dialect
+from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect
 from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage
@@ -244,7 +244,7 @@ def test_other_encodings_are_one_sequence_of_segments(opened, encoding: str) -> 
         ({"column_names": "abc"}, "a list of strings"),
         ({"null_values": [1]}, "a list of strings"),
         ({"on_bad_lines": "warn"}, "'error' or 'skip'"),
-        ({"encoding": "latin-99"}, "Python knows none"),
+        ({"encoding": "latin-99"}, "Python has no such encoding"),
     ],
 )
 def test_options_are_checked(opened, given: dict, message: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.formats.ipc.messages import Message
 from torch_dataloader_utils.formats.registry import format_named
@@ -146,7 +147,7 @@ def test_few_columns_of_a_file_are_read_without_the_others(tmp_path: Path) -> No
     table = pa.table({f"c{i}": np.arange(100_000) for i in range(10)})
     write(table, tmp_path / "f", 100_000)
     _, reader = opened(tmp_path / "f")
-    reader._source = source = Counting(reader._source)
+    reader.source = source = Counting(reader.source)
     assert reader.read([0], ["c7"])[0].to_pylist() == list(range(100_000))
     reader.close()
     assert 800_000 <= source.bytes <= 810_000
@@ -393,5 +394,5 @@ def test_a_task_of_a_remote_file_takes_two_round_trips(tmp_path: Path, monkeypat
 
 def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     write(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "f")
-    with pytest.raises(FileReadError, match="columns a: a name occurs twice"):
-        opened(tmp_path / "f")
+    with pytest.raises(SchemaMismatchError, match="f: more than one column is called 'a'"):
+        StructuredDataset.create_dataloader(tmp_path / "f", format="ipc")

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pytest
 
-from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.formats.orc.footer import read_footer
 from torch_dataloader_utils.formats.registry import format_named
@@ -104,8 +105,8 @@ def test_names_with_dots_do_not_mix_with_fields_of_structs(tmp_path: Path) -> No
 
 def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     write(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "f")
-    with pytest.raises(FileReadError, match="columns a: a name occurs twice"):
-        opened(tmp_path / "f")
+    with pytest.raises(SchemaMismatchError, match="f: more than one column is called 'a'"):
+        StructuredDataset.create_dataloader(tmp_path / "f", format="orc")
 
 
 WHEN = [datetime.datetime(2024, 6, 1, 12, 0, 0, 123456), None, datetime.datetime(1901, 1, 1, 1, 1, 1, 5)]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
 from torch_dataloader_utils.formats.registry import format_named
-from torch_dataloader_utils.formats.text import lines as text
-from torch_dataloader_utils.formats.text.lines import RANGE_BYTES, TextPlan
+from torch_dataloader_utils.formats.text import reader as text_reader
+from torch_dataloader_utils.formats.text.format import RANGE_BYTES
+from torch_dataloader_utils.formats.text.plan import TextPlan
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -153,7 +154,7 @@ def test_a_reader_is_used_again_and_columns_may_be_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{}", bytes(pa.schema({"a": pa.int8()}).serialize())])
 def test_wrong_bytes_cannot_be_unpacked(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no layout of a text file"):
+    with pytest.raises(ValueError, match="no layout of this version"):
         FORM.unpack(data)
 
 
@@ -166,7 +167,7 @@ def test_a_packed_layout_is_small(tmp_path: Path) -> None:
 
 
 def test_a_line_far_into_a_remote_file_is_told_by_its_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_MOST_REMOTE", 100)
+    monkeypatch.setattr(text_reader, "_MOST_REMOTE", 100)
     path = tmp_path / "f"
     path.write_bytes(b"1\n" * 1000 + b"x\n")
     schema = pa.schema({"line": pa.int64()})

@@ -1,29 +1,58 @@
-"""What a file format has to offer; a new format is one file of this package and one line in its table."""
+"""What a file format is: a new one derives from `Format` and `BatchReader`, and says only what is its own."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage
+from torch_dataloader_utils.storage import Naming, Storage
 
 # (layout, schema of the file, its constants: column -> value for partition columns) -> layout without the segments
 # that hold no row which can match.
 Pruner = Callable[[FileLayout, pa.Schema, Mapping[str, Any]], FileLayout]
 
 
-class Reader(Protocol):
-    """An open file. Used by one thread at a time."""
+class Decoding(Naming):
+    """A context that names file and piece in what is raised, in a wrong size's demand for memory too."""
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The file's top-level columns, as `read` gives them."""
-        ...
+    __slots__ = ()
 
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, pa.ArrowMemoryError):
+            problem = ValueError(f"{error}: the piece is too large for this machine, or its sizes are wrong.")
+            problem.__cause__ = error
+            error = problem
+        super().__exit__(kind, error, trace)
+
+
+class Reader(ABC):
+    """An open file. Used by one thread at a time.
+
+    Attributes:
+        path: of the file.
+        source: the file, open for random reads.
+        metadata: what `Format.inspect` kept of the file.
+        schema: the file's top-level columns, as `read` gives them; those wanted, unless a reader sets it.
+    """
+
+    def __init__(
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
+    ) -> None:
+        """Opens the file; takes what `Format.open` is given, `options` with all defaults."""
+        self.path = file.path
+        self.metadata: Any = layout.metadata
+        self.schema = schema
+        self.source = storage.open_data(file)
+
+    @abstractmethod
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column, in the order of `columns`, over the rows of these segments in the order given.
 
@@ -34,43 +63,89 @@ class Reader(Protocol):
         Raises:
             FileReadError: naming file, segments and columns.
         """
-        ...
 
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
-        ...
+        self.source.close()
 
 
-class Format(Protocol):
-    """A file format: how files are laid out and read. Stateless and picklable."""
+class BatchReader(Reader):
+    """A reader that decodes each segment to a record batch.
 
-    @property
-    def name(self) -> str:
-        """As `format=` spells it."""
-        ...
+    Attributes:
+        segments: what errors call them.
+    """
 
-    @property
-    def segment_name(self) -> str:
-        """What the format calls a segment."""
-        ...
+    segments = "segments"
 
-    @property
-    def typed(self) -> bool:
-        """Whether files say the types of their columns; of text, any type will do that all values can be read as."""
-        ...
+    def __init__(
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
+    ) -> None:
+        super().__init__(file, layout, storage, options, schema)
+        self._rows = {segment.number: segment.rows for segment in layout.segments}
 
-    @property
-    def columnar(self) -> bool:
-        """Whether a column is read without its neighbours; where it is not, all columns are asked for in one call."""
-        ...
+    @abstractmethod
+    def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:
+        """One record batch for each of these segments, with at least these columns.
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The `format_options` it takes, with their defaults."""
-        ...
+        Whatever it raises becomes a `FileReadError` that names the file, the segments and the columns.
+        """
+
+    def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """One array per column over these segments, with a chunk per segment."""
+        numbers, names = list(segment_numbers), list(columns)
+        with Decoding(self.path, f"{self.segments} {', '.join(map(str, numbers))}, columns {', '.join(names)}"):
+            batches = self.batches(numbers, names) if names else []
+            for number, batch in zip(numbers, batches, strict=bool(names)):
+                planned = self._rows.get(number)
+                if planned is not None and batch.num_rows != planned:
+                    raise ValueError(f"segment {number} has {batch.num_rows} rows, where {planned} were planned.")
+            kinds = [self.schema.field(name).type for name in names]
+            return [pa.chunked_array([b.column(n) for b in batches], k) for n, k in zip(names, kinds, strict=True)]
+
+
+class Format(ABC):
+    """A file format: how files are laid out and read. Stateless and picklable.
+
+    A format of your own has a `name`, a `reader` and `inspect`; all else has a default. `register_format` makes it one
+    of those that `format=` takes.
+
+    Attributes:
+        name: as `format=` spells it.
+        segment_name: what the format calls a segment.
+        typed: whether files say the types of their columns; of text, any type will do that all values can be read as.
+        columnar: whether a column is read without its neighbours; where it is not, all columns are asked for in one
+            call.
+        options: the `format_options` it takes, with their defaults.
+        described: where files say what is in them: in a "footer" or a "header".
+        reader: the class of its readers.
+    """
+
+    name: str
+    segment_name: str = "segment"
+    typed: bool = True
+    columnar: bool = True
+    options: Mapping[str, Any] = MappingProxyType({})
+    described: str = "footer"
+    reader: type[Reader]
+
+    @abstractmethod
+    def inspect(
+        self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
+    ) -> tuple[FileLayout, pa.Schema]:
+        """The file's segments that hold rows, and its schema, without reading its rows.
+
+        `counted_layout` makes the first where it is known how many rows a segment has. Whatever is raised becomes a
+        `FileReadError` that names the file.
+
+        Args:
+            source: the file, open.
+            file: its path and size.
+            options: all `format_options`, with their defaults.
+        """
 
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
-        """The file's segments that hold rows, and its schema, from its footer alone (one open).
+        """The file's segments that hold rows, and its schema, from its footer or header alone (one open).
 
         Where a format has no row counts but by reading, segments have none (text: from its length and first bytes).
         `options` here and in `open` are those given; the format adds its defaults.
@@ -78,17 +153,17 @@ class Format(Protocol):
         Raises:
             FileReadError: naming the file.
         """
-        ...
+        chosen = {**self.options, **options}
+        with (
+            Naming(file.path, self.described),
+            (storage.open_footer if self.described == "footer" else storage.open_data)(file) as source,
+        ):
+            return self.inspect(source, file, chosen)
 
     def open(
-        self,
-        file: DataFileInfo,
-        layout: FileLayout,
-        storage: Storage,
-        options: Mapping[str, Any],
-        schema: pa.Schema,
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> Reader:
-        """A reader of the file, which does not read the footer again.
+        """A reader of the file, which does not read the footer again where it can do without.
 
         Args:
             file: as it was planned; an error says so where it has changed since.
@@ -102,24 +177,27 @@ class Format(Protocol):
         Raises:
             FileReadError: naming the file.
         """
-        ...
+        with Naming(file.path):
+            return self.reader(file, layout, storage, {**self.options, **options}, schema)
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops segments of a file in which no row can match `expression`; opens no file.
+
+        By default it drops nothing, as without statistics.
 
         Args:
             expression: a filter that fits `schema`.
             schema: the schema resolved over all files.
         """
-        ...
+        return keep_all(expression, schema)
 
     def null_columns(self, layout: FileLayout) -> frozenset[str]:
         """Columns (nested ones as `parent.child`) that hold a null in these segments, as far as statistics prove it."""
-        ...
+        return frozenset()
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
         """What `layout` returned, as bytes that a manifest file can keep (never a pickle)."""
-        ...
+        return pack_layout(layout, schema, *self.pack_metadata(layout.metadata))
 
     def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
         """What `pack` was given.
@@ -127,7 +205,16 @@ class Format(Protocol):
         Raises:
             ValueError: the bytes are not of `pack`.
         """
-        ...
+        layout, schema, plain, blob = unpack_layout(data)
+        return replace(layout, metadata=self.unpack_metadata(plain, blob, schema)), schema
+
+    def pack_metadata(self, metadata: Any) -> tuple[Any, bytes]:
+        """A layout's metadata as a value that JSON can hold, and bytes; by default it is such a value itself."""
+        return metadata, b""
+
+    def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Any:
+        """The metadata, from what `pack_metadata` returned (after JSON: tuples are lists) and the file's schema."""
+        return plain
 
 
 def keep_all(expression: pc.Expression, schema: pa.Schema) -> Pruner:

@@ -1,34 +1,49 @@
-"""The index of a file (its schema, and lists of numbers) as bytes that a manifest can keep."""
+"""The layout of a file as bytes that a manifest can keep: thousands are unpacked without parsing a footer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import struct
+from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 
-_SCHEMA = "schema"
+from torch_dataloader_utils.model import FileLayout, Segment
+
+_LENGTHS = struct.Struct("<II")
 
 
-def pack_index(schema: bytes, numbers: Mapping[str, Sequence[int]]) -> bytes:
-    """The bytes of a schema's IPC message, and lists of numbers, as bytes: an Arrow stream of one row."""
-    lists = {name: pa.array([values], pa.list_(pa.int64())) for name, values in numbers.items()}
-    row = pa.record_batch({_SCHEMA: pa.array([schema], pa.binary()), **lists})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, row.schema) as writer:
-        writer.write_batch(row)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+def pack_layout(layout: FileLayout, schema: pa.Schema, plain: Any, blob: bytes) -> bytes:
+    """The segments, what JSON can hold of the layout's metadata, the schema, and other bytes, one after the other."""
+    segments = [(s.number, s.first_row, s.rows, s.size_bytes) for s in layout.segments]
+    reading = {"sequential": layout.sequential, "task_rows": layout.task_rows}
+    plan = json.dumps([segments, plain, reading]).encode()
+    columns: bytes = schema.serialize().to_pybytes()
+    return _LENGTHS.pack(len(plan), len(columns)) + plan + columns + blob
 
 
-def unpack_index(data: bytes, names: Sequence[str]) -> tuple[bytes, dict[str, list[int]]]:
-    """What `pack_index` was given.
+def unpack_layout(data: bytes) -> tuple[FileLayout, pa.Schema, Any, bytes]:
+    """What was packed: the layout without its metadata, the schema, and both parts of the metadata.
 
     Raises:
-        ValueError: the bytes are not of `pack_index` with these names.
+        ValueError: the bytes are not of `pack_layout`.
     """
     try:
-        row = pa.ipc.open_stream(data).read_next_batch()
-        lists = {name: row.column(name).flatten().to_numpy(zero_copy_only=False).tolist() for name in names}
-        return row.column(_SCHEMA)[0].as_py(), lists
-    except (pa.ArrowException, OSError, KeyError, StopIteration) as error:
-        raise ValueError(f"{len(data)} bytes are no packed index of {', '.join(names)}: {error}") from error
+        first, second = _LENGTHS.unpack_from(data)
+        start, stop = _LENGTHS.size + first, _LENGTHS.size + first + second
+        layout, plain = _plan(data[_LENGTHS.size : start])
+        return layout, _schema(data[start:stop]), plain, data[stop:]
+    except (struct.error, TypeError, ValueError, pa.ArrowException, OSError) as error:
+        raise ValueError(f"{len(data)} bytes are no layout of this version of the package: {error}") from error
+
+
+@lru_cache(maxsize=1024)  # files of one writer are often alike
+def _plan(data: bytes) -> tuple[FileLayout, Any]:
+    segments, plain, reading = json.loads(data)
+    return FileLayout(tuple(Segment(*numbers) for numbers in segments), **reading), plain
+
+
+@lru_cache(maxsize=1024)
+def _schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.BufferReader(data))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.model import Segment
+from torch_dataloader_utils.model import FileLayout, Segment
 
 # The least decoded bytes of a value whose type has no fixed width: an offset and some content.
 LEAST_WIDTH = 16
@@ -44,19 +45,20 @@ def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
     return lambda rows, stored: rows * fixed + max(stored * loose // every, rows * LEAST_WIDTH * loose)
 
 
-def counted_segments(parts: Iterable[tuple[int, int]], schema: pa.Schema) -> tuple[Segment, ...]:
-    """The parts of a file that hold rows, as segments numbered in file order.
+def counted_layout(parts: Iterable[tuple[int, int]], schema: pa.Schema, metadata: Any = None) -> FileLayout:
+    """The layout of a file whose parts say how many rows they have: those that hold rows, numbered in file order.
 
     Args:
         parts: (rows, bytes stored of all columns) of each part.
         schema: of the file.
+        metadata: what its readers need to know.
     """
-    found, first_row, estimate = [], 0, size_estimate(schema)
+    segments, first_row, estimate = [], 0, size_estimate(schema)
     for number, (rows, stored) in enumerate(parts):
         if rows:
-            found.append(Segment(number, first_row, rows, estimate(rows, stored)))
+            segments.append(Segment(number, first_row, rows, estimate(rows, stored)))
         first_row += rows
-    return tuple(found)
+    return FileLayout(tuple(segments), metadata=metadata)
 
 
 def _widths(kind: pa.DataType) -> list[int | None]:

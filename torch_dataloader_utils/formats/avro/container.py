@@ -56,20 +56,19 @@ def read_header(source: pa.NativeFile) -> tuple[bytes, Any, int]:
     return sink.getvalue(), schema, at
 
 
-def find_runs(source: pa.NativeFile, at: int, header: bytes, near: bool) -> Iterator[tuple[int, int, int]]:
+def find_runs(source: pa.NativeFile, at: int, header: bytes) -> Iterator[tuple[int, int, int]]:
     """(offset, bytes, rows) of runs of blocks from byte `at` on, each large enough to be read at once.
 
     Args:
         source: the file.
         at: where its first block begins.
         header: ends as the file's does.
-        near: whether a read costs little.
 
     Raises:
         ValueError: the file ends within a block, or is damaged.
     """
     offset, stored, rows = at, 0, 0
-    file = BufferedFile(source, _NEAR_READ if near else _REMOTE_READ)
+    file = BufferedFile(source, _REMOTE_READ if isinstance(source, pa.PythonFile) else _NEAR_READ)
     for start, size, count in _blocks(file, at, header[-_SYNC:]):
         offset = offset if stored else start
         stored, rows = stored + size, rows + count

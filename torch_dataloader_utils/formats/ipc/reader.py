@@ -10,18 +10,18 @@ reads no streams. (For few columns of a local file it would take a tenth less.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_dataloader_utils.formats.decoding import Decoding
+from torch_dataloader_utils.formats.base import BatchReader
 from torch_dataloader_utils.formats.ipc.arrays import buffer_starts, check, writable
 from torch_dataloader_utils.formats.ipc.messages import BATCH, Index, Message, buffer_ranges
-from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, prefetch
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -31,34 +31,25 @@ Part: TypeAlias = tuple[Bytes, int, int]  # memory, and offset and size of what 
 _LOCAL_GAP, _REMOTE_GAP = 1 << 16, 1 << 20
 
 
-class IpcReader:
-    """An open file. Used by one thread at a time.
+class IpcReader(BatchReader):
+    """An open file or stream."""
 
-    Attributes:
-        schema: the file's columns, as `read` gives them.
-    """
+    segments = "record batches"
 
-    def __init__(self, file: DataFileInfo, index: Index, storage: Storage) -> None:
-        self.path = file.path
-        self.schema = index.arrow_schema()
-        self._index = index
+    def __init__(
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
+    ) -> None:
+        super().__init__(file, layout, storage, options, schema)
+        self._index: Index = self.metadata
+        self.schema = self._index.arrow_schema()
         self._gap = _LOCAL_GAP if storage.local else _REMOTE_GAP
         self._starts = buffer_starts(self.schema)
-        self._source = storage.open_data(file)
         self._prefixes: dict[int, bytes] = {}
 
-    def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over these batches, with a chunk per batch."""
-        numbers, names = list(segment_numbers), list(columns)
-        with Decoding(self.path, f"record batches {', '.join(map(str, numbers))}, columns {', '.join(names)}"):
-            fields = sorted({self.schema.get_field_index(name) for name in names})
-            batches = [batch for run in self._runs(numbers) for batch in self._run(run, fields)] if fields else []
-            kinds = [self.schema.field(name).type for name in names]
-            return [pa.chunked_array([b[n] for b in batches], k) for n, k in zip(names, kinds, strict=True)]
-
-    def close(self) -> None:
-        """Close the file; the arrays read from it stay valid."""
-        self._source.close()
+    def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:
+        """The record batches, with these columns."""
+        fields = sorted({self.schema.get_field_index(name) for name in columns})
+        return [batch for run in self._runs(numbers) for batch in self._run(run, fields)]
 
     def _runs(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """The batches, cut where a dictionary would have to be forgotten."""
@@ -118,10 +109,10 @@ class IpcReader:
     def _fill(self, parts: Iterable[Part]) -> None:
         """Read each part of the file into the first bytes of its memory."""
         parts = list(parts)
-        prefetch(self._source, [(offset, offset + size) for _, offset, size in parts])
+        prefetch(self.source, [(offset, offset + size) for _, offset, size in parts])
         for content, offset, size in parts:
-            self._source.seek(offset)
-            found = self._source.readinto(content[:size]) if size else 0
+            self.source.seek(offset)
+            found = self.source.readinto(content[:size]) if size else 0
             if found < size:
                 raise ValueError(f"it ends before byte {offset + size}: it was cut since it was planned.")
 
@@ -141,12 +132,8 @@ class IpcReader:
         options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
         with pa.ipc.open_stream(pa.py_buffer(content), options=options) as stream:
             batches = [stream.read_next_batch() for _ in numbers]
-        for number, batch in zip(numbers, batches, strict=True):
-            rows = self._index.batches[number].rows
-            if batch.num_rows != rows:
-                raise ValueError(f"record batch {number} has {batch.num_rows} rows, where {rows} were planned.")
-            for column in batch.columns:
-                check(column)
+        for column in (column for batch in batches for column in batch.columns):
+            check(column)
         return batches
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -12,105 +13,35 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.base import Pruner
-from torch_dataloader_utils.formats.decoding import Decoding
+from torch_dataloader_utils.formats.base import Decoding, Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.footer import footer_file, opened_footer
 from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
-from torch_dataloader_utils.formats.parquet.plan import Footer, pack_plan, unpack_plan
+from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Naming, Storage, prefetch
+from torch_dataloader_utils.storage import Storage, prefetch
 
 
-@dataclass(frozen=True)
-class ParquetFormat:
-    """The Parquet format."""
-
-    name: str = "parquet"
-    segment_name: str = "row group"
-    typed: bool = True
-    columnar: bool = True
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """`page_checksums`: whether a page whose checksum is wrong is an error (pages without one always pass)."""
-        return {"page_checksums": True}
-
-    def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
-        """The row groups that hold rows, with a `Footer` as the layout's metadata, and the file's schema."""
-        with Naming(file.path, "footer"), storage.open_footer(file) as source:
-            return _layout(opened_footer(source))
-
-    def open(
-        self,
-        file: DataFileInfo,
-        layout: FileLayout,
-        storage: Storage,
-        options: Mapping[str, Any],
-        schema: pa.Schema,
-    ) -> ParquetReader:
-        """A reader that takes the footer from the layout."""
-        checksums = {**self.options, **options}["page_checksums"]
-        with Naming(file.path):
-            return ParquetReader(file, storage, layout.metadata.metadata, checksums, schema)
-
-    def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
-        """A function that drops row groups by their statistics and the file's constants."""
-        keep = row_group_pruner(expression, schema)
-
-        def prune(layout: FileLayout, file_schema: pa.Schema, constants: Mapping[str, Any]) -> FileLayout:
-            kept = keep(layout.metadata, file_schema, constants)
-            return replace(layout, segments=tuple(s for s in layout.segments if s.number in kept))
-
-        return prune
-
-    def null_columns(self, layout: FileLayout) -> frozenset[str]:
-        """Columns whose null count is above zero in one of the row groups; leaves below lists are left out."""
-        nulls = layout.metadata.nulls
-        return frozenset(name for segment in layout.segments for name in nulls.get(segment.number, ()))
-
-    def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
-        """The footer, and what plans want to know of it."""
-        return pack_plan(layout, schema)
-
-    def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
-        """What was packed."""
-        return unpack_plan(data)
-
-
-FORMAT = ParquetFormat()
-
-
-class ParquetReader:
-    """An open Parquet file. Used by one thread at a time.
-
-    Attributes:
-        schema: the file's top-level columns, as `read` gives them.
-    """
+class ParquetReader(Reader):
+    """An open Parquet file, whose footer is taken from the layout."""
 
     def __init__(
-        self,
-        file: DataFileInfo,
-        storage: Storage,
-        metadata: pq.FileMetaData,
-        page_checksums: bool,
-        wanted: pa.Schema,
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> None:
-        self.path = file.path
-        self._metadata = metadata
-        self._source = storage.open_data(file)
+        super().__init__(file, layout, storage, options, schema)
+        self._metadata: pq.FileMetaData = self.metadata.metadata
         self._options = {
-            "metadata": metadata,
+            "metadata": self._metadata,
             "pre_buffer": False,  # the storage fetches ahead
-            "page_checksum_verification": page_checksums,
-            "read_dictionary": _as_dictionaries(metadata, wanted),
+            "page_checksum_verification": options["page_checksums"],
+            "read_dictionary": _as_dictionaries(self._metadata, schema),
         }
-        self._file = pq.ParquetFile(self._source, **self._options)
-        self.schema: pa.Schema = self._file.schema_arrow
-        self._int96 = int96_columns(metadata, self.schema)
+        self._file = pq.ParquetFile(self.source, **self._options)
+        self.schema = self._file.schema_arrow
+        self._int96 = int96_columns(self._metadata, self.schema)
         self._local = storage.local
-        self._leaves = [] if storage.local else _leaves_of(metadata, wanted.names)
+        self._leaves = [] if storage.local else _leaves_of(self._metadata, schema.names)
         self._fetched: list[int] = []  # the row groups whose chunks were asked for
         self._unread: set[int] = set()  # leaf columns of these that are still at hand
 
@@ -123,11 +54,11 @@ class ParquetReader:
         with Decoding(self.path, lambda: self._damaged(groups, names)):
             if self._leaves:
                 self._fetch(groups, names)
-            found = _read(self._file, groups, names)
-            self._check_rows(groups, found)
+            arrays = _read(self._file, groups, names)
+            self._check_rows(groups, arrays)
             if self._int96:
                 self._check_int96(groups, names)
-            return found
+            return arrays
 
     def _damaged(self, groups: list[int], names: list[str]) -> str:
         """Of what could not be read together, the first that cannot be read alone; on a store, all of it."""
@@ -144,7 +75,7 @@ class ParquetReader:
         asked = set(_leaves_of(self._metadata, names))
         if groups != self._fetched or not asked <= self._unread:
             chunks = (self._metadata.row_group(group).column(leaf) for group in groups for leaf in self._leaves)
-            prefetch(self._source, [_place(chunk) for chunk in chunks])
+            prefetch(self.source, [_place(chunk) for chunk in chunks])
             self._fetched, self._unread = groups, set(self._leaves)
         self._unread -= asked
 
@@ -152,7 +83,7 @@ class ParquetReader:
         """Refuse timestamps that pyarrow has read as other times."""
         doubtful = [name for name in names if name in self._int96]
         if doubtful:
-            file = pq.ParquetFile(self._source, coerce_int96_timestamp_unit=COARSE, **self._options)
+            file = pq.ParquetFile(self.source, coerce_int96_timestamp_unit=COARSE, **self._options)
             for name, column in zip(doubtful, _read(file, groups, doubtful), strict=True):
                 check_coarse(name, column)
 
@@ -166,7 +97,54 @@ class ParquetReader:
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         self._file.close()
-        self._source.close()
+        super().close()
+
+
+class ParquetFormat(Format):
+    """The Parquet format; the layout's metadata is a `Footer`.
+
+    Of its options, `page_checksums` says whether a page whose checksum is wrong is an error (pages without one pass).
+    """
+
+    name = "parquet"
+    segment_name = "row group"
+    options = MappingProxyType({"page_checksums": True})
+    reader = ParquetReader
+
+    def inspect(
+        self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
+    ) -> tuple[FileLayout, pa.Schema]:
+        """The row groups that hold rows, and the file's schema."""
+        opened = opened_footer(source)
+        metadata, schema = opened.metadata, opened.schema_arrow
+        footer = Footer(footer_file(metadata).to_pybytes(), _nulls(metadata))
+        return FileLayout(tuple(_segments(metadata, schema)), metadata=footer), schema
+
+    def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
+        """A function that drops row groups by their statistics and the file's constants."""
+        keep = row_group_pruner(expression, schema)
+
+        def prune(layout: FileLayout, file_schema: pa.Schema, constants: Mapping[str, Any]) -> FileLayout:
+            kept = keep(layout.metadata, file_schema, constants)
+            return replace(layout, segments=tuple(s for s in layout.segments if s.number in kept))
+
+        return prune
+
+    def null_columns(self, layout: FileLayout) -> frozenset[str]:
+        """Columns whose null count is above zero in one of the row groups; leaves below lists are left out."""
+        nulls = layout.metadata.nulls
+        return frozenset(name for segment in layout.segments for name in nulls.get(segment.number, ()))
+
+    def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
+        """The columns with nulls, and the footer."""
+        return list(metadata.nulls.items()), metadata.file
+
+    def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Footer:
+        """The footer, which is not parsed."""
+        return Footer(blob, {number: tuple(names) for number, names in plain})
+
+
+FORMAT = ParquetFormat()
 
 
 def _read(file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
@@ -222,13 +200,6 @@ def _nulls(metadata: pq.FileMetaData) -> dict[int, tuple[str, ...]]:
 def _has_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
     statistics = chunk.statistics
     return statistics is not None and bool(statistics.null_count)
-
-
-def _layout(opened: pq.ParquetFile) -> tuple[FileLayout, pa.Schema]:
-    """What the footer says."""
-    metadata, schema = opened.metadata, opened.schema_arrow
-    footer = Footer(footer_file(metadata).to_pybytes(), _nulls(metadata))
-    return FileLayout(tuple(_segments(metadata, schema)), metadata=footer), schema
 
 
 def _segments(metadata: pq.FileMetaData, schema: pa.Schema) -> Iterator[Segment]:

@@ -5,55 +5,63 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError, OptionError, SchemaMismatchError
-from torch_dataloader_utils.formats.text import lines as text
-from torch_dataloader_utils.formats.text.csv_parser import CsvOptions, CsvParser, Dialect
+from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect
+from torch_dataloader_utils.formats.text.csv_parser import CsvParser
 from torch_dataloader_utils.formats.text.errors import BadLines, Row, parsed
-from torch_dataloader_utils.formats.text.lines import Head, TextFormat, TextPlan
+from torch_dataloader_utils.formats.text.format import TextFormat
+from torch_dataloader_utils.formats.text.plan import Head, TextPlan, longest_line
 from torch_dataloader_utils.storage import printable
 
 
-def plan(path: str, head: Head, given: Mapping[str, Any], range_bytes: int) -> tuple[TextPlan, pa.Schema]:
-    """How the file is read: the names in its first line, and types that the first lines fit."""
-    options = CsvOptions(**given)
-    dialect = Dialect(path, options)
-    first = dialect.first_row(head)
-    if first is None:
-        names = tuple(options.column_names or ())
-        return TextPlan(0, names=names), pa.schema([(name, pa.null()) for name in names])
-    row, stop = first
-    names = _names(path, row, dialect)
-    start = stop if options.header else head.start
-    lines = dialect.first_rows(head, start)
-    schema = _inferred(path, lines, names, dialect, head.text[:start].count(b"\n"))
-    made = TextPlan(
-        size=0 if head.whole and not lines.strip(b"\r\n") else head.size,
-        start=start,
-        step=0 if options.newlines_in_values else range_bytes,
-        tail=text.longest_line(lines),
-        names=names,
-        kind="rows" if options.newlines_in_values else "lines",
-        codec=head.codec,
-        encoding=options.encoding,
-    )
-    return made, schema
+class CsvFormat(TextFormat):
+    """The CSV format."""
+
+    name = "csv"
+    options = MappingProxyType({option.name: option.default for option in fields(CsvOptions)})
+
+    def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
+        """How the file is read: the names in its first line, and types that the first lines fit."""
+        chosen = CsvOptions(**options)
+        dialect = Dialect(path, chosen)
+        first = dialect.first_row(head)
+        if first is None:
+            names = tuple(chosen.column_names or ())
+            return TextPlan(0, names=names), pa.schema([(name, pa.null()) for name in names])
+        row, stop = first
+        names = _names(path, row, dialect)
+        start = stop if chosen.header else head.start
+        lines = dialect.first_rows(head, start)
+        schema = _inferred(path, lines, names, dialect, head.text[:start].count(b"\n"))
+        plan = TextPlan(
+            size=0 if head.whole and not lines.strip(b"\r\n") else head.size,
+            start=start,
+            step=0 if chosen.newlines_in_values else self.range_bytes,
+            tail=longest_line(lines),
+            names=names,
+            kind="rows" if chosen.newlines_in_values else "lines",
+            codec=head.codec,
+            encoding=chosen.encoding,
+        )
+        return plan, schema
+
+    def parser(
+        self, path: str, plan: TextPlan, options: Mapping[str, Any], schema: pa.Schema
+    ) -> tuple[CsvParser, pa.Schema]:
+        """A parser of the file's lines, and those of the columns wanted that it has; its first, if there are none."""
+        given = pa.schema([field for field in schema if field.name in plan.names])
+        if not len(given) and plan.names:  # its rows can be counted
+            given = pa.schema([(plan.names[0], pa.binary())])
+        return CsvParser(Dialect(path, CsvOptions(**options)), plan.names, given), given
 
 
-def parser(path: str, made: TextPlan, given: Mapping[str, Any], schema: pa.Schema) -> tuple[CsvParser, pa.Schema]:
-    """A parser of the file's lines, and those of the columns wanted that it has; its first, if there are none."""
-    names = frozenset(made.names)
-    found = pa.schema([field for field in schema if field.name in names])
-    if not len(found) and names:  # its rows can be counted
-        found = pa.schema([(made.names[0], pa.binary())])
-    return CsvParser(Dialect(path, CsvOptions(**given)), made.names, found), found
-
-
-FORMAT = TextFormat("csv", {option.name: option.default for option in fields(CsvOptions)}, plan, parser)
+FORMAT = CsvFormat()
 
 
 def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:

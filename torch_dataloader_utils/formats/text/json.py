@@ -10,32 +10,38 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.formats.text import jsonl
 from torch_dataloader_utils.formats.text.errors import Row, shown
-from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred, object_rows
-from torch_dataloader_utils.formats.text.lines import Head, TextFormat, TextPlan
+from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred
+from torch_dataloader_utils.formats.text.json_rows import object_rows
+from torch_dataloader_utils.formats.text.jsonl import JsonLinesFormat
+from torch_dataloader_utils.formats.text.plan import Head, TextPlan
 from torch_dataloader_utils.storage import printable
 
 
-def plan(path: str, head: Head, options: Mapping[str, Any], range_bytes: int) -> tuple[TextPlan, pa.Schema]:
-    """How the file is read: lines, documents or an array, as its head shows, and the fields of its first objects."""
-    start = head.text[head.start :].lstrip()[:1]
-    if not start and head.whole:
-        return TextPlan(0), pa.schema([])
-    if start not in (b"[", b"{"):
-        raise FileReadError(
-            f"{printable(path)}, line 1: is no JSON of objects: the file begins with {shown(head.text[:20])}."
-        )
-    if start == b"{" and _is_lines(head):
-        return jsonl.plan(path, head, options, range_bytes)
-    kind = "array" if start == b"[" else "documents"
-    rows = _first_objects(path, head)
-    schema = inferred(path, JsonParser(kind, pa.schema([])), rows, options)
-    size = 0 if head.whole and not rows else head.size
-    return TextPlan(size, head.start, kind=kind, codec=head.codec), schema
+class JsonFormat(JsonLinesFormat):
+    """The JSON format; a file of one object a line is read as JSON Lines."""
+
+    name = "json"
+
+    def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
+        """How the file is read: lines, documents or an array, and the fields of its first objects."""
+        start = head.text[head.start :].lstrip()[:1]
+        if not start and head.whole:
+            return TextPlan(0), pa.schema([])
+        if start not in (b"[", b"{"):
+            raise FileReadError(
+                f"{printable(path)}, line 1: is no JSON of objects: the file begins with {shown(head.text[:20])}."
+            )
+        if start == b"{" and _is_lines(head):
+            return super().plan(path, head, options)
+        kind = "array" if start == b"[" else "documents"
+        rows = _first_objects(path, head)
+        schema = inferred(path, JsonParser(kind, pa.schema([])), rows, options)
+        size = 0 if head.whole and not rows else head.size
+        return TextPlan(size, head.start, kind=kind, codec=head.codec), schema
 
 
-FORMAT = TextFormat("json", jsonl.OPTIONS, plan, jsonl.parser)
+FORMAT = JsonFormat()
 
 
 def _is_lines(head: Head) -> bool:

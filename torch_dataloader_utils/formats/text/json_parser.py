@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,12 @@ import pyarrow.json as pajson
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault, Row, misfit, shown
+from torch_dataloader_utils.formats.text.json_rows import as_text, line_rows, loads, object_rows
 from torch_dataloader_utils.schemas.merge import merge_text_types
 
 _MOST_BYTES = 2**31 - 2**10  # of text that pyarrow parses as one block
-_SPACE = re.compile(r"[ \t\r\n]*")
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _LOOK = 2**10  # bytes
-_DECODER = json.JSONDecoder()
 
 
 class JsonParser:
@@ -55,7 +54,7 @@ class JsonParser:
     def rows(self, text: bytes) -> list[Row]:
         """The text of each object."""
         if self._kind == "lines":
-            return _lines(text)
+            return line_rows(text)
         try:
             return list(object_rows(text.decode()))
         except UnicodeDecodeError as error:
@@ -117,11 +116,11 @@ class JsonParser:
         table = self._plain(text, others) if (others := [name for name in columns if name not in strings]) else None
         content = text.to_pybytes()
         rows = [
-            _loads(row.text) for row in (_lines(content) if self._kind == "lines" else object_rows(content.decode()))
+            loads(row.text) for row in (line_rows(content) if self._kind == "lines" else object_rows(content.decode()))
         ]
         if table is not None and table.num_rows != len(rows):
             raise ValueError("objects are not separate")
-        arrays = {name: pa.array([_as_text(row.get(name)) for row in rows], self._wanted[name]) for name in strings}
+        arrays = {name: pa.array([as_text(row.get(name)) for row in rows], self._wanted[name]) for name in strings}
         return pa.table({name: arrays[name] if name in arrays else table[name] for name in columns})  # type: ignore[index]
 
     def _strings(self, columns: Sequence[str]) -> list[str]:
@@ -174,7 +173,7 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
         half = len(rows) // 2
         return _merged(_inferred(rows[:half], bad, first), _inferred(rows[half:], bad, first + half))
     try:
-        found = _loads(rows[0].text)
+        found = loads(rows[0].text)
     except ValueError:
         bad.append(first)
         return pa.schema([])
@@ -190,76 +189,6 @@ def _merged(*parts: pa.Schema) -> pa.Schema:
     for field in (field for part in parts for field in part):
         types[field.name] = merge_text_types(types.get(field.name, field.type), field.type)
     return pa.schema(list(types.items()))
-
-
-def _lines(text: bytes) -> list[Row]:
-    return [Row(number, line) for number, line in enumerate(text.split(b"\n")) if line.strip()]
-
-
-def object_rows(text: str) -> Iterator[Row]:
-    """The elements of an array, or else documents, as rows.
-
-    Raises:
-        json.JSONDecodeError: the text is no JSON, or ends too soon.
-    """
-    line = last = 0
-    for begin, end in _elements(text):
-        line, last = line + text.count("\n", last, begin), begin
-        yield Row(line, text[begin:end].encode())
-
-
-def _elements(text: str) -> Iterator[tuple[int, int]]:
-    """Where each element of an array, or else each document, begins and ends, in characters."""
-    at = _space(text, 0)
-    array = text[at : at + 1] == "["
-    at = _space(text, at + array)
-    if array and text[at : at + 1] == "]":
-        return _expect_end(text, at + 1)
-    while array or at < len(text):
-        _, end = _DECODER.raw_decode(text, at)
-        yield at, end
-        at = _space(text, end)
-        if array and text[at : at + 1] == "]":
-            return _expect_end(text, at + 1)
-        if array and text[at : at + 1] != ",":
-            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-        at = _space(text, at + array)
-    return None
-
-
-class _Literal(float):
-    """A number as it was written."""
-
-    def __new__(cls, text: str) -> _Literal:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-    text: str
-
-
-def _loads(row: bytes) -> dict[str, Any]:
-    found = json.loads(row.decode(), parse_float=_Literal)
-    if not isinstance(found, dict | None):
-        raise ValueError("expected an object")
-    return found or {}
-
-
-def _as_text(value: Any) -> str | None:
-    """A value as a string: numbers as they are written, objects and lists as JSON."""
-    if value is None or isinstance(value, str):
-        return value
-    return value.text if isinstance(value, _Literal) else json.dumps(value, ensure_ascii=False)
-
-
-def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
-
-
-def _expect_end(text: str, at: int) -> None:
-    if (end := _space(text, at)) < len(text):
-        raise json.JSONDecodeError("Extra data", text, end)
 
 
 def _line_count(text: pa.Buffer, rows: int) -> int:

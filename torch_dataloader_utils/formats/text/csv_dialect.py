@@ -1,0 +1,184 @@
+"""How rows and fields of CSV are separated: the options, and pyarrow's own made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.formats.text.errors import Row
+from torch_dataloader_utils.formats.text.plan import Head
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_MOST_BLOCK = 2**30  # bytes that pyarrow parses as one block, at most
+
+
+@dataclass(frozen=True, slots=True)
+class CsvOptions:
+    """The `format_options` of CSV.
+
+    Attributes:
+        delimiter: one character; None is a tab for .tsv, a comma else.
+        quote_char: around values with delimiters or quotes (doubled there); "" if there is none.
+        escape_char: before characters that are meant literally; "" if there is none.
+        header: whether the first line holds the columns' names.
+        column_names: to be used instead of those; without either, they are f0, f1, ...
+        null_values: texts that mean null, in strings too; None is pyarrow's list, and strings are never null.
+        newlines_in_values: whether quoted values may hold newlines: a file is then read as one.
+        on_bad_lines: "error", or "skip" to leave them out.
+        encoding: of the text; if it is not UTF-8, a file is read as one.
+        decimal_point: one character.
+    """
+
+    delimiter: str | None = None
+    quote_char: str = '"'
+    escape_char: str = ""
+    header: bool = True
+    column_names: Sequence[str] | None = None
+    null_values: Sequence[str] | None = None
+    newlines_in_values: bool = False
+    on_bad_lines: str = "error"
+    encoding: str = "utf-8"
+    decimal_point: str = "."
+
+    def __post_init__(self) -> None:
+        for name, least in (("delimiter", 1), ("quote_char", 0), ("escape_char", 0), ("decimal_point", 1)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and least <= len(value.encode()) <= 1):
+                raise _wrong(name, value, "one ASCII character" + ("" if least else ' or ""'))
+        for name in ("column_names", "null_values"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str) or not all(isinstance(item, str) for item in value)):
+                raise _wrong(name, value, "a list of strings")
+
+
+def _wrong(name: str, value: object, expected: str) -> OptionError:
+    return OptionError(f"format_options={{{name!r}: {value!r}}}: expected {expected}.")
+
+
+class Dialect:
+    """How a file's rows and fields are told apart.
+
+    Attributes:
+        options: as given.
+        skip: whether bad lines are left out.
+        one_line: whether a row must not exceed a line.
+    """
+
+    def __init__(self, path: str, options: CsvOptions) -> None:
+        self.options = options
+        self.skip = options.on_bad_lines == "skip"
+        self.one_line = not options.newlines_in_values
+        tabs = ".tsv" in [suffix.lower() for suffix in PurePosixPath(path.partition("?")[0]).suffixes[-2:]]
+        self._delimiter = options.delimiter or ("\t" if tabs else ",")
+        self._row = _row_pattern(self._delimiter, options.quote_char, options.escape_char, self.one_line)
+
+    def is_open(self, row: bytes) -> bool:
+        """Whether the row ends within quotes."""
+        found = self._row.match(row)
+        return found is not None and found["open"] is not None
+
+    def rows(self, lines: bytes) -> Iterator[tuple[Row, int]]:
+        """The rows of whole lines that are not blank, each with where the next one begins.
+
+        A row that must not exceed a line ends at its newline, even within quotes.
+        """
+        at = line = 0
+        while at < len(lines):
+            found = self._row.match(lines, at)
+            assert found is not None, "every text begins with a row"
+            text, at = found["row"], found.end()
+            if text:
+                yield Row(line, text), at
+            line += len(_LINE_END.findall(found[0]))
+
+    def first_row(self, head: Head) -> tuple[Row, int] | None:
+        """The first row of a text, and where the next one begins; reads on until it ends. None if there is none."""
+        while True:
+            found = next(self.rows(head.text[head.start :]), None)
+            if head.whole or (found and found[1] + head.start < len(head.text)):
+                return found and (found[0], found[1] + head.start)
+            head.grow()
+
+    def first_rows(self, head: Head, start: int) -> bytes:
+        """The rows from byte `start` on that are whole; reads on until there is one."""
+        while True:
+            lines = head.lines(start)
+            if not (head.whole or self.one_line):
+                ends = [end for _, end in self.rows(lines)]
+                lines = lines[: ends[-2]] if len(ends) > 1 else b""  # the last one may go on
+            if head.whole or lines.strip(b"\r\n"):
+                return lines
+            head.grow()
+
+    def names(self, row: bytes) -> list[str]:
+        """The names of the columns, from the first row.
+
+        Raises:
+            UnicodeDecodeError: it is not UTF-8.
+        """
+        row.decode()
+        read = pacsv.ReadOptions(
+            use_threads=False, block_size=len(row) + 2, autogenerate_column_names=not self.options.header
+        )
+        table = pacsv.read_csv(pa.BufferReader(row + b"\n"), read_options=read, parse_options=self.parse_options(None))
+        names: list[str] = table.column_names
+        return names
+
+    def inferred(self, lines: pa.Buffer, names: Sequence[str]) -> pa.Schema:
+        """The columns of sound rows, with the types that pyarrow finds; bad rows are left out."""
+        options = self.parse_options(lambda row: "skip")
+        schema: pa.Schema = pacsv.read_csv(
+            pa.BufferReader(lines),
+            read_options=read_options(lines.size, names),
+            parse_options=options,
+            convert_options=self.convert_options({}, []),
+        ).schema
+        return schema
+
+    def parse_options(self, on_bad: Callable[[Any], str] | None) -> pacsv.ParseOptions:
+        """Options of pyarrow's reader, with what to do about rows of too many or too few fields."""
+        return pacsv.ParseOptions(
+            delimiter=self._delimiter,
+            quote_char=self.options.quote_char or False,
+            escape_char=self.options.escape_char or False,
+            newlines_in_values=not self.one_line,
+            invalid_row_handler=on_bad,
+        )
+
+    def convert_options(self, types: dict[str, pa.DataType], columns: Sequence[str]) -> pacsv.ConvertOptions:
+        """Options of pyarrow's reader for these columns (all, if there are none)."""
+        nulls = self.options.null_values
+        return pacsv.ConvertOptions(
+            column_types=types,
+            include_columns=list(columns),
+            decimal_point=self.options.decimal_point,
+            strings_can_be_null=nulls is not None,
+            **({} if nulls is None else {"null_values": list(nulls)}),
+        )
+
+
+def read_options(size: int, names: Sequence[str]) -> pacsv.ReadOptions:
+    """Options of pyarrow's reader for a text of `size` bytes without names: one block, in the calling thread."""
+    return pacsv.ReadOptions(use_threads=False, block_size=min(size + 1, _MOST_BLOCK), column_names=list(names))
+
+
+def _row_pattern(delimiter: str, quote: str, escape: str, one_line: bool) -> re.Pattern[bytes]:
+    """A pattern of a row and its end, with the groups "row" and, if it ends within quotes, "open"."""
+    d, q, e = (re.escape(mark.encode()) for mark in (delimiter, quote, escape))
+    no_end = b"\\n" if one_line else b""
+    escaped = b"|" + e + (b"[^\\n]" if one_line else b".") + b"?+" if escape else b""
+    field = b"(?:[^" + d + e + b"\\r\\n]++" + escaped + b")*+"
+    opened = b"(?P<open>(?!))?"
+    if quote:
+        inside = q + b"(?:[^" + q + e + no_end + b"]++|" + q + q + escaped + b")*+"
+        opened = b"(?P<open>" + inside + b")"
+        field = b"(?:" + inside + q + field + b"|(?!" + q + b")" + field + b")"
+    row = b"(?P<row>(?:" + field + d + b")*+(?:" + field + b"|" + opened + b"))"
+    return re.compile(row + b"(?:\\r\\n|\\n|\\r|\\Z)", re.DOTALL)

@@ -1,0 +1,95 @@
+"""Text files, cut into ranges of whole lines by their length alone; shared by CSV and JSON."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.text.errors import Parser
+from torch_dataloader_utils.formats.text.plan import Head, TextPlan, is_utf8
+from torch_dataloader_utils.formats.text.reader import TextReader
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.storage import Naming, Storage
+
+RANGE_BYTES = 2 * 2**20
+
+
+@dataclass(frozen=True)
+class TextFormat(Format):
+    """A text format; the layout's metadata is a `TextPlan`.
+
+    Attributes:
+        range_bytes: of a segment.
+    """
+
+    range_bytes: int = RANGE_BYTES
+
+    segment_name = "byte range"
+    typed = False
+    columnar = False
+    described = "text"
+
+    @abstractmethod
+    def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
+        """How a file is read, and the columns that its first lines have, with types that these fit."""
+
+    @abstractmethod
+    def parser(
+        self, path: str, plan: TextPlan, options: Mapping[str, Any], schema: pa.Schema
+    ) -> tuple[Parser, pa.Schema]:
+        """A parser of a file's rows, and those of the columns wanted that it gives."""
+
+    def inspect(
+        self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
+    ) -> tuple[FileLayout, pa.Schema]:
+        """Byte ranges, and the columns of the first lines with types that these fit."""
+        _check(options)
+        plan, schema = self.plan(file.path, Head(file.path, source, options.get("encoding", "utf-8")), options)
+        return plan.layout(), schema
+
+    def open(
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
+    ) -> TextReader:
+        """A reader of the columns wanted, as the types wanted."""
+        chosen = {**self.options, **options}
+        _check(chosen)
+        with Naming(file.path):
+            parser, given = self.parser(file.path, layout.metadata, chosen, schema)
+            return TextReader(file, layout, storage, chosen, given, parser)
+
+    def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
+        """The plan and the schema: the ranges, of which a file may have very many, follow from the plan."""
+        return super().pack(replace(layout, segments=()), schema)
+
+    def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
+        """What `pack` was given."""
+        layout, schema = super().unpack(data)
+        return layout.metadata.layout(), schema
+
+    def pack_metadata(self, metadata: TextPlan) -> tuple[Any, bytes]:
+        """The plan."""
+        return asdict(metadata), b""
+
+    def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> TextPlan:
+        """The plan."""
+        return TextPlan(**{**plain, "names": tuple(plain["names"])})
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Refuse values of the options that all text formats have."""
+    if options["on_bad_lines"] not in ("error", "skip"):
+        raise OptionError(
+            f"format_options={{'on_bad_lines': {options['on_bad_lines']!r}}}: expected 'error' or 'skip'."
+        )
+    try:
+        is_utf8(options.get("encoding", "utf-8"))
+    except LookupError as error:
+        raise OptionError(
+            f"format_options={{'encoding': {options['encoding']!r}}}: Python has no such encoding."
+        ) from error

@@ -1,0 +1,89 @@
+"""The objects of a JSON text, found by Python: where they begin and end, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch_dataloader_utils.formats.text.errors import Row
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+
+
+def line_rows(text: bytes) -> list[Row]:
+    """The lines that are not blank."""
+    return [Row(number, line) for number, line in enumerate(text.split(b"\n")) if line.strip()]
+
+
+def object_rows(text: str) -> Iterator[Row]:
+    """The elements of an array, or else documents, as rows.
+
+    Raises:
+        json.JSONDecodeError: the text is no JSON, or ends too soon.
+    """
+    line = last = 0
+    for begin, end in _elements(text):
+        line, last = line + text.count("\n", last, begin), begin
+        yield Row(line, text[begin:end].encode())
+
+
+def _elements(text: str) -> Iterator[tuple[int, int]]:
+    """Where each element of an array, or else each document, begins and ends, in characters."""
+    at = _space(text, 0)
+    array = text[at : at + 1] == "["
+    at = _space(text, at + array)
+    if array and text[at : at + 1] == "]":
+        return _expect_end(text, at + 1)
+    while array or at < len(text):
+        _, end = _DECODER.raw_decode(text, at)
+        yield at, end
+        at = _space(text, end)
+        if array and text[at : at + 1] == "]":
+            return _expect_end(text, at + 1)
+        if array and text[at : at + 1] != ",":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+        at = _space(text, at + array)
+    return None
+
+
+def _space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _expect_end(text: str, at: int) -> None:
+    if (end := _space(text, at)) < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+
+
+class _Literal(float):
+    """A number as it was written."""
+
+    def __new__(cls, text: str) -> _Literal:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+
+def loads(row: bytes) -> dict[str, Any]:
+    """The object of a row; null is one without fields.
+
+    Raises:
+        ValueError: it is no JSON, or no object.
+    """
+    found = json.loads(row.decode(), parse_float=_Literal)
+    if not isinstance(found, dict | None):
+        raise ValueError("expected an object")
+    return found or {}
+
+
+def as_text(value: Any) -> str | None:
+    """A value as a string: numbers as they are written, objects and lists as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    return value.text if isinstance(value, _Literal) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,132 @@
+"""How the text of a file is read, as its first bytes show it.
+
+A line belongs to the range `[a, b)` of bytes in which it starts. Planning knows no line: the reader of a range looks
+for its first and last one, so that nothing but a file's head is read before.
+"""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+
+from torch_dataloader_utils.formats.registry import COMPRESSIONS
+from torch_dataloader_utils.model import FileLayout, Segment
+
+HEAD_BYTES = 2**20
+# Decoded bytes for each byte of compressed text.
+_EXPANSION = 4
+_MAGIC = {"gzip": b"\x1f\x8b", "bz2": b"BZh", "zstd": b"\x28\xb5\x2f\xfd"}
+_BZ2_BLOCK = b"1AY&SY"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlan:
+    """How the text of a file is read.
+
+    Attributes:
+        size: bytes of the file, as stored; 0 where it is known to hold no row.
+        start: where the rows begin: bytes of the (decompressed) text.
+        step: bytes of a range, as stored; 0 where the file is one.
+        tail: bytes that most lines do not exceed, 0 where unknown.
+        names: of the columns, where the file says them once.
+        kind: "lines" where rows end at newlines; else what the parser calls it.
+        codec: pyarrow's name of the compression, or "".
+        encoding: of the text, as Python calls it.
+    """
+
+    size: int
+    start: int = 0
+    step: int = 0
+    tail: int = 0
+    names: tuple[str, ...] = ()
+    kind: str = "lines"
+    codec: str = ""
+    encoding: str = "utf-8"
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the text is not in the file as it is: the ranges are then those of a `SharedStream`."""
+        return bool(self.codec) or not is_utf8(self.encoding)
+
+    def layout(self) -> FileLayout:
+        """The ranges as segments without row counts; their decoded bytes are estimated from those stored."""
+        if not self.size:
+            return FileLayout((), metadata=self)
+        first = 0 if self.streamed else self.start
+        borders = pairwise([*range(first, self.size, self.step or self.size), self.size])
+        growth = _EXPANSION if self.codec else 1
+        segments = (Segment(number, 0, None, (b - a) * growth) for number, (a, b) in enumerate(borders))
+        return FileLayout(tuple(segments), sequential=self.streamed, metadata=self)
+
+
+def codec_of(path: str, start: bytes) -> str:
+    """The compression, as pyarrow calls it, that the file's suffix or first bytes tell; or ""."""
+    suffix = PurePosixPath(path.partition("?")[0]).suffix.lower()
+    if suffix in COMPRESSIONS:
+        return COMPRESSIONS[suffix]
+    found = next((codec for codec, magic in _MAGIC.items() if start.startswith(magic)), "")
+    return "" if found == "bz2" and start[4:10] != _BZ2_BLOCK else found
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether the encoding that Python knows by this name is UTF-8.
+
+    Raises:
+        LookupError: there is none.
+    """
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
+
+
+def text_stream(source: pa.NativeFile, codec: str, encoding: str) -> pa.NativeFile:
+    """The text of a file as a stream of UTF-8."""
+    stream = pa.CompressedInputStream(source, codec) if codec else source
+    return stream if is_utf8(encoding) else pa.transcoding_input_stream(stream, encoding, "utf-8")
+
+
+class Head:
+    """The first bytes of a text.
+
+    Attributes:
+        text: what was read.
+        whole: whether that is all.
+        size: bytes of the file, as stored.
+        codec: its compression, or "".
+        start: where the text begins, after a byte order mark.
+    """
+
+    def __init__(self, path: str, source: pa.NativeFile, encoding: str = "utf-8") -> None:
+        self.size: int = source.size()
+        self.codec = codec_of(path, b"")
+        self.text, self.whole = b"", False
+        self._stream = text_stream(source, self.codec, encoding)
+        self.grow()
+        if not self.codec and (codec := codec_of(path, self.text)):
+            source.seek(0)
+            self.codec, self.text, self.whole = codec, b"", False
+            self._stream = text_stream(source, codec, encoding)
+            self.grow()
+        self.start = len(codecs.BOM_UTF8) if self.text.startswith(codecs.BOM_UTF8) else 0
+
+    def grow(self) -> None:
+        """Read as much again (the usual amount at first)."""
+        goal = 2 * len(self.text) or HEAD_BYTES
+        parts = [self.text]
+        while (missing := goal - sum(map(len, parts))) > 0:
+            parts.append(self._stream.read(missing))
+            if not parts[-1]:
+                self.whole = True
+                break
+        self.text = b"".join(parts)
+
+    def lines(self, start: int) -> bytes:
+        """The whole lines from byte `start` on."""
+        return self.text[start:] if self.whole else self.text[start : self.text.rfind(b"\n") + 1]
+
+
+def longest_line(text: bytes) -> int:
+    """Bytes of the longest line."""
+    return max(map(len, text.split(b"\n")), default=0) + 1

@@ -1,0 +1,152 @@
+"""Reads ranges of a text file: the whole lines that begin in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.formats.text.errors import BadLines, Parser, parsed
+from torch_dataloader_utils.formats.text.plan import TextPlan, text_stream
+from torch_dataloader_utils.formats.text.streams import SharedStream, shared
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.storage import Naming, Storage, printable
+
+# So much of a stream is parsed at a time.
+_PIECE_BYTES = 8 * 2**20
+# So much of a remote file is read again to give a line's number.
+_MOST_REMOTE = 64 * 2**20
+_LOOK = 2**16
+
+
+class TextReader(Reader):
+    """An open text file."""
+
+    def __init__(
+        self,
+        file: DataFileInfo,
+        layout: FileLayout,
+        storage: Storage,
+        options: Mapping[str, Any],
+        schema: pa.Schema,
+        parser: Parser,
+    ) -> None:
+        super().__init__(file, layout, storage, options, schema)
+        self._file, self._storage, self._parser = file, storage, parser
+        self._plan: TextPlan = self.metadata
+        self._skip = options["on_bad_lines"] == "skip"
+        self._stream: SharedStream | None = None
+        if self._plan.streamed and self._plan.step:
+            self._stream = shared((storage.identity, file.path, file.version, self._plan), self._new_stream)
+
+    def _new_stream(self) -> SharedStream:
+        file, plan, storage = self._file, self._plan, self._storage
+        return SharedStream(
+            lambda: storage.open_data(file),
+            lambda source: text_stream(source, plan.codec, plan.encoding),
+            plan.start,
+            plan.step,
+        )
+
+    def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """One array per column over these ranges; adjacent ones are read and parsed as one."""
+        tables = []
+        with Naming(self.path, "text"):
+            for text, offset in self._texts(segment_numbers) if columns else ():
+                bad_lines = BadLines(self.path, self._skip, partial(self._lines_before, offset), offset)
+                tables += parsed(self._parser, text, columns, bad_lines)
+        return [
+            pa.chunked_array([chunk for table in tables for chunk in table[name].chunks], self.schema.field(name).type)
+            for name in columns
+        ]
+
+    def close(self) -> None:
+        """Close the file, and the stream if this was its last reader."""
+        super().close()
+        if self._stream is not None:
+            self._stream.leave()
+            self._stream = None
+
+    def _texts(self, numbers: Sequence[int]) -> Iterator[tuple[pa.Buffer, int]]:
+        """The text of these ranges, each piece with its place."""
+        plan = self._plan
+        if not plan.step:
+            if numbers:
+                yield self._whole(), plan.start
+        elif self._stream is not None:
+            segments = (self._stream.segment(number) for number in numbers)
+            yield from ((pa.py_buffer(segment.text), segment.offset) for segment in segments if segment.text)
+        else:
+            for first, last in _runs(numbers):
+                stop = min(plan.start + last * plan.step, plan.size)
+                text, offset = self._lines(plan.start + first * plan.step, stop)
+                if text.size:
+                    yield text, offset
+
+    def _lines(self, start: int, stop: int) -> tuple[pa.Buffer, int]:
+        """The lines that start in the bytes `[start, stop)`, and where the first one does."""
+        plan = self._plan
+        base = start - (start > plan.start)  # a line starts here, if the byte before is a newline
+        text = self._bytes(base, min(stop + plan.tail, plan.size))
+        begin = 0 if base == start else _after_newline(text, 0)
+        if base + begin >= stop or begin < 0:
+            return text.slice(0, 0), stop
+        end = _after_newline(text, stop - 1 - base)
+        step = max(plan.tail, _LOOK)
+        while end < 0 and base + text.size < plan.size:
+            more = self._bytes(base + text.size, min(base + text.size + step, plan.size))
+            joined = pa.py_buffer(b"".join([text, more]))
+            text, end, step = joined, _after_newline(more, 0, text.size), step * 2
+        return text.slice(begin, (text.size if end < 0 else end) - begin), base + begin
+
+    def _bytes(self, start: int, stop: int) -> pa.Buffer:
+        self.source.seek(start)
+        content = self.source.read_buffer(stop - start)
+        if content.size < stop - start:
+            raise FileReadError(
+                f"{printable(self.path)}: ends before byte {stop}, where {self._plan.size} were planned: it has "
+                "changed since. Make the loader again."
+            )
+        return content
+
+    def _whole(self) -> pa.Buffer:
+        """The text of a file whose rows are not lines."""
+        plan = self._plan
+        if self.source.closed:  # with the stream that decompressed it
+            self.source = self._storage.open_data(self._file)
+        self.source.seek(0)
+        stream = text_stream(self.source, plan.codec, plan.encoding)
+        stream.read(plan.start)
+        return pa.py_buffer(b"".join(iter(lambda: stream.read(_PIECE_BYTES), b"")))
+
+    def _lines_before(self, offset: int) -> int | None:
+        """Newlines in the first `offset` bytes of the text: read for the sake of a message, if not too far away."""
+        count = 0
+        if offset > _MOST_REMOTE and not self._storage.local:
+            return None
+        with self._storage.open_data(self._file) as source:
+            stream = text_stream(source, self._plan.codec, self._plan.encoding)
+            while offset and (text := stream.read(min(offset, _PIECE_BYTES))):
+                count, offset = count + text.count(b"\n"), offset - len(text)
+        return count
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The numbers as half-open runs of consecutive ones."""
+    for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        yield run[0], run[-1] + 1
+
+
+def _after_newline(text: pa.Buffer, start: int, base: int = 0) -> int:
+    """The place after the first newline at or after `start`, counted from `-base`; -1 if there is none."""
+    for at in range(start, text.size, _LOOK):
+        place: int = text.slice(at, min(_LOOK, text.size - at)).to_pybytes().find(b"\n")
+        if place >= 0:
+            return base + at + place + 1
+    return -1
