@@ -54,6 +54,7 @@ EXPORTED = [
     "merge_gen_kwargs",
     "merge_state_dicts",
     "number_of_shards",
+    "register_format",
     "register_policy",
     "shuffle_gen_kwargs",
     "split_gen_kwargs",

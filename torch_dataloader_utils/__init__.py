@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.api import IcebergDataset as IcebergDataset
     from torch_dataloader_utils.api import StructuredDataset as StructuredDataset
     from torch_dataloader_utils.api import combine as combine
+    from torch_dataloader_utils.formats.registry import register_format as register_format
 
 _HOMES = {
     "BatchTimeoutError": "errors",
@@ -51,6 +52,7 @@ _HOMES = {
     "merge_gen_kwargs": "iterables",
     "merge_state_dicts": "checkpoint.state_dict",
     "number_of_shards": "iterables",
+    "register_format": "formats.registry",
     "register_policy": "planning.sharding",
     "shuffle_gen_kwargs": "iterables",
     "split_gen_kwargs": "iterables",

@@ -1,31 +1,20 @@
-"""The file formats, found by name, suffix or first bytes; each is imported when it is used."""
+"""The file formats, found by name, suffix or first bytes; ours are imported when they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Any
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.formats.base import Format, Reader
-
-__all__ = [
-    "COMPRESSIONS",
-    "FILE_FORMATS",
-    "FORMATS",
-    "MAGIC_BYTES",
-    "Format",
-    "FormatEntry",
-    "Reader",
-    "checked_options",
-    "format_by_magic",
-    "format_named",
-    "format_of",
-]
+from torch_dataloader_utils.formats.base import Format
 
 _PACKAGE = "torch_dataloader_utils"
+
+MAGIC_BYTES = 32  # first bytes read of a file whose suffix says nothing: no format's magic is longer
 
 
 @dataclass(frozen=True)
@@ -34,7 +23,7 @@ class FormatEntry:
 
     Attributes:
         name: as `format=` spells it.
-        module: the module of this package that holds it as `FORMAT`.
+        home: the module of this package that holds it as `FORMAT`, or the format itself.
         suffixes: in lower case.
         magic: what such files begin with: one of these, where there are any.
         text: whether it is text, which may be compressed.
@@ -42,11 +31,19 @@ class FormatEntry:
     """
 
     name: str
-    module: str
+    home: str | Format
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...] = ()
     text: bool = False
     aliases: tuple[str, ...] = ()
+
+    @property
+    def format(self) -> Format:
+        """The format."""
+        if isinstance(self.home, Format):
+            return self.home
+        loaded: Format = import_module(f"{_PACKAGE}.{self.home}").FORMAT
+        return loaded
 
 
 FORMATS = {
@@ -67,13 +64,69 @@ FORMATS = {
         FormatEntry("iceberg", "iceberg.data_files", ()),
     )
 }
-# What files in a folder can be.
-FILE_FORMATS = tuple(entry for entry in FORMATS.values() if entry.suffixes)
-
-MAGIC_BYTES = max(len(magic) for entry in FORMATS.values() for magic in entry.magic)
 
 # Suffixes of compressed text, each with the codec's name in pyarrow.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+
+
+def register_format(format: Format, *, suffixes: Sequence[str] = (), magic: Sequence[bytes] = ()) -> None:
+    """Let `create_dataloader` read files of this format: as `format=` its name, by suffix or by first bytes.
+
+    Worker processes get the format with their tasks: they must be able to import its module. Registering it again
+    replaces it.
+
+    Args:
+        format: of a class derived from `Format`.
+        suffixes: of its files' names, such as ".toy".
+        magic: what its files begin with: one of these, of at most 32 bytes each.
+
+    Raises:
+        OptionError: no such format, or its name, a suffix or its first bytes are another format's.
+    """
+    if not isinstance(format, Format) or not getattr(format, "name", ""):
+        raise OptionError(f"register_format({format!r}): expected an object of a subclass of Format, with a name.")
+    entry = FormatEntry(format.name, format, tuple(suffix.lower() for suffix in suffixes), tuple(magic))
+    _check_entry(entry)
+    for other in FORMATS.values():
+        _check_apart(entry, other)
+    FORMATS[entry.name] = entry
+
+
+def _check_entry(entry: FormatEntry) -> None:
+    for suffix in entry.suffixes:
+        if not re.fullmatch(r"\.[^./]+", suffix) or suffix in COMPRESSIONS:
+            raise OptionError(f"register_format({entry.name!r}): suffix {suffix!r}: expected one such as '.toy'.")
+    for magic in entry.magic:
+        if not isinstance(magic, bytes) or not 0 < len(magic) <= MAGIC_BYTES:
+            raise OptionError(f"register_format({entry.name!r}): magic {magic!r}: expected 1 to {MAGIC_BYTES} bytes.")
+
+
+def _check_apart(entry: FormatEntry, other: FormatEntry) -> None:
+    """Refuse a format by which files of another one could be meant, unless it is that one."""
+    if entry.name == other.name and _class_of(entry) == _class_of(other):
+        return
+    shared: dict[str, list[Any]] = {
+        "name": [entry.name] if entry.name in (other.name, *other.aliases) else [],
+        "suffix": [suffix for suffix in entry.suffixes if suffix in other.suffixes],
+        "magic": [a for a in entry.magic if any(a.startswith(b) or b.startswith(a) for b in other.magic)],
+    }
+    for what, values in shared.items():
+        if values:
+            raise OptionError(
+                f"register_format({entry.name!r}): the {what} {values[0]!r} is that of the format {other.name!r} "
+                f"({_class_of(other)}); give another one."
+            )
+
+
+def _class_of(entry: FormatEntry) -> str:
+    """The class of a registered format, by name: a notebook's cell makes it anew each time; or our module."""
+    home = entry.home
+    return f"{_PACKAGE}.{home}" if isinstance(home, str) else f"{type(home).__module__}.{type(home).__qualname__}"
+
+
+def file_formats() -> list[FormatEntry]:
+    """The formats that files in a folder can have."""
+    return [entry for entry in FORMATS.values() if entry.suffixes or isinstance(entry.home, Format)]
 
 
 def format_named(name: str) -> Format:
@@ -82,20 +135,20 @@ def format_named(name: str) -> Format:
     Raises:
         OptionError: there is none; lists those there are.
     """
-    entry = next((entry for entry in FORMATS.values() if name in (entry.name, *entry.aliases)), None)
-    if entry is None:
-        raise OptionError(f"format={name!r}: expected one of {', '.join(repr(entry.name) for entry in FILE_FORMATS)}.")
-    found: Format = import_module(f"{_PACKAGE}.{entry.module}").FORMAT
-    return found
+    for entry in FORMATS.values():
+        if name in (entry.name, *entry.aliases):
+            return entry.format
+    known = ", ".join(repr(entry.name) for entry in file_formats())
+    raise OptionError(f"format={name!r}: expected one of {known}; give a format of your own to register_format first.")
 
 
 def format_of(path: str) -> str | None:
-    """The name of the format that the path's suffix tells, or None; text may have a suffix of compression behind it."""
+    """The name of the format that the path's suffix stands for, or None; behind that of text may be a compression's."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(path.partition("?")[0]).suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     suffix = suffixes[-1 - compressed] if len(suffixes) > compressed else ""
-    found = (entry.name for entry in FORMATS.values() if suffix in entry.suffixes and (entry.text or not compressed))
-    return next(found, None)
+    entries = (entry for entry in FORMATS.values() if entry.text or not compressed)
+    return next((entry.name for entry in entries if suffix in entry.suffixes), None)
 
 
 def format_by_magic(start: bytes) -> str | None:
@@ -111,7 +164,9 @@ def checked_options(form: Format, given: Mapping[str, Any] | None) -> dict[str, 
     """
     for name, value in (given or {}).items():
         if name not in form.options:
-            raise OptionError(f"format_options={{{name!r}: ...}}: {form.name} takes {', '.join(form.options)}.")
+            raise OptionError(
+                f"format_options={{{name!r}: ...}}: {form.name} takes {', '.join(form.options) or 'none'}."
+            )
         if form.options[name] is not None and type(value) is not type(form.options[name]):
             kind = type(form.options[name]).__name__
             raise OptionError(f"format_options={{{name!r}: {value!r}}}: expected a {kind}.")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from torch_dataloader_utils.formats.base import Reader
-from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
 from torch_dataloader_utils.schemas.columns import conform, constant
@@ -57,7 +56,7 @@ class RunReader:
         self._files = files
         self._readers: dict[str, Reader] = {}
         self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # pieces of a file come one after another
-        self._format = format_named(spec.format)
+        self._format = spec.format
         self.alone = self._format.columnar and spec.local
 
     def close(self) -> None:

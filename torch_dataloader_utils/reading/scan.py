@@ -15,6 +15,7 @@ from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.convert.converter import Converter, compact
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
 from torch_dataloader_utils.filters.arrow import evaluate
+from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
@@ -33,7 +34,7 @@ class ScanSpec:
     """What every task of a dataset has in common; picklable, since worker processes get it.
 
     Attributes:
-        format: name of the file format.
+        format: of the files: itself, not its name, which worker processes need not know.
         storage: where the files are.
         format_options: of the format.
         schema: resolved types of the top-level columns to read, partition columns among them.
@@ -51,7 +52,7 @@ class ScanSpec:
         pool: of the memory that rows are shuffled into.
     """
 
-    format: str
+    format: Format
     storage: Storage
     format_options: Mapping[str, Any]
     schema: pa.Schema

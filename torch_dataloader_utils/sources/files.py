@@ -16,8 +16,8 @@ from fsspec.utils import glob_translate
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import (
-    FILE_FORMATS,
     MAGIC_BYTES,
+    file_formats,
     format_by_magic,
     format_named,
     format_of,
@@ -152,13 +152,13 @@ def detect_format(storage: Storage, files: Sequence[FoundFile], name: str | None
     kind = next(iter(kinds))
     if kind is not None and len(kinds) == 1:
         return format_named(kind)
-    known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in FILE_FORMATS)
+    known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in file_formats())
     listed = "; ".join(
         f"{len(paths)} {kind or 'of no known format'}: {_listed(paths)}" for kind, paths in kinds.items()
     )
     raise OptionError(
         f"expected files of one supported format, found {listed}. Supported: {known}. "
-        "Name the files by a glob such as 'folder/*.parquet', or give format=."
+        "Name the files by a glob such as 'folder/*.parquet', or give format= (one of your own: register_format)."
     )
 
 

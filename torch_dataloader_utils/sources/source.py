@@ -156,7 +156,7 @@ def _sharing(options: Options) -> Sharing:
 def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> RowCounts:
     worker = options.worker
     threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
-    unit = format_named(scan.format).segment_name
+    unit = scan.format.segment_name
     return scan_row_counts(
         scan, files, sharing, threads, Progress(unit, worker.show_progress, worker.progress_interval_sec)
     )
@@ -179,7 +179,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     return ScanSpec(
-        format=manifest.format,
+        format=format_named(manifest.format),
         storage=manifest.storage,
         format_options=manifest.format_options,
         schema=pa.schema([item for item in manifest.schema if item.name in needed]),
