@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,10 +56,11 @@ def events(data):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, launched=False)], ids=lambda page: page.name)
-def test_page_runs(page, data):
-    names: dict[str, object] = {"__name__": "page"}
+def test_page_runs(page, data, monkeypatch):
+    module = types.ModuleType("page")  # importable, so that what it defines can be pickled
+    monkeypatch.setitem(sys.modules, "page", module)
     for code in blocks(page, launched=False):
-        exec(compile(code, page, "exec"), names)
+        exec(compile(code, page, "exec"), vars(module))
 
 
 @pytest.mark.slow
