@@ -57,7 +57,7 @@ class FormatContract:
         suffix: of the files' names.
         options: the `format_options` given.
         wrong: contents that are no such file.
-        cut_shows: whether a file without its last bytes can be told from a whole one.
+        cut_shows: whether a file without its last bytes can be distinguished from a whole one.
     """
 
     form: Format

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from torch_dataloader_utils import OptionError, StructuredDataset, register_format
+import torch_dataloader_utils  # workers import this module: naming StructuredDataset here would cost them torch
+from torch_dataloader_utils import OptionError, register_format
 from torch_dataloader_utils.formats import registry
 from torch_dataloader_utils.formats.base import BatchReader, Format
 from torch_dataloader_utils.formats.sizes import counted_layout
@@ -16,6 +17,8 @@ from torch_dataloader_utils.model import DataFileInfo, FileLayout
 
 
 class OneNumberReader(BatchReader):
+    schema = pa.schema({"x": pa.int64()})
+
     def batches(self, numbers: list[int], columns: list[str]) -> list[pa.RecordBatch]:
         (number,) = struct.unpack("<4xq", self.source.read_at(12, 0))
         return [pa.record_batch({"x": pa.array([number * self.metadata])}) for _ in numbers]
@@ -29,7 +32,7 @@ class OneNumber(Format):
     def inspect(
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
     ) -> tuple[FileLayout, pa.Schema]:
-        schema = pa.schema({"x": pa.int64()})
+        schema = OneNumberReader.schema
         return counted_layout([(1, file.file_size)], schema, options["times"]), schema
 
 
@@ -51,7 +54,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def numbers(path: Path, **options: Any) -> list[int]:
-    loader, _ = StructuredDataset.create_dataloader(path, **options)
+    loader, _ = torch_dataloader_utils.StructuredDataset.create_dataloader(path, **options)
     return [number for batch in loader for number in batch["x"].tolist()]
 
 

@@ -36,6 +36,18 @@ class SwapsSegments(ParquetReader):
         return super().read(sorted(segment_numbers), columns)
 
 
+class ClaimsAllColumns(ParquetReader):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.schema = given[-1]
+
+
+class NamesNoColumns(ParquetReader):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        del self.schema
+
+
 class ForgetsNulls(Changed):
     change = staticmethod(lambda arrays, numbers: [array.fill_null(0) for array in arrays])
 
@@ -90,9 +102,11 @@ class UnpacksAnything(ParquetFormat):
 
 
 FAULTS: list[tuple[Format, str]] = [
-    (Parquet(LosesRows), "column a, all segments: got"),
+    (Parquet(LosesRows), "column a, .*: got"),
     (Parquet(SwapsSegments), "segments backwards"),
-    (Parquet(ForgetsNulls), "column a, all segments: got"),
+    (Parquet(ClaimsAllColumns), "reader.schema has absent columns"),
+    (Parquet(NamesNoColumns), "the reader has no schema"),
+    (Parquet(ForgetsNulls), "column a, .*: got"),
     (Parquet(change={"rows": 5}), "the rows of all segments of layout"),
     (Parquet(change={"first_row": 1}), "first_row of the segments"),
     (Parquet(change={"number": 0}), "numbers of segments repeat"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -39,17 +40,19 @@ class Reader(ABC):
     Attributes:
         path: of the file.
         source: the file, open for random reads.
-        metadata: what `Format.inspect` kept of the file.
-        schema: the file's top-level columns, as `read` gives them; those wanted, unless a reader sets it.
+        layout: of the file, perhaps with fewer segments than it has.
+        metadata: of the layout: what `Format.inspect` kept of the file.
+        schema: the file's top-level columns, as `read` gives them: set in `__init__`, or for all files of a format.
     """
+
+    schema: pa.Schema
 
     def __init__(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> None:
         """Opens the file; takes what `Format.open` is given, `options` with all defaults."""
         self.path = file.path
-        self.metadata: Any = layout.metadata
-        self.schema = schema
+        self.layout, self.metadata = layout, layout.metadata
         self.source = storage.open_data(file)
 
     @abstractmethod
@@ -78,11 +81,9 @@ class BatchReader(Reader):
 
     segments = "segments"
 
-    def __init__(
-        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
-    ) -> None:
-        super().__init__(file, layout, storage, options, schema)
-        self._rows = {segment.number: segment.rows for segment in layout.segments}
+    @cached_property
+    def _rows(self) -> dict[int, int | None]:
+        return {segment.number: segment.rows for segment in self.layout.segments}
 
     @abstractmethod
     def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:

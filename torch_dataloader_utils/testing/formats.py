@@ -6,15 +6,11 @@ Plain functions that raise AssertionError: they need no test framework.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from string import ascii_lowercase
-from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,46 +18,14 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Format, Reader
-from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.model import FileLayout, Segment
 from torch_dataloader_utils.storage import Storage
+from torch_dataloader_utils.testing.samples import Write, WrittenFile, sample_tables, written
 
-Write: TypeAlias = Callable[[pa.Table, Path], None]
-
-_SAMPLES: dict[pa.DataType, list[Any]] = {
-    pa.int64(): [0, -1, 2**63 - 1, -(2**63), 7],
-    pa.int8(): [0, 127, -128, 1, 2],
-    pa.float64(): [0.0, 1.5, -2.25, 1e300, 5e-324],
-    pa.float32(): [0.0, 1.5, -2.25],
-    pa.bool_(): [True, False, True],
-    pa.string(): ["", "a", 'some "quoted", text', "\u00fc\u4f60\U0001f600"],
-    pa.list_(pa.int32()): [[], [1], [1, 2, 3]],
-    pa.struct({"x": pa.int32()}): [{"x": 1}, {"x": -2}],
-}
-_SAMPLE_ROWS = 60
+_ABSENT = "no such column"
 _CUT = 20  # bytes that a file is cut by
 _THREADS = 4
 _SHOWN = 200  # characters of a value in a message
-
-
-def sample_tables(types: Sequence[pa.DataType] | None = None) -> list[pa.Table]:
-    """Tables to write: of 60 rows, with and without nulls, and of one row, with a column "a", "b", ... of each type.
-
-    Values at the limits of their types are among them.
-
-    Args:
-        types: among int64, int8, float64, float32, bool, string, list of int32, and struct with an int32 "x"; by
-            default all of these.
-    """
-    kinds = list(_SAMPLES) if types is None else list(types)
-    unknown = [str(kind) for kind in kinds if kind not in _SAMPLES]
-    if unknown or not kinds:
-        raise ValueError(f"types {unknown}: expected some of {', '.join(map(str, _SAMPLES))}; else write tables=.")
-
-    def table(rows: int, *nulls: None) -> pa.Table:
-        arrays = (pa.array(([*_SAMPLES[kind], *nulls] * rows)[:rows], kind) for kind in kinds)
-        return pa.table(dict(zip(ascii_lowercase, arrays, strict=False)))
-
-    return [table(_SAMPLE_ROWS), table(_SAMPLE_ROWS, None), table(1)]
 
 
 def check_format(
@@ -94,9 +58,9 @@ def check_format(
     tables = sample_tables() if tables is None else tables
     for table in tables:
         check_table(format, write, table, options=options, suffix=suffix)
-    with _written(format, write, tables[0].slice(0, 0), options, suffix) as file:
+    with written(format, write, tables[0].slice(0, 0), options, suffix) as file:
         _check_empty(file)
-    with _written(format, write, tables[0], options, suffix) as file:
+    with written(format, write, tables[0], options, suffix) as file:
         _check_faults(file, wrong, cut_shows)
 
 
@@ -124,70 +88,15 @@ def check_table(
     Raises:
         AssertionError: says which part of the contract is broken, and how.
     """
-    with _written(format, write, table, options, suffix) as file:
+    with written(format, write, table, options, suffix) as file:
         _check_layout(file)
+        _check_schema(file)
         with file.opened() as reader:
             _check_segments(file, reader)
             _check_columns(file, reader)
         _check_statistics(file)
         _check_copies(file)
         _check_lifetimes(file)
-
-
-@dataclass(frozen=True)
-class _Written:
-    """A file of a table, and how it is read."""
-
-    format: Format
-    path: Path
-    table: pa.Table
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def info(self) -> DataFileInfo:
-        return DataFileInfo(str(self.path), self.path.stat().st_size)
-
-    @cached_property
-    def laid_out(self) -> tuple[FileLayout, pa.Schema]:
-        return self.format.layout(self.info, Storage(), self.options)
-
-    @property
-    def numbers(self) -> list[int]:
-        return [segment.number for segment in self.laid_out[0].segments]
-
-    @property
-    def wanted(self) -> pa.Schema:
-        """The schema that a scan asks for: of files that do not say their types, those of the table."""
-        return self.laid_out[1] if self.format.typed else self.table.schema
-
-    @contextmanager
-    def opened(self, layout: FileLayout | None = None) -> Iterator[Reader]:
-        layout = self.laid_out[0] if layout is None else layout
-        reader = self.format.open(self.info, layout, Storage(), self.options, self.wanted)
-        try:
-            yield reader
-        finally:
-            reader.close()
-
-    def read_all(self) -> list[list[Any]]:
-        """All that can be done to a file at once: the values of each column."""
-        with self.opened() as reader:
-            return [column.to_pylist() for column in reader.read(self.numbers, self.table.column_names)]
-
-
-@contextmanager
-def _written(
-    format: Format,
-    write: Write,
-    table: pa.Table,
-    options: Mapping[str, Any] | None,
-    suffix: str,
-) -> Iterator[_Written]:
-    with TemporaryDirectory(prefix="check-format-") as folder:
-        path = Path(folder) / f"data{suffix}"
-        write(table, path)
-        _require(path.is_file(), f"write(table, path) made no file at {path}.")
-        yield _Written(format, path, table, options or {})
 
 
 def _require(holds: bool, message: str) -> None:
@@ -207,7 +116,7 @@ def _column(reader: Reader, numbers: Sequence[int], name: str) -> list[Any]:
     return list(array.to_pylist())
 
 
-def _check_layout(file: _Written) -> None:
+def _check_layout(file: WrittenFile) -> None:
     layout, schema = file.laid_out
     _require_same(schema.names, file.table.column_names, "the names that layout() returns")
     _require(len(set(file.numbers)) == len(file.numbers), f"layout(): numbers of segments repeat: {file.numbers}.")
@@ -221,7 +130,7 @@ def _check_layout(file: _Written) -> None:
         _require_same([s.first_row for s in layout.segments], starts, "first_row of the segments of layout()")
 
 
-def _check_segments(file: _Written, reader: Reader) -> None:
+def _check_segments(file: WrittenFile, reader: Reader) -> None:
     """Every row once, whichever way the segments are cut into calls."""
     segments, numbers = file.laid_out[0].segments, file.numbers
     for name in file.table.column_names:
@@ -243,7 +152,7 @@ def _known(segment: Segment, rows: int) -> int:
     return rows if segment.rows is None else segment.rows
 
 
-def _check_columns(file: _Written, reader: Reader) -> None:
+def _check_columns(file: WrittenFile, reader: Reader) -> None:
     names = file.table.column_names
     orders: list[list[str]] = [names, names[::-1], names[1:], names[:1], []]
     for asked in orders:
@@ -257,7 +166,22 @@ def _check_columns(file: _Written, reader: Reader) -> None:
         _require_same(reader.schema.types, file.table.schema.types, "the types of a reader of untyped files")
 
 
-def _check_statistics(file: _Written) -> None:
+def _check_schema(file: WrittenFile) -> None:
+    """A reader's schema has those of its file's columns that are wanted, and no other column that is wanted."""
+    names, rows = file.table.column_names, file.table.num_rows
+    for wanted in (file.wanted.append(pa.field(_ABSENT, pa.int32())), pa.schema(list(file.wanted)[:1])):
+        with file.opened(wanted=wanted) as reader:
+            what = f"with the columns {wanted.names} wanted"
+            _require(hasattr(reader, "schema"), "the reader has no schema: set it to the columns of its file.")
+            given = reader.schema.names
+            _require(set(wanted.names) & set(names) <= set(given), f"reader.schema lacks columns, {what}.")
+            _require(not file.format.typed or _ABSENT not in given, f"reader.schema has absent columns, {what}.")
+            for name in given:
+                expected = file.table[name].to_pylist() if name in names else [None] * rows
+                _require_same(_column(reader, file.numbers, name), expected, f"column {name}, {what}")
+
+
+def _check_statistics(file: WrittenFile) -> None:
     """What a pruner drops holds no row that matches; columns said to hold nulls do."""
     layout, schema = file.laid_out
     nulls = file.format.null_columns(layout)
@@ -275,7 +199,7 @@ def _check_statistics(file: _Written) -> None:
             _require_same(kept_rows, rows, f"rows that match {test} in the segments that pruner() keeps")
 
 
-def _check_copies(file: _Written) -> None:
+def _check_copies(file: WrittenFile) -> None:
     layout, schema = file.laid_out
     try:
         copied: tuple[Format, FileLayout] = pickle.loads(pickle.dumps((file.format, layout)))
@@ -296,7 +220,7 @@ def _check_copies(file: _Written) -> None:
     raise AssertionError("unpack() took bytes that are not of pack(): expected a ValueError.")
 
 
-def _check_lifetimes(file: _Written) -> None:
+def _check_lifetimes(file: WrittenFile) -> None:
     """Arrays outlive their reader, readers work side by side, and a layout may lack segments."""
     name = file.table.column_names[0]
     expected = file.table[name].to_pylist()
@@ -312,7 +236,7 @@ def _check_lifetimes(file: _Written) -> None:
         _require_same(_column(part, numbers, name), _column(whole, numbers, name), "a layout of the last segment alone")
 
 
-def _check_empty(file: _Written) -> None:
+def _check_empty(file: WrittenFile) -> None:
     layout, schema = file.laid_out
     _require_same(layout.segments, (), "segments of a file without rows")
     if file.format.typed:
@@ -322,7 +246,7 @@ def _check_empty(file: _Written) -> None:
         _require_same([array.type for array in arrays], schema.types, "the types of a file without rows")
 
 
-def _check_faults(file: _Written, wrong: Sequence[bytes], cut_shows: bool) -> None:
+def _check_faults(file: WrittenFile, wrong: Sequence[bytes], cut_shows: bool) -> None:
     """Whatever is wrong with a file is an error that names it."""
     content = file.path.read_bytes()
     info, (layout, _) = file.info, file.laid_out

@@ -37,6 +37,7 @@ class TextReader(Reader):
         parser: Parser,
     ) -> None:
         super().__init__(file, layout, storage, options, schema)
+        self.schema = schema
         self._file, self._storage, self._parser = file, storage, parser
         self._plan: TextPlan = self.metadata
         self._skip = options["on_bad_lines"] == "skip"
