@@ -27,7 +27,7 @@ class BufferedFile:
         """
         if offset < self._start or offset + size > self._start + len(self._data):
             self._start, self._data = offset, self._source.read_at(max(size, self._least), offset)
-        found = self._data[offset - self._start : offset - self._start + size]
-        if len(found) < size:
+        content = self._data[offset - self._start : offset - self._start + size]
+        if len(content) < size:
             raise ValueError(f"it ends before byte {offset + size}.")
-        return found
+        return content

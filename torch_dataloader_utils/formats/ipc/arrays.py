@@ -33,7 +33,7 @@ def _buffer_count(kind: pa.DataType) -> int:
 def check(column: pa.Array) -> None:
     """Refuse an array that points outside of its memory, or miscounts its nulls.
 
-    Whether text is UTF-8 is found out by who decodes it: `RecordBatch.validate(full=True)` takes 7 times as long.
+    Whether text is UTF-8 is left to who decodes it: `RecordBatch.validate(full=True)` takes 7 times as long.
 
     Raises:
         pa.ArrowInvalid: says what is wrong.

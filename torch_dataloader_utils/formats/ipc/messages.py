@@ -85,10 +85,10 @@ def index_of(source: pa.NativeFile) -> Index:
         )
     has_footer = head.startswith(MAGIC)
     start, stop = _between(file, head) if has_footer else (0, file.size)
-    found = _messages(file, start, stop, _ALIGNMENT if has_footer else 1)
-    schema = next(found)
+    walk = _messages(file, start, stop, _ALIGNMENT if has_footer else 1)
+    schema = next(walk)
     content = file.at(schema.offset, schema.size)
-    messages = list(found)
+    messages = list(walk)
     dictionaries, batches = (tuple(m for m in messages if m.kind == kind) for kind in (DICTIONARY, BATCH))
     offsets = [message.offset for message in dictionaries]
     # In a file, a dictionary may stand behind the batches that need it.
@@ -146,7 +146,7 @@ def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
     table = _root(file.at(offset + prefix, length))
     kind, body = table.number(1, "<B"), table.number(3, "<q")
     if not 0 <= body <= stop - offset - prefix - length:
-        raise ValueError(f"the message at byte {offset} has a body of {body} bytes, which is not all there.")
+        raise ValueError(f"the message at byte {offset} has a body of {body} bytes, of which the file has less.")
     rows = table.table(2).number(0, "<q") if kind == BATCH else 0
     if rows < 0:
         raise ValueError(f"the message at byte {offset} has {rows} rows.")

@@ -89,11 +89,11 @@ class IpcReader(BatchReader):
     def _messages(self, numbers: Sequence[int]) -> list[Message]:
         """The batches, and the dictionaries that are new between them."""
         index = self._index
-        found, have = [], index.needed[numbers[0]]
+        messages, have = [], index.needed[numbers[0]]
         for number in numbers:
-            found += [*index.dictionaries[have : index.needed[number]], index.batches[number]]
+            messages += [*index.dictionaries[have : index.needed[number]], index.batches[number]]
             have = index.needed[number]
-        return found
+        return messages
 
     def _fill_fields(self, content: Bytes, placed: Sequence[tuple[Message, int]], fields: Sequence[int]) -> None:
         """Read these messages to their places in `content`, of batches no more than their metadata and these fields."""
@@ -112,8 +112,8 @@ class IpcReader(BatchReader):
         prefetch(self.source, [(offset, offset + size) for _, offset, size in parts])
         for content, offset, size in parts:
             self.source.seek(offset)
-            found = self.source.readinto(content[:size]) if size else 0
-            if found < size:
+            count = self.source.readinto(content[:size]) if size else 0
+            if count < size:
                 raise ValueError(f"it ends before byte {offset + size}: it was cut since it was planned.")
 
     def _wanted(self, batch: Message, metadata: Bytes, fields: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What pyarrow does not tell of an ORC footer: the rows of each stripe, and which timestamps no Arrow array can hold.
+"""What pyarrow does not expose of an ORC footer: the rows of each stripe, and which timestamps no Arrow array can hold.
 
 pyarrow hands out the footer decompressed, as a protocol-buffers message; of its wire format, the little that is needed
 here is read by hand. Field numbers are those of https://orc.apache.org/specification/ORCv1/.
@@ -40,7 +40,7 @@ def read_footer(tail: bytes) -> OrcFooter:
     Raises:
         ValueError: the bytes are no such message.
     """
-    footer = _parts(_message(tail, 2), 3, 4, 7, 10)
+    footer = _parts(b"".join(_parts(tail, 2)[2]), 3, 4, 7, 10)
     _check_decimals(footer[4])
     stripes = tuple(_stripe(data) for data in footer[3])
     return OrcFooter(stripes, _overflowing(footer[4], footer[7]), bool(footer[10]))
@@ -49,13 +49,13 @@ def read_footer(tail: bytes) -> OrcFooter:
 def _check_decimals(types: list[bytes]) -> None:
     """Refuse a precision that would end the process: pyarrow takes it as it is."""
     for data in types:
-        numbers = {number: value for number, value in _fields(data) if isinstance(value, int)}
+        numbers = _numbers(data)
         if numbers.get(1) == _DECIMAL and not 0 <= numbers.get(5, 0) <= _MOST_DIGITS:
             raise ValueError(f"ORC footer: a decimal of {numbers[5]} digits: expected {_MOST_DIGITS} at most.")
 
 
 def _stripe(data: bytes) -> tuple[int, int, int]:
-    numbers = {number: value for number, value in _fields(data) if isinstance(value, int)}
+    numbers = _numbers(data)
     stored = sum(numbers.get(part, 0) for part in (2, 3, 4))  # index, data, footer
     return numbers.get(1, 0), stored, numbers.get(5, 0)
 
@@ -79,17 +79,18 @@ def _overflows(column_statistics: bytes) -> bool:
     return any(abs((value >> 1) ^ -(value & 1)) >= _MOST_MILLISECONDS for value in bounds if isinstance(value, int))
 
 
-def _message(data: bytes, field: int) -> bytes:
-    return b"".join(_parts(data, field)[field])
-
-
 def _parts(data: bytes, *fields: int) -> dict[int, list[bytes]]:
     """The messages, strings and packed lists in these fields of a message."""
-    found: dict[int, list[bytes]] = {field: [] for field in fields}
+    parts: dict[int, list[bytes]] = {field: [] for field in fields}
     for number, value in _fields(data):
-        if number in found and isinstance(value, bytes):
-            found[number].append(value)
-    return found
+        if number in parts and isinstance(value, bytes):
+            parts[number].append(value)
+    return parts
+
+
+def _numbers(data: bytes) -> dict[int, int]:
+    """The numbers in the fields of a message."""
+    return {number: value for number, value in _fields(data) if isinstance(value, int)}
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:

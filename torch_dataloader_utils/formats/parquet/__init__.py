@@ -88,7 +88,7 @@ class ParquetReader(Reader):
                 check_coarse(name, column)
 
     def _check_rows(self, groups: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> None:
-        """Refuse pages that have other rows than the footer says, which pyarrow tells of two columns only."""
+        """Refuse pages that have other rows than the footer says, which pyarrow notices for two columns only."""
         rows = sum(self._metadata.row_group(group).num_rows for group in groups)
         for column in columns:
             if len(column) != rows:
@@ -188,18 +188,14 @@ def _nulls(metadata: pq.FileMetaData) -> dict[int, tuple[str, ...]]:
     """Columns whose null count is above zero, by row group; leaves below lists are left out."""
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     open_leaves = {i: leaf.path for i, leaf in enumerate(leaves) if leaf.max_repetition_level == 0}
-    found = {}
+    nulls = {}
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        proven = tuple(name for i, name in open_leaves.items() if _has_nulls(group.column(i)))
+        statistics = {name: group.column(i).statistics for i, name in open_leaves.items()}
+        proven = tuple(name for name, known in statistics.items() if known is not None and known.null_count)
         if proven:
-            found[number] = proven
-    return found
-
-
-def _has_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
-    statistics = chunk.statistics
-    return statistics is not None and bool(statistics.null_count)
+            nulls[number] = proven
+    return nulls
 
 
 def _segments(metadata: pq.FileMetaData, schema: pa.Schema) -> Iterator[Segment]:

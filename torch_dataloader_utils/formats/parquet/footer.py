@@ -69,9 +69,9 @@ def _probe(metadata: pq.FileMetaData) -> None:
             file.read_row_group(number, use_threads=False)
         group = metadata.row_group(number)
         for leaf, kind in enumerate(kinds):
-            found = group.column(leaf).physical_type
-            if found != kind:
-                raise ValueError(f"row group {number} has {found} in leaf column {leaf}, where the schema has {kind}.")
+            stored = group.column(leaf).physical_type
+            if stored != kind:
+                raise ValueError(f"row group {number} has {stored} in leaf column {leaf}, where the schema has {kind}.")
 
 
 class _ReachedData(Exception):

@@ -27,7 +27,7 @@ _MOST_NAN_COLUMNS = 4
 
 
 def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
-    """A function that tells which row groups can hold a matching row (it may name too many, never too few).
+    """A function that finds which row groups can hold a matching row (it may name too many, never too few).
 
     Columns that a file lacks are null in it. Statistics say nothing about NaNs, which match `!=` and "not" of a
     comparison: the row groups are those kept by the statistics, or by NaN in any of the columns where that can match.
@@ -44,9 +44,9 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
     def keep(footer: Footer, file_schema: pa.Schema, constants: Mapping[str, Any]) -> frozenset[int]:
         absent = {name: None for name in needed if name not in file_schema.names}
         known = {name: value for name, value in {**absent, **constants}.items() if name in needed}
-        comparable = ordered and all(
-            name in known or _same_order(schema.field(name).type, file_schema.field(name).type) for name in needed
-        )
+        types = ((schema.field(name).type, file_schema.field(name).type) for name in needed if name not in known)
+        # Whether the file's statistics mean the same in the resolved types.
+        comparable = ordered and all(holds(plain_type(kind), plain_type(file_kind)) for kind, file_kind in types)
         if not comparable or len(nan_facts) > _MOST_NAN_COLUMNS:
             return frozenset(range(footer.metadata.num_row_groups))
         buffer = pa.py_buffer(footer.file)
@@ -55,11 +55,6 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
         return frozenset().union(*kept)
 
     return keep
-
-
-def _same_order(kind: pa.DataType, file_kind: pa.DataType) -> bool:
-    """Whether the file's statistics mean the same in the resolved type."""
-    return holds(plain_type(kind), plain_type(file_kind))
 
 
 def _has_extension(kind: pa.DataType) -> bool:
@@ -83,7 +78,7 @@ def _subset(buffer: pa.Buffer, expression: pc.Expression, schema: pa.Schema, fac
 def _matching_nans(expression: pc.Expression, schema: pa.Schema, needed: tuple[str, ...]) -> list[pc.Expression]:
     """One fact "is NaN" per float column for which a row that has a NaN there can match."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"": [0]}), sink, write_statistics=False)  # a file that tells nothing
+    pq.write_table(pa.table({"": [0]}), sink, write_statistics=False)  # a file without statistics
     facts = (fact for name in needed for fact in _nan_facts((name,), schema.field(name).type))
     return [fact for fact in facts if _subset(sink.getvalue(), expression, schema, [fact])]
 

@@ -73,15 +73,15 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
     """
     where, options = f"{printable(path)}, line {row.line + 1}", dialect.options
     try:
-        found = dialect.names(row.text)
+        header = dialect.names(row.text)
     except UnicodeDecodeError as error:
         raise FileReadError(
             f"{where}, byte {error.start}: is not text in UTF-8. Give format_options={{'encoding': ...}}, "
             "if it is text at all."
         ) from error
-    names = tuple(found if options.column_names is None else options.column_names)
-    if len(names) != len(found):
-        raise OptionError(f"{where}: has {len(found)} fields, where column_names has {len(names)} names.")
+    names = tuple(header if options.column_names is None else options.column_names)
+    if len(names) != len(header):
+        raise OptionError(f"{where}: has {len(header)} fields, where column_names has {len(names)} names.")
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise SchemaMismatchError(
@@ -102,6 +102,6 @@ def _inferred(path: str, lines: bytes, names: tuple[str, ...], dialect: Dialect,
         return pa.schema([(name, pa.null()) for name in names])
     plain = CsvParser(dialect, names, pa.schema([(name, pa.binary()) for name in names]))
     parsed(plain, content, names, BadLines(path, dialect.skip, lambda: before), note=False)
-    found = dialect.inferred(content, names)
+    inferred = dialect.inferred(content, names)
     # What is not UTF-8 is taken for bytes by pyarrow: here it is an error when it is read, unless schema= asks for it.
-    return pa.schema([field.with_type(pa.string()) if pt.is_binary(field.type) else field for field in found])
+    return pa.schema([field.with_type(pa.string()) if pt.is_binary(field.type) else field for field in inferred])

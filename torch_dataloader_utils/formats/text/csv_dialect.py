@@ -1,4 +1,4 @@
-"""How rows and fields of CSV are separated: the options, and pyarrow's own made of them."""
+"""How rows and fields of CSV are separated: its options, and pyarrow's."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class CsvOptions:
 
     Attributes:
         delimiter: one character; None is a tab for .tsv, a comma else.
-        quote_char: around values with delimiters or quotes (doubled there); "" if there is none.
-        escape_char: before characters that are meant literally; "" if there is none.
+        quote_char: around values with delimiters or quotes (doubled inside); "" for none.
+        escape_char: before characters that are meant literally; "" for none.
         header: whether the first line holds the columns' names.
         column_names: to be used instead of those; without either, they are f0, f1, ...
         null_values: texts that mean null, in strings too; None is pyarrow's list, and strings are never null.
@@ -63,7 +63,7 @@ def _wrong(name: str, value: object, expected: str) -> OptionError:
 
 
 class Dialect:
-    """How a file's rows and fields are told apart.
+    """How a file's rows and fields are separated.
 
     Attributes:
         options: as given.
@@ -81,8 +81,8 @@ class Dialect:
 
     def is_open(self, row: bytes) -> bool:
         """Whether the row ends within quotes."""
-        found = self._row.match(row)
-        return found is not None and found["open"] is not None
+        match = self._row.match(row)
+        return match is not None and match["open"] is not None
 
     def rows(self, lines: bytes) -> Iterator[tuple[Row, int]]:
         """The rows of whole lines that are not blank, each with where the next one begins.
@@ -91,19 +91,19 @@ class Dialect:
         """
         at = line = 0
         while at < len(lines):
-            found = self._row.match(lines, at)
-            assert found is not None, "every text begins with a row"
-            text, at = found["row"], found.end()
+            match = self._row.match(lines, at)
+            assert match is not None, "every text begins with a row"
+            text, at = match["row"], match.end()
             if text:
                 yield Row(line, text), at
-            line += len(_LINE_END.findall(found[0]))
+            line += len(_LINE_END.findall(match[0]))
 
     def first_row(self, head: Head) -> tuple[Row, int] | None:
         """The first row of a text, and where the next one begins; reads on until it ends. None if there is none."""
         while True:
-            found = next(self.rows(head.text[head.start :]), None)
-            if head.whole or (found and found[1] + head.start < len(head.text)):
-                return found and (found[0], found[1] + head.start)
+            first = next(self.rows(head.text[head.start :]), None)
+            if head.whole or (first and first[1] + head.start < len(head.text)):
+                return first and (first[0], first[1] + head.start)
             head.grow()
 
     def first_rows(self, head: Head, start: int) -> bytes:

@@ -62,10 +62,10 @@ class CsvParser:
                 "no meaning.",
                 fatal=True,
             )
-        found: list[Fault] = []
+        miscounted: list[Fault] = []
 
         def note(invalid: Any) -> str:
-            found.append(
+            miscounted.append(
                 Fault(
                     f"has {invalid.actual_columns} fields, where {invalid.expected_columns} are expected: {shown(row)}."
                     " Give another delimiter, or on_bad_lines='skip' to leave such lines out (format_options=)."
@@ -74,8 +74,8 @@ class CsvParser:
             return "skip"
 
         table = self._read(pa.py_buffer(row + b"\n"), dict.fromkeys(columns, pa.binary()), note)
-        if found:
-            return found[0]
+        if miscounted:
+            return miscounted[0]
         faults = (self._misfit(row, name, table[name][0].as_py()) for name in columns)
         return next((fault for fault in faults if fault is not None), None)
 
@@ -115,13 +115,13 @@ class CsvParser:
         pyarrow lets a quoted value run on over newlines and to the end of the text: it then finds fewer rows than
         there are lines, or a last line that ends within quotes. A row that may exceed a line must only end.
         """
-        found = np.frombuffer(lines, np.uint8)
-        quotes, newlines, lone_returns = _marks(found, ord(self._dialect.options.quote_char))
+        content = np.frombuffer(lines, np.uint8)
+        quotes, newlines, lone_returns = _marks(content, ord(self._dialect.options.quote_char))
         if not quotes or (not self._dialect.one_line and quotes % 2 == 0):
             return False
         if self._dialect.one_line and not lone_returns:
-            count = newlines + int(found[-1] != _NEWLINE)
-            if rows == count or rows == count - _blank_lines(found):
+            count = newlines + int(content[-1] != _NEWLINE)
+            if rows == count or rows == count - _blank_lines(content):
                 return self._dialect.is_open(_last_line(lines))
         return any(self._dialect.is_open(row.text) for row in self.rows(lines.to_pybytes()))
 

@@ -1,13 +1,13 @@
 """Lines that cannot be read: found by parsing halves of the text again, then named or left out.
 
-The decoders' own messages know neither the file nor the line, and are never looked at.
+The decoders' messages know neither the file nor the line, and are never looked at.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -42,7 +42,7 @@ class Fault:
         message: the fault, and what to do.
         column: where it is, if in a value.
         kind: the error to raise.
-        fatal: whether it cannot be left out, as nothing tells where the next row begins.
+        fatal: whether it cannot be left out, as nobody knows where the next row begins.
     """
 
     message: str
@@ -84,14 +84,14 @@ class Parser(Protocol):
 
 
 class BadText(ValueError):
-    """Text in which rows cannot be told from each other; `line` lines come before the fault."""
+    """Text whose rows cannot be separated; `line` lines come before the fault."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
         self.line = line
 
 
-# Files of which a warning has told that lines are left out, in this process.
+# Files about whose bad lines this process has warned.
 _WARNED: set[str] = set()
 _LOCK = threading.Lock()
 
@@ -114,12 +114,12 @@ class BadLines:
     offset: int = 0
 
     def note(self, bad: Sequence[int], rows: Callable[[], Sequence[Row]]) -> None:
-        """Count the rows with these numbers as left out; the first time in a file, a warning tells of them."""
+        """Count the rows with these numbers as left out; the first time in a file, with a warning."""
         COUNTS.add(SKIPPED_LINES, len(bad))
         with _LOCK:
-            told = self.path in _WARNED
+            warned = self.path in _WARNED
             _WARNED.add(self.path)
-        if not told:
+        if not warned:
             _LOG.warning(
                 "%s: on_bad_lines='skip' left out %d bad lines, the first met is %s; further ones are only counted.",
                 printable(self.path),
@@ -168,45 +168,36 @@ def _salvaged(
     """The good rows of a text that could not be parsed, and the numbers of the bad ones."""
     try:
         rows = parser.rows(text.to_pybytes())
-    except BadText as found:
-        bad_lines.fail(found.line, Fault(str(found)), error)
+    except BadText as bad_text:
+        bad_lines.fail(bad_text.line, Fault(str(bad_text)), error)
+    tables: list[pa.Table] = []
     bad: list[int] = []
-    tables = _good(parser, rows, columns, 0, bad) if bad_lines.skip else []
-    for number in bad if bad_lines.skip or not rows else [_first_bad(parser, rows, columns)]:
-        fault = parser.fault(rows[number].text, columns)
+    for piece in _pieces(parser, rows, columns, 0) if rows else ():
+        if isinstance(piece, pa.Table):
+            tables.append(piece)
+            continue
+        fault = parser.fault(rows[piece].text, columns)
         if fault is not None and (fault.fatal or not bad_lines.skip):
-            bad_lines.fail(rows[number].line, fault, error)
+            bad_lines.fail(rows[piece].line, fault, error)
+        if not bad_lines.skip:
+            break
+        bad.append(piece)
     if not bad:
         raise error  # of no row: the caller names the file
     return tables, bad
 
 
-def _first_bad(parser: Parser, rows: Sequence[Row], columns: Sequence[str]) -> int:
-    """The number of the first row that cannot be parsed, given that there is one."""
-    first, last = 0, len(rows)
-    while last - first > 1:
-        middle = (first + last) // 2
-        try:
-            parser.parse_rows(rows[first:middle], columns)
-            first = middle
-        except ValueError:
-            last = middle
-    return first
-
-
-def _good(parser: Parser, rows: Sequence[Row], columns: Sequence[str], first: int, bad: list[int]) -> list[pa.Table]:
-    """The rows that can be parsed; the numbers of the others go into `bad`, counted from `first`."""
+def _pieces(parser: Parser, rows: Sequence[Row], columns: Sequence[str], first: int) -> Iterator[pa.Table | int]:
+    """The rows that can be parsed, and the numbers of the others, counted from `first`, in order."""
     try:
-        return [parser.parse_rows(rows, columns)]
+        yield parser.parse_rows(rows, columns)
     except ValueError:
-        if len(rows) <= 1:
-            bad.append(first)
-            return []
-    half = len(rows) // 2
-    return [
-        *_good(parser, rows[:half], columns, first, bad),
-        *_good(parser, rows[half:], columns, first + half, bad),
-    ]
+        if len(rows) == 1:
+            yield first
+            return
+        half = len(rows) // 2
+        yield from _pieces(parser, rows[:half], columns, first)
+        yield from _pieces(parser, rows[half:], columns, first + half)
 
 
 def shown(value: bytes | str) -> str:
@@ -217,15 +208,9 @@ def shown(value: bytes | str) -> str:
 
 def misfit(column: str, value: bytes | str, kind: pa.DataType) -> Fault:
     """The fault of a value that does not fit its column's type."""
-    if isinstance(value, bytes) and not _is_utf8(value):
+    try:
+        text = value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
         return Fault(f"{shown(value)} is not text in UTF-8. Give format_options={{'encoding': ...}}.", column)
     remedy = "Give schema= with a type that all values fit, or format_options={'on_bad_lines': 'skip'}"
-    return Fault(f"{shown(value)} cannot be read as {kind}. {remedy}.", column, SchemaMismatchError)
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return Fault(f"{shown(text)} cannot be read as {kind}. {remedy}.", column, SchemaMismatchError)

@@ -97,10 +97,10 @@ class JsonParser:
     def _whole_array(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
         fields = pa.struct([(name, _read_as(self._wanted[name])) for name in columns])
         whole = pa.py_buffer(b"".join([b'{"":', text, b"}"]))
-        found = _read(whole, pa.schema([("", pa.list_(fields))]))
-        if found.num_rows != 1 or found.column(0).null_count:
+        table = _read(whole, pa.schema([("", pa.list_(fields))]))
+        if table.num_rows != 1 or table.column(0).null_count:
             raise ValueError("expected one array")
-        rows = found.column(0).combine_chunks().flatten()
+        rows = table.column(0).combine_chunks().flatten()
         arrays = rows.flatten()  # an element that is null makes a row of nulls
         return self._conformed(pa.table(arrays, names=list(columns)), columns)
 
@@ -173,14 +173,14 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
         half = len(rows) // 2
         return _merged(_inferred(rows[:half], bad, first), _inferred(rows[half:], bad, first + half))
     try:
-        found = loads(rows[0].text)
+        loaded = loads(rows[0].text)
     except ValueError:
         bad.append(first)
         return pa.schema([])
-    if len(found) > 1:
-        fields = [Row(0, json.dumps({name: value}).encode()) for name, value in found.items()]
+    if len(loaded) > 1:
+        fields = [Row(0, json.dumps({name: value}).encode()) for name, value in loaded.items()]
         return _merged(*(_inferred([field], bad, first) for field in fields))
-    return pa.schema([(name, pa.string()) for name in found])  # such as a list of values of different kinds
+    return pa.schema([(name, pa.string()) for name in loaded])  # such as a list of values of different kinds
 
 
 def _merged(*parts: pa.Schema) -> pa.Schema:
@@ -193,8 +193,8 @@ def _merged(*parts: pa.Schema) -> pa.Schema:
 
 def _line_count(text: pa.Buffer, rows: int) -> int:
     """Lines that are not blank; blank ones are looked for only where there are more lines than `rows`."""
-    found = np.frombuffer(text, np.uint8)
-    count = int(np.count_nonzero(found == 10)) + int(found[-1] != 10)
+    content = np.frombuffer(text, np.uint8)
+    count = int(np.count_nonzero(content == 10)) + int(content[-1] != 10)
     return count if count <= rows else sum(1 for line in text.to_pybytes().split(b"\n") if line.strip())
 
 

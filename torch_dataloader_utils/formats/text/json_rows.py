@@ -50,8 +50,8 @@ def _elements(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def _expect_end(text: str, at: int) -> None:
@@ -63,9 +63,9 @@ class _Literal(float):
     """A number as it was written."""
 
     def __new__(cls, text: str) -> _Literal:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
 
     text: str
 
@@ -76,10 +76,10 @@ def loads(row: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no JSON, or no object.
     """
-    found = json.loads(row.decode(), parse_float=_Literal)
-    if not isinstance(found, dict | None):
+    value = json.loads(row.decode(), parse_float=_Literal)
+    if not isinstance(value, dict | None):
         raise ValueError("expected an object")
-    return found or {}
+    return value or {}
 
 
 def as_text(value: Any) -> str | None:

@@ -64,19 +64,19 @@ class TextPlan:
 
 
 def codec_of(path: str, start: bytes) -> str:
-    """The compression, as pyarrow calls it, that the file's suffix or first bytes tell; or ""."""
+    """The compression, as pyarrow calls it, by the file's suffix or first bytes; or ""."""
     suffix = PurePosixPath(path.partition("?")[0]).suffix.lower()
     if suffix in COMPRESSIONS:
         return COMPRESSIONS[suffix]
-    found = next((codec for codec, magic in _MAGIC.items() if start.startswith(magic)), "")
-    return "" if found == "bz2" and start[4:10] != _BZ2_BLOCK else found
+    name = next((codec for codec, magic in _MAGIC.items() if start.startswith(magic)), "")
+    return "" if name == "bz2" and start[4:10] != _BZ2_BLOCK else name
 
 
 def is_utf8(encoding: str) -> bool:
     """Whether the encoding that Python knows by this name is UTF-8.
 
     Raises:
-        LookupError: there is none.
+        LookupError: Python has no such encoding.
     """
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
 

@@ -62,11 +62,11 @@ class SharedStream:
             if self._source is None or number < self._next:
                 self._restart()
             while True:
-                found, at = self._take(), self._next - 1
+                segment, at = self._take(), self._next - 1
                 if at == number:
-                    return found
+                    return segment
                 # Another reader will ask for it, if it is among the last few.
-                self._waiting[at] = found
+                self._waiting[at] = segment
                 while len(self._waiting) >= max(self._readers, 1):
                     self._waiting.popitem(last=False)
 
@@ -118,10 +118,10 @@ class SharedStream:
             self._piece = self._piece[end:] if end else b""
             if not self._piece:
                 self._pull()
-        found = Segment(b"".join(parts), self._offset)
-        self._offset += len(found.text)
+        segment = Segment(b"".join(parts), self._offset)
+        self._offset += len(segment.text)
         self._next += 1
-        return found
+        return segment
 
 
 _OPEN: weakref.WeakValueDictionary[object, SharedStream] = weakref.WeakValueDictionary()
