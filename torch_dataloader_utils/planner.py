@@ -53,8 +53,8 @@ class Planner:
     @cached_property
     def world(self) -> World:
         """The number of ranks and this process's rank."""
-        shard = self._options.shard
-        world = resolve_world(shard.num_ranks, shard.rank, shard.peers)
+        shard, peers = self._options.shard, self._options.shard.peers
+        world = resolve_world(shard.num_ranks, shard.rank, None if peers is None else peers.world)
         for part in self._source.parts:
             part.check_ranks(world.num_ranks)
         return world

@@ -396,5 +396,4 @@ def test_all_ranks_move_to_what_rank_0_sees(table: Table, tmp_path: Path) -> Non
         ids = sorted(row for one in of_each for row in one["ids"])
         assert ids == list(range(len(ids)))
         assert len(ids) >= 100
-    assert all(one["error"] == "WorkerError" for one in ranks[1:])
-    assert ranks[0]["error"] == "DataNotFoundError"
+    assert [one["error"] for one in ranks] == ["DataNotFoundError"] * 2  # the one that rank 0 met

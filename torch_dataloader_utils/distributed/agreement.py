@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from torch_dataloader_utils.distributed.ranks import Peers, World, initialized_distributed, job_peers
+from torch_dataloader_utils.distributed.peers import Peers, job_peers
+from torch_dataloader_utils.distributed.ranks import World, initialized_distributed
 from torch_dataloader_utils.errors import PlanMismatchError, ShardingError
 
 _POLL = 0.005  # seconds between looks whether the others have come

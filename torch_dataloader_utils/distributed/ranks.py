@@ -1,4 +1,4 @@
-"""Which rank this process is, and which processes are the other ranks.
+"""Which rank this process is.
 
 What the user gives counts. The rest is found late, at the first use of a loader, and from what is imported and set
 already: launchers set their variables, and frameworks initialise torch.distributed, at times after a loader was made.
@@ -10,11 +10,11 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.errors import ShardingError
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _TORCH = "torch.distributed"
@@ -37,26 +37,24 @@ class World:
     given: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The processes that run one loader together.
+def initialized_distributed() -> Any:
+    """`torch.distributed` where it is initialised, else None; imports nothing."""
+    # Only a process that has imported torch.distributed can have initialised it.
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
-    Attributes:
-        world: this process's rank. A mesh has fewer ranks than processes where some differ in other dimensions only.
-        members: the processes' global ranks, in the row-major order of their mesh.
-        groups: the process groups of the mesh's dimensions: collectives over one after the other reach all members.
+
+def joining() -> bool:
+    """Whether a loop runs within torch's `Join`, under which ranks may have different numbers of steps.
+
+    Torch keeps no note of that, but the object lives as long. To look for it takes some 0.1 s: ask before a warning.
     """
-
-    world: World
-    members: tuple[int, ...]
-    groups: tuple[Any, ...]
+    join = getattr(sys.modules.get("torch.distributed.algorithms.join"), "Join", None)
+    return join is not None and any(type(item) is join and item._enable for item in gc.get_objects())
 
 
-# ----------------------------------------------------------------------------------------------------------- ranks
-
-
-def resolve_world(num_ranks: int | None, rank: int | None, peers: Peers | None = None) -> World:
-    """The given numbers, else those of the given peers, else what the running process and its environment say.
+def resolve_world(num_ranks: int | None, rank: int | None, of_peers: World | None = None) -> World:
+    """The given numbers, else the world of the given peers, else what the running process and its environment say.
 
     Raises:
         ShardingError: nothing is given, and the sources disagree or say only half.
@@ -64,7 +62,7 @@ def resolve_world(num_ranks: int | None, rank: int | None, peers: Peers | None =
     if num_ranks is not None and rank is not None:
         _warn_of_another_rank(num_ranks, rank)
         return World(num_ranks, rank, "the arguments", given=True)
-    return _detected() if peers is None else peers.world
+    return of_peers or _detected()
 
 
 def _warn_of_another_rank(num_ranks: int, rank: int) -> None:
@@ -81,7 +79,7 @@ def _warn_of_another_rank(num_ranks: int, rank: int) -> None:
 
 
 def _detected() -> World:
-    running = _present(_of_torch(), _of_horovod(), _of_accelerate())
+    running = _present(world_of_torch(), _of_horovod(), _of_accelerate())
     if not running:
         _check_whole("RANK", "WORLD_SIZE")
     launched = _present(_of_variables("RANK", "WORLD_SIZE"), _of_variables("HOROVOD_RANK", "HOROVOD_SIZE"))
@@ -132,7 +130,8 @@ def _present(*worlds: World | None) -> list[World]:
     return [world for world in worlds if world is not None]
 
 
-def _of_torch() -> World | None:
+def world_of_torch() -> World | None:
+    """This process's place in torch.distributed, where that is initialised."""
     dist = initialized_distributed()
     return None if dist is None else World(dist.get_world_size(), dist.get_rank(), _TORCH)
 
@@ -190,166 +189,3 @@ def _check_whole(rank_name: str, size_name: str) -> None:
             f"{there}={value} without {missing}: set {missing}, or pass num_ranks and rank (the global rank). Where a "
             "framework sets both later, use the loader (len, plan, iteration) only after that."
         )
-
-
-# ----------------------------------------------------------------------------------------------------------- peers
-
-
-def initialized_distributed() -> Any:
-    """`torch.distributed` where it is initialised, else None; imports nothing."""
-    # Only a process that has imported torch.distributed can have initialised it.
-    dist = sys.modules.get("torch.distributed")
-    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
-
-
-def joining() -> bool:
-    """Whether a loop runs within torch's `Join`, under which ranks may have different numbers of steps.
-
-    Torch keeps no note of that, but the object lives as long. To look for it takes some 0.1 s: ask before a warning.
-    """
-    join = getattr(sys.modules.get("torch.distributed.algorithms.join"), "Join", None)
-    return join is not None and any(type(item) is join and item._enable for item in gc.get_objects())
-
-
-def job_peers() -> Peers | None:
-    """All processes of torch.distributed, where it is initialised."""
-    dist, world = initialized_distributed(), _of_torch()
-    return None if dist is None or world is None else Peers(world, tuple(range(world.num_ranks)), (dist.group.WORLD,))
-
-
-def peers_of_group(group: Any) -> Peers:
-    """The processes of a process group, each a rank.
-
-    Raises:
-        ShardingError: this process is not one of them.
-    """
-    dist = initialized_distributed()
-    if dist is None:
-        raise ShardingError("process_group was given, and torch.distributed is not initialised in this process.")
-    if dist.get_rank(group) < 0:
-        raise ShardingError(f"process_group was given, and process {dist.get_rank()} is not one of its members.")
-    world = World(dist.get_world_size(group), dist.get_rank(group), "process_group", given=True)
-    return Peers(world, tuple(dist.get_process_group_ranks(group)), (group,))
-
-
-def peers_of_mesh(mesh: Any, names: Sequence[str] | None) -> Peers:
-    """The processes of a DeviceMesh; those that differ in other dimensions than these are the same rank.
-
-    Args:
-        mesh: of this process.
-        names: of the data-parallel dimensions; None for those whose names begin with "dp".
-
-    Raises:
-        OptionError: no such mesh or dimensions.
-        ShardingError: this process is not in the mesh.
-    """
-    if not hasattr(mesh, "get_local_rank"):
-        raise OptionError(f"device_mesh={mesh!r}: expected a torch.distributed DeviceMesh.")
-    dims = _dims_named(mesh, names)
-    if mesh.get_coordinate() is None:
-        raise ShardingError(f"this process is not in the device_mesh of processes {mesh.mesh.tolist()}.")
-    chosen = [mesh.mesh_dim_names[dim] for dim in dims] if mesh.mesh_dim_names else []
-    return _peers_along(mesh, dims, f"device_mesh ({', '.join(chosen)})" if chosen else "device_mesh")
-
-
-def peers_of_accelerator(accelerator: Any) -> Peers:
-    """The processes of an `accelerate.Accelerator`; where it has a mesh, those of one data-parallel place are one rank.
-
-    Raises:
-        OptionError: no such object.
-        ShardingError: it is of one process of several.
-    """
-    if not (hasattr(accelerator, "num_processes") and hasattr(accelerator, "process_index")):
-        raise OptionError(f"accelerator={accelerator!r}: expected an accelerate.Accelerator.")
-    mesh = getattr(accelerator, "torch_device_mesh", None)
-    if mesh is not None:
-        dims = tuple(dim for dim, name in enumerate(mesh.mesh_dim_names) if name.startswith("dp"))
-        return _peers_along(mesh, dims, "accelerator")
-    world = World(accelerator.num_processes, accelerator.process_index, "accelerator", given=True)
-    job = job_peers()
-    if job is None:
-        return Peers(world, (world.rank,), ())
-    if len(job.members) != world.num_ranks:
-        raise ShardingError(
-            f"accelerator has {world.num_ranks} process(es), and torch.distributed has {len(job.members)}: make the "
-            "Accelerator after init_process_group, or pass num_ranks and rank."
-        )
-    return Peers(world, job.members, job.groups)
-
-
-def _dims_named(mesh: Any, wanted: Sequence[str] | None) -> tuple[int, ...]:
-    """The numbers of the data-parallel dimensions, in the mesh's order."""
-    names = mesh.mesh_dim_names
-    if names is None and mesh.ndim == 1 and wanted is None:
-        return (0,)
-    if names is None:
-        raise OptionError(
-            f"device_mesh has {mesh.ndim} dimension(s) without names: give them with init_device_mesh(..., "
-            "mesh_dim_names=...), to tell which are data-parallel."
-        )
-    unknown = [name for name in wanted or () if name not in names]
-    if unknown:
-        raise OptionError(f"dp_mesh_dims={tuple(wanted or ())!r}: device_mesh has the dimensions {names!r}.")
-    dims = [dim for dim, name in enumerate(names) if (name.startswith("dp") if wanted is None else name in wanted)]
-    if wanted is None and not dims:
-        raise OptionError(
-            f"device_mesh has the dimensions {names!r}, none of them named dp*: name the data-parallel ones, such as "
-            f"dp_mesh_dims=({names[0]!r},); () if all processes read the same rows."
-        )
-    return tuple(dims)
-
-
-def _peers_along(mesh: Any, dims: Sequence[int], source: str) -> Peers:
-    """All processes of the mesh, with the rank that the coordinates in these dimensions give, row-major."""
-    num_ranks, rank = 1, 0
-    for dim in dims:
-        num_ranks *= mesh.size(dim)
-        rank = rank * mesh.size(dim) + mesh.get_local_rank(dim)
-    groups = tuple(mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1)
-    return Peers(World(num_ranks, rank, source, given=True), tuple(mesh.mesh.flatten().tolist()), groups)
-
-
-# ------------------------------------------------------------------------------------------------------- exchanges
-
-
-def object_exchange(
-    num_ranks: int | None, peers: Peers | None = None
-) -> tuple[int, int, Callable[[object], list[Any]] | None]:
-    """This process's place among those that share work, their number, and a collective from its object to theirs.
-
-    (0, 1, None) where there is nobody to share with: torch.distributed is not initialised, or the loader is for other
-    ranks than the peers, such as one made with explicit (1, 0).
-    """
-    dist, found = initialized_distributed(), peers or job_peers()
-    if dist is None or found is None or len(found.members) < 2 or num_ranks not in (None, found.world.num_ranks):
-        return 0, 1, None
-
-    def exchange(own: object) -> list[Any]:
-        objects: list[Any] = [own]
-        for group in reversed(found.groups):
-            parts: list[Any] = [None] * dist.get_world_size(group)
-            dist.all_gather_object(parts, objects, group=group)
-            objects = [item for part in parts for item in part]
-        return objects
-
-    return found.members.index(dist.get_rank()), len(found.members), exchange
-
-
-def object_broadcast(num_ranks: int | None, peers: Peers | None = None) -> tuple[int, Callable[[object], Any] | None]:
-    """This process's place among those of `object_exchange`, and a collective that gives all the object of the first.
-
-    (0, None) where there is nobody to share with.
-    """
-    place, _, exchange = object_exchange(num_ranks, peers)
-    dist, found = initialized_distributed(), peers or job_peers()
-    if exchange is None or dist is None or found is None:
-        return 0, None
-
-    def broadcast(own: object) -> Any:
-        objects = [own]
-        # The first of each group along one dimension; then along the next, from those that have it by now.
-        for group in found.groups:
-            dist.broadcast_object_list(objects, src=dist.get_global_rank(group, 0), group=group)
-        return objects[0]
-
-    return place, broadcast

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.distributed.ranks import object_broadcast
-from torch_dataloader_utils.errors import OptionError, WorkerError
+from torch_dataloader_utils.distributed.exchange import from_first_rank
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.iceberg.catalog import again
 from torch_dataloader_utils.iceberg.plan import IcebergPlan, IcebergRead, newest_snapshot, plan_table
 from torch_dataloader_utils.iceberg.snapshots import PinnedSnapshot, SnapshotChoice
@@ -40,35 +39,15 @@ class TableHistory:
         Raises:
             OptionError: the options pin a snapshot.
             CatalogError: the catalog cannot be reached, or refuses.
-            WorkerError: rank 0 failed: says why.
         """
         if self.pinned_by is not None:
             raise OptionError(
                 f"advance(): {self.pinned_by}= was given, which pins the snapshot: leave it out, or give ref= or "
                 "start_snapshot_id= instead."
             )
-        found = _of_rank_0(lambda: newest_snapshot(self._table, self._read), num_ranks, group)
+        found = from_first_rank(lambda: newest_snapshot(self._table, self._read), num_ranks, group)
         return replace(found, start_snapshot_id=self._choice.start_snapshot_id)
 
     def plan(self, pin: PinnedSnapshot) -> IcebergPlan:
         """The plan of a snapshot, as `plan_table` makes it, of the table as it is now."""
         return plan_table(again(self._table), replace(self._read, snapshot=pin))
-
-
-def _of_rank_0(ask: Callable[[], PinnedSnapshot], num_ranks: int | None, group: Any) -> PinnedSnapshot:
-    """What rank 0 is answered."""
-    rank, broadcast = object_broadcast(num_ranks, group)
-    if broadcast is None:
-        return ask()
-    if rank != 0:
-        found: PinnedSnapshot | str = broadcast(None)
-        if isinstance(found, str):
-            raise WorkerError(f"rank 0 could not find the newest snapshot: {found}")
-        return found
-    try:
-        own = ask()
-    except Exception as error:
-        broadcast(f"{type(error).__name__}: {error}")
-        raise
-    broadcast(own)
-    return own

@@ -12,7 +12,8 @@ from torch.utils.data import IterableDataset
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state_dicts
-from torch_dataloader_utils.distributed.ranks import World, object_exchange
+from torch_dataloader_utils.distributed.exchange import object_exchange
+from torch_dataloader_utils.distributed.ranks import World
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.passes import Passes

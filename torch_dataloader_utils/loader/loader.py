@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from torch_dataloader_utils.checkpoint.state_dict import check_form, of_any_rank, steps_taken
-from torch_dataloader_utils.distributed.ranks import job_peers
+from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.loader.accelerate import (
     check_accelerator,
     loaded_by_accelerate,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from torch_dataloader_utils.distributed.ranks import job_peers
+from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.model import DataFile, Split
 from torch_dataloader_utils.options import ConvertOptions, Options, ReadOptions

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.distributed.ranks import Peers
+from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
 from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats.base import Format

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.utils import glob_translate, stringify_path
 
-from torch_dataloader_utils import errors
-from torch_dataloader_utils.distributed.ranks import Peers, object_broadcast
-from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, WorkerError
+from torch_dataloader_utils.distributed.exchange import from_first_rank
+from torch_dataloader_utils.distributed.peers import Peers
+from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.options import ReadOptions
@@ -159,29 +159,8 @@ def kept_inspection(
 
     name = printable(str(stringify_path(manifest)))
     # Whatever can fail comes in the collective or after it: no rank leaves the others waiting.
-    data = _from_first_rank(loaded_or_made, num_ranks, peers)
+    data = from_first_rank(loaded_or_made, num_ranks, peers)
     return unpack_manifest(data, ask(), name)
-
-
-def _from_first_rank(make: Callable[[], bytes], num_ranks: int | None, peers: Peers | None) -> bytes:
-    """What `make` returns on the first of the peers, on all of them; where there are none, what it returns here."""
-    rank, broadcast = object_broadcast(num_ranks, peers)
-    if broadcast is None:
-        return make()
-    if rank == 0:
-        try:
-            data = make()
-        except Exception as error:
-            broadcast((type(error).__name__, str(error)))
-            raise
-        broadcast(data)
-        return data
-    answer = broadcast(None)
-    if isinstance(answer, bytes):
-        return answer
-    name, message = answer
-    kind = getattr(errors, name, None)
-    raise WorkerError(f"on rank 0: {name}: {message}") if kind is None else kind(f"on rank 0: {message}")
 
 
 def stale_remedy(manifest: AnyPath) -> str:

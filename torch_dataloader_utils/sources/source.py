@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import Converter, build_converter
-from torch_dataloader_utils.distributed.ranks import object_exchange
+from torch_dataloader_utils.distributed.exchange import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.registry import format_named
