@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.planning.helpers import (
@@ -21,9 +21,14 @@ from tests.planning.helpers import (
     settings_of,
 )
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
+from torch_dataloader_utils.options import parse_options, repeats_rows
+from torch_dataloader_utils.planner import plan_options
 from torch_dataloader_utils.planning.plan import Plan
+from torch_dataloader_utils.sources.source import splits_of
 
 Settings = tuple[int, dict[str, object]]
+REPEATING = [{"even": "pad"}, {"last_batch": "pad"}, {"last_batch": "wrap"}, {"steps_per_epoch": 3}]
+OTHERS = [{}, {"even": "drop"}, {"last_batch": "drop"}, {"even": "sync"}]
 split_sizes = st.integers(1, 20)
 epochs = st.integers(0, 6)
 
@@ -258,12 +263,19 @@ def test_public_shards_tell_rows_and_bytes() -> None:
     assert plan.rank(0, 1).num_splits == 2
 
 
-def test_has_repeats() -> None:
-    files = chunk_files(4)
-    repeating = [{"even": "pad"}, {"last_batch": "pad"}, {"last_batch": "wrap"}]
-    assert all(make_plan(files, **options).has_repeats for options in repeating)
-    others = [{}, {"even": "drop", "batch_size": 2}, {"last_batch": "drop"}, {"even": "sync"}]
-    assert not any(make_plan(files, **options).has_repeats for options in others)
+@pytest.mark.parametrize("keywords", REPEATING + OTHERS, ids=str)
+@settings(max_examples=25)
+@given(sizes=groups, ranks=st.integers(1, 3), workers=st.integers(1, 3))
+def test_options_announce_every_repeat(keywords, sizes, ranks, workers) -> None:
+    options = parse_options({"batch_size": 2, "num_workers": workers} | keywords)
+    assert repeats_rows(options) is (keywords in REPEATING)
+    try:
+        plan = Plan(files := data_files(sizes), splits_of(files, options.split), plan_options(options), ranks)
+    except (ShardingError, EmptyDatasetError):
+        assume(False)
+    laps = range(1 if options.shard.steps_per_epoch is None else 3)
+    pieces = [piece for rank in range(ranks) for lap in laps for s in plan.rank(0, rank, lap).shards for piece in s]
+    assert repeats_rows(options) or not any(piece.pad for piece in pieces)
 
 
 # ---------------------------------------------------------------- read amplification

@@ -95,11 +95,6 @@ class PlanOptions:
         if self.shard_batches and self.split_batches:
             raise OptionError("shard_batches=True and split_batches=True exclude each other: give one.")
 
-    @property
-    def repeats(self) -> bool:
-        """Whether a plan can hold rows that are delivered again, as padding."""
-        return self.even == "pad" or self.last_batch in ("pad", "wrap")
-
     def batch_rows(self, num_ranks: int) -> int:
         """Rows of one batch of one rank."""
         return self.batch_size // num_ranks if self.split_batches else self.batch_size

@@ -187,11 +187,6 @@ class Plan:
         return read_amplification(segment_map(self.files, self._table), ranks)
 
     @property
-    def has_repeats(self) -> bool:
-        """Whether batches can hold padding, so that they carry a `valid` mask."""
-        return self.options.repeats
-
-    @property
     def batch_rows(self) -> int:
         """Rows of one batch of one rank."""
         return self.options.batch_rows(self.num_ranks)
