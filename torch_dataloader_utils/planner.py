@@ -12,9 +12,9 @@ from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
-from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan, plan_of_rest
+from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
+from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
 from torch_dataloader_utils.planning.rank_plan import rows_of_step
-from torch_dataloader_utils.planning.rest import Phase
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.planning.strategies import assignment_of
 from torch_dataloader_utils.schemas.merge import kept_schema

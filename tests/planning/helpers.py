@@ -4,7 +4,18 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Piece, Rows, Segment, Split, Window
+from torch_dataloader_utils.model import (
+    DataFile,
+    DataFileInfo,
+    FileLayout,
+    Piece,
+    RankCursor,
+    Rows,
+    Segment,
+    Split,
+    Window,
+)
+from torch_dataloader_utils.planning.phases import Phase, plain_options
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.seeding import permutation
@@ -40,6 +51,15 @@ def make_plan(
 ) -> Plan:
     splits = make_splits(TargetSizeSplitStrategy(split_rows=split_rows), files)
     return Plan(files, splits, PlanOptions(**options), ranks, exact)
+
+
+def phase(
+    options: PlanOptions, num_ranks: int, delivered: int | tuple[int, ...] | tuple[RankCursor | None, ...]
+) -> Phase:
+    """A phase that came so far: batches of all ranks or of each, or a cursor of each."""
+    if isinstance(delivered, int) or all(isinstance(count, int) for count in delivered):
+        return Phase(plain_options(options, num_ranks), delivered)
+    return Phase(plain_options(options, num_ranks), 1, dict(enumerate(delivered)))
 
 
 def row_ids(pieces: Iterable[Piece]) -> list[RowId]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.planning.helpers import data_files, make_plan, row_ids
-from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION, Plan, plan_of_rest
-from torch_dataloader_utils.planning.rest import Phase
+from tests.planning.helpers import data_files, make_plan, phase, row_ids
+from torch_dataloader_utils.planning.phases import plan_of_rest
+from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION, Plan
 
 FILES = [[5, 3, 4], [7], [2, 2, 2, 2], [6, 1], [9, 9, 1], [4], [3, 8]]
 POLICIES = {
@@ -84,7 +84,7 @@ def found_orders() -> dict[str, str]:
             plan = plan_of(policy, "none", rows, canonical_ranks=4)
             found[f"canonical {policy} {rows}"] = order_digest(plan, (0, 1))
             first = plan_of(policy, "none", rows)
-            past = [Phase(first.options, 2, 3), Phase(replace(first.options, num_shards=3), 2, 1)]
+            past = [phase(first.options, 2, 3), phase(replace(first.options, num_shards=3), 2, 1)]
             rest = plan_of_rest(replace(first, num_ranks=3), 1, past)
             found[f"rest {policy} {rows}"] = order_digest(rest, (1,))
     return found

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.planning.helpers import RowId, all_rows, data_file, data_files, groups, make_plan, settings_of
+from tests.planning.helpers import RowId, all_rows, data_file, data_files, groups, make_plan, phase, settings_of
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError, ShardingError
 from torch_dataloader_utils.model import Piece, RankCursor, Window, WorkerCursor
-from torch_dataloader_utils.planning.plan import Plan, PlanOptions, plan_of_rest
+from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
+from torch_dataloader_utils.planning.plan import Plan, PlanOptions
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.planning.rest import Phase
 from torch_dataloader_utils.seeding import derive_key, permutation
 
 Keep = Callable[[RowId], bool]
@@ -107,7 +107,7 @@ def test_every_live_row_once(
             count = len(batches) if number == len(chain) - 1 else data.draw(st.integers(0, len(batches)))
             seen.update(row for batch, _ in batches[:count] for row in batch)
             cursors.append(batches[count - 1][1] if count else None)
-        past.append(Phase(options, ranks, tuple(cursors)))
+        past.append(phase(options, ranks, tuple(cursors)))
     assert seen == Counter(row for row in all_rows(files) if keep(row))
 
 
@@ -125,7 +125,7 @@ def test_segments_of_unknown_length(ranks: int, then: int, windows: bool, worker
         count = data.draw(st.integers(0, len(batches)))
         seen.update(row for batch, _ in batches[:count] for row in batch)
         cursors.append(batches[count - 1][1] if count else None)
-    rest = plan_of_rest(replace(plan, num_ranks=then), 0, [Phase(options, ranks, tuple(cursors))])
+    rest = plan_of_rest(replace(plan, num_ranks=then), 0, [phase(options, ranks, tuple(cursors))])
     for rank in range(then):
         seen.update(row for batch, _ in reading(rest.rank(0, rank), keep, 4) for row in batch)
     every = [(f.info.path, 100 * n + i) for f in files for n in range(len(f.layout.segments)) for i in range(4)]

@@ -11,7 +11,7 @@ from tests.planning.helpers import chunk_files, data_file, data_files, groups, m
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Rows, Segment, Split, Task
 from torch_dataloader_utils.planning import tasks as tasks_module
-from torch_dataloader_utils.planning.tasks import TASK_BYTES, TASK_ROWS, make_tasks
+from torch_dataloader_utils.planning.tasks import TASK_BYTES, TASK_ROWS, SegmentTable, make_tasks
 
 MIB = 2**20
 
@@ -90,9 +90,9 @@ def whole(file: DataFile) -> Piece:
 def test_small_segments_share_a_task_and_large_ones_stand_alone() -> None:
     assert (TASK_ROWS, TASK_BYTES) == (65_536, 16 * MIB)
     file, layouts = layout_of([25_000, 30_000, 20_000, 500_000, 10, 20], MIB)
-    assert [task.rows for task in make_tasks([whole(file)], layouts)] == [55_000, 20_000, 500_000, 30]
+    assert [task.rows for task in make_tasks([whole(file)], SegmentTable(layouts))] == [55_000, 20_000, 500_000, 30]
     file, layouts = layout_of([10] * 5, 7 * MIB)
-    assert [(task.rows, task.size_bytes) for task in make_tasks([whole(file)], layouts)] == [
+    assert [(task.rows, task.size_bytes) for task in make_tasks([whole(file)], SegmentTable(layouts))] == [
         (20, 14 * MIB),
         (20, 14 * MIB),
         (10, 7 * MIB),
@@ -102,7 +102,7 @@ def test_small_segments_share_a_task_and_large_ones_stand_alone() -> None:
 def test_a_piece_within_a_task_is_not_rebuilt() -> None:
     file, layouts = layout_of([10, 10], MIB)
     piece = whole(file)
-    (task,) = make_tasks([piece], layouts)
+    (task,) = make_tasks([piece], SegmentTable(layouts))
     assert task.pieces[0] is piece
 
 
@@ -122,7 +122,7 @@ def test_a_task_counts_the_whole_segments_that_it_reads() -> None:
 def test_segments_without_rows_for_a_rank_are_not_read() -> None:
     file, layouts = layout_of([4, 4, 4], 7)
     piece = Piece(Split(file.info, Rows(0, 12)), Rows(0, 12, 10, 1, 0))  # rows 0 and 10
-    (task,) = make_tasks([piece], layouts)
+    (task,) = make_tasks([piece], SegmentTable(layouts))
     assert (task.rows, task.size_bytes) == (2, 14)
 
 
@@ -136,7 +136,7 @@ def test_unknown_counts_are_packed_by_bytes_into_narrower_splits() -> None:
     segments = tuple(Segment(i, 0, None, 7 * MIB) for i in range(5))
     file = DataFile(data_file("a.csv", [None]).info, FileLayout(segments))
     split = Split(file.info, None, (1, 5), 28 * MIB, index=3)
-    tasks = make_tasks([Piece(split, None, order=9)], {file.info.key: file.layout})
+    tasks = make_tasks([Piece(split, None, order=9)], SegmentTable({file.info.key: file.layout}))
     assert [(task.rows, task.size_bytes) for task in tasks] == [(None, 14 * MIB)] * 2
     assert [
         [(p.source.segments, p.source.index, p.source.size_bytes, p.rows, p.order) for p in t.pieces] for t in tasks

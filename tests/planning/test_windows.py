@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from tests.planning.helpers import data_file, data_files, groups
 from torch_dataloader_utils.model import DataFile, Piece, Rows, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
-from torch_dataloader_utils.planning.tasks import make_tasks
-from torch_dataloader_utils.planning.windows import make_windows
+from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
+from torch_dataloader_utils.planning.windows import windowed
+from torch_dataloader_utils.seeding import derive_key
 
 Row = tuple[str, int]
 
@@ -27,10 +29,9 @@ def windows_of(
     files: Sequence[DataFile], pieces: Sequence[Piece], n: int, k: int, *, exact: bool = True
 ) -> tuple[list[Piece], tuple[Task, ...]]:
     layouts = {file.info.key: file.layout for file in files}
-    made = make_windows(
-        pieces, layouts, {}, buffer_rows=n, open_splits=k, exact=exact, key_of=lambda number: 1000 + number
-    )
-    return made, make_tasks(made, layouts)
+    options = PlanOptions(buffer_rows=n, open_splits=k)
+    (made,) = windowed((tuple(pieces),), SegmentTable(layouts), options, ("window",), exact=exact)
+    return list(made), make_tasks(made, SegmentTable(layouts))
 
 
 def rows_in(pieces: Sequence[Piece]) -> list[Row]:
@@ -98,7 +99,7 @@ def test_windows_follow_the_rule(sizes: Any, split_rows: int, n: int, k: int, da
     sets = reference(files, pieces, n, k)
     assert [rows_in([piece]) for piece in made] == [window for windows in sets for window in windows]
     assert [piece.source.task for piece in made] == [number for number, windows in enumerate(sets) for _ in windows]
-    assert [piece.source.key for piece in made] == list(range(1000, 1000 + len(made)))
+    assert [piece.source.key for piece in made] == [derive_key("window", 0, number) for number in range(len(made))]
     for piece in made:
         assert piece.rows == Rows(0, piece.source.row_count)
         assert len(piece) == len(rows_in([piece]))

@@ -26,10 +26,11 @@ from torch_dataloader_utils.formats.parquet import ParquetReader
 from torch_dataloader_utils.formats.text import csv
 from torch_dataloader_utils.model import Piece, Rows, Task, Window
 from torch_dataloader_utils.options import parse_options
-from torch_dataloader_utils.planning.tasks import make_tasks
-from torch_dataloader_utils.planning.windows import make_windows
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
+from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.seeding import derive_key, permutation
+from torch_dataloader_utils.seeding import permutation
 from torch_dataloader_utils.sources.combine import combined_source
 from torch_dataloader_utils.sources.source import Source, open_files
 
@@ -83,16 +84,9 @@ def pieces_of(source: Source) -> list[Piece]:
 def shuffled(source: Source, pieces: Sequence[Piece], n: int = 15, k: int = 3) -> tuple[Task, ...]:
     """The tasks of one shard of these pieces."""
     layouts = {file.info.key: file.layout for file in source.files}
-    made = make_windows(
-        pieces,
-        layouts,
-        {},
-        buffer_rows=n,
-        open_splits=k,
-        exact=source.exact,
-        key_of=lambda i: derive_key("window", i),
-    )
-    return make_tasks(made, layouts)
+    options = PlanOptions(buffer_rows=n, open_splits=k)
+    (made,) = windowed((tuple(pieces),), SegmentTable(layouts), options, ("window",), exact=source.exact)
+    return make_tasks(made, SegmentTable(layouts))
 
 
 def ids_of(piece: Piece, live: Callable[[Piece], list[int]]) -> list[int]:
@@ -253,7 +247,7 @@ def test_begun_windows_and_windows_of_windows(folder: Path, options: dict[str, A
     rest = Piece(Window(first.pieces, None, rows, index=100), Rows(4, rows), -1)
     again = Piece(Window((rest,), 17, rows - 4, index=101), Rows(1, rows - 4, 3, 2), -1)
     layouts = {file.info.key: file.layout for file in source.files}
-    tasks = make_tasks([rest, again, replace(again, pad=True)], layouts)
+    tasks = make_tasks([rest, again, replace(again, pad=True)], SegmentTable(layouts))
     assert [task.rows for task in tasks] == [len(rest), len(again), len(again)]
     check(inline(source, tasks), wanted_of(tasks, live))
     assert wanted_of([first], live)[0][4:] == plain(inline(source, tasks)[0])["id"]

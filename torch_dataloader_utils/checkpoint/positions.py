@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
 
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
+from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
@@ -23,8 +23,7 @@ class EpochPosition:
     Attributes:
         epoch: the epoch.
         taken: batches of the current phase of the epoch that were delivered or left out.
-        past: the phases before it, which ran under other options; opaque here.
-        before: the batches of those.
+        past: the phases before it, which ran under other options.
         skip: the steps of the epoch that are left out, numbered over all phases: sorted, disjoint.
         cursor: how far the workers came, where only reading tells how many rows there are.
         ranks: batches of each rank (None: all of them) when the pass began, where the ranks were at different steps.
@@ -32,11 +31,15 @@ class EpochPosition:
 
     epoch: int
     taken: int = 0
-    past: tuple[Any, ...] = ()
-    before: int = 0
+    past: tuple[Phase, ...] = ()
     skip: tuple[Steps, ...] = ()
     cursor: RankCursor | None = None
     ranks: tuple[int | None, ...] = ()
+
+    @property
+    def before(self) -> int:
+        """The batches of the phases before the current one."""
+        return sum(phase.steps for phase in self.past)
 
     def skipping(self, first: int, last: int) -> EpochPosition:
         """The same place with the steps `[first, last)` left out, as far as they are yet to come."""

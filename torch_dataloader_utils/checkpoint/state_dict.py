@@ -13,86 +13,37 @@ A *link* is a phase of the epoch that ran under one set of options; "cursors" ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
-from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.rest import Phase
+from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 VERSION = 1
 
 COUNTS, UNKNOWN = "row counts", "unknown"  # the component of the data that tells of cursors, and what it says then
-_ALL = 2**62  # more batches than any rank has: of one that has finished the epoch
 END = WorkerCursor(2**31)  # behind all tasks of a worker
-_FUNCTION = "function "  # how the name of a policy that is a function begins
 
 
-@dataclass(frozen=True)
-class SavedPhase:
-    """A phase of an epoch.
+def phase_of(value: Mapping[str, Any]) -> Phase:
+    """The phase that a link of a state says."""
+    batches = value["batches"]
+    return Phase(
+        dict(value["options"]),
+        batches if isinstance(batches, int) else tuple(batches),
+        {int(rank): _cursor_of(cursor) for rank, cursor in value.get("cursors", {}).items()},
+    )
 
-    Attributes:
-        options: what shaped its order, as plain values.
-        batches: taken by every rank, or by each (None: all that it had).
-        cursors: how far the ranks came, by rank, where row counts are unknown (None: nowhere).
-    """
 
-    options: Mapping[str, Any]
-    batches: int | tuple[int | None, ...]
-    cursors: Mapping[int, RankCursor | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any]) -> SavedPhase:
-        """The link that a state says."""
-        batches = value["batches"]
-        return cls(
-            dict(value["options"]),
-            batches if isinstance(batches, int) else tuple(batches),
-            {int(rank): _cursor_of(cursor) for rank, cursor in value.get("cursors", {}).items()},
-        )
-
-    def plain(self) -> dict[str, Any]:
-        """The link as a state says it."""
-        batches = self.batches if isinstance(self.batches, int) else list(self.batches)
-        said = {"options": dict(self.options), "batches": batches}
-        if self.cursors:
-            said["cursors"] = {str(rank): _plain_cursor(cursor) for rank, cursor in self.cursors.items()}
-        return said
-
-    @property
-    def steps(self) -> int:
-        """The batches of the rank that took the most."""
-        if isinstance(self.batches, int):
-            return self.batches
-        return max((count for count in self.batches if count is not None), default=0)
-
-    @property
-    def begun(self) -> bool:
-        """Whether any rank took a batch."""
-        return self.batches != 0 and (isinstance(self.batches, int) or any(count != 0 for count in self.batches))
-
-    def of_rank(self, rank: int) -> int | None:
-        """The batches that a rank took."""
-        return self.batches if isinstance(self.batches, int) else self.batches[rank]
-
-    def phase(self, current: PlanOptions) -> Phase:
-        """The link as planning takes it.
-
-        Args:
-            current: the options of now, for what a state does not hold.
-        """
-        names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
-        sharding = _policy_of(self.options["sharding"], current.sharding)
-        options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
-        ranks = self.options["num_ranks"]
-        if self.cursors:
-            return Phase(options, ranks, tuple(self.cursors.get(rank) for rank in range(ranks)))
-        if isinstance(self.batches, int):
-            return Phase(options, ranks, self.batches)
-        return Phase(options, ranks, tuple(_ALL if count is None else count for count in self.batches))
+def link_of(phase: Phase) -> dict[str, Any]:
+    """The phase as a link of a state."""
+    batches = phase.batches if isinstance(phase.batches, int) else list(phase.batches)
+    link = {"options": dict(phase.options), "batches": batches}
+    if phase.cursors:
+        link["cursors"] = {str(rank): _plain_cursor(cursor) for rank, cursor in phase.cursors.items()}
+    return link
 
 
 def _plain_cursor(cursor: RankCursor | None) -> list[Any] | None:
@@ -103,27 +54,6 @@ def _plain_cursor(cursor: RankCursor | None) -> list[Any] | None:
 
 def _cursor_of(value: Any) -> RankCursor | None:
     return None if value is None else RankCursor(value[0], tuple(WorkerCursor(*at) for at in value[1]))
-
-
-def policy_name(sharding: Any) -> str:
-    """How a state names a policy."""
-    if isinstance(sharding, str):
-        return sharding
-    return (
-        _FUNCTION
-        + f"{getattr(sharding, '__module__', '')}.{getattr(sharding, '__qualname__', type(sharding).__name__)}"
-    )
-
-
-def _policy_of(name: str, current: Any) -> Any:
-    if not name.startswith(_FUNCTION):
-        return name
-    if policy_name(current) != name:
-        raise CheckpointMismatchError(
-            f"the state was taken with the {name} as sharding, and this loader has {policy_name(current)}: what was "
-            "delivered can be told only with the former. Pass it, or register it under a name with register_policy."
-        )
-    return current
 
 
 def check_form(state: Any) -> None:
@@ -157,7 +87,7 @@ def short(text: str) -> str:
 
 def steps_taken(state: Mapping[str, Any]) -> int:
     """The batches of the epoch that the rank furthest on has taken."""
-    return sum(SavedPhase.of(link).steps for link in state["links"])
+    return sum(phase_of(link).steps for link in state["links"])
 
 
 def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,14 +127,14 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             f"merge_state_dicts of {len(states)} states that were taken with num_ranks={ranks}: expected the state of "
             "each rank, in the order of ranks."
         )
-    links = [SavedPhase.of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
+    links = [phase_of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
     return _with_last(first, _joined_link(options, links, unknown=first["data"][COUNTS][1] == UNKNOWN))
 
 
-def _with_last(state: Mapping[str, Any], link: SavedPhase) -> dict[str, Any]:
+def _with_last(state: Mapping[str, Any], link: Phase) -> dict[str, Any]:
     """The state with another last link."""
     policy = {name: value for name, value in state["links"][-1].items() if name == "policy"}
-    return {**state, "links": [*state["links"][:-1], {**link.plain(), **policy}]}
+    return {**state, "links": [*state["links"][:-1], {**link_of(link), **policy}]}
 
 
 def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -213,7 +143,7 @@ def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     _check_alike(states, "data", lambda state: (state["data"], state["plan_version"]))
     _check_alike(states, "options", lambda state: (state["links"][-1]["options"], state["links"][:-1]))
     states = sorted(states, key=lambda state: state.get("worker", -1))
-    first, links = states[0], [SavedPhase.of(state["links"][-1]) for state in states]
+    first, links = states[0], [phase_of(state["links"][-1]) for state in states]
     options, given = links[0].options, [state.get("worker") for state in states]
     if given != list(range(options["num_shards"])):
         raise CheckpointMismatchError(
@@ -241,21 +171,21 @@ def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "it came. Give states that were taken after the worker's first batch."
         )
     state = {name: value for name, value in first.items() if name not in ("worker", "ended")}
-    return _with_last(state, SavedPhase(options, total, _joined_cursors(links, turn)))
+    return _with_last(state, Phase(options, total, _joined_cursors(links, turn)))
 
 
-def _joined_cursors(links: Sequence[SavedPhase], turn: int) -> dict[int, RankCursor | None]:
+def _joined_cursors(links: Sequence[Phase], turn: int) -> dict[int, RankCursor | None]:
     """How far a rank came, from how far each of its workers did; empty where row counts are known."""
     begun = {rank for link in links for rank in link.cursors}
     at = [next((cursor.shards[0] for cursor in link.cursors.values() if cursor), WorkerCursor()) for link in links]
     return {rank: RankCursor(turn, tuple(at)) for rank in begun}
 
 
-def _joined_link(options: Mapping[str, Any], links: Sequence[SavedPhase | None], *, unknown: bool) -> SavedPhase:
+def _joined_link(options: Mapping[str, Any], links: Sequence[Phase | None], *, unknown: bool) -> Phase:
     """The last links of each rank (None: it had finished) as one."""
     batches = tuple(None if link is None else link.of_rank(rank) for rank, link in enumerate(links))
     same = None not in batches and len(set(batches)) == 1
-    merged = SavedPhase(options, batches[0] if same and batches[0] is not None else batches)
+    merged = Phase(options, batches[0] if same and batches[0] is not None else batches)
     if not unknown:
         return merged
     end = RankCursor(0, (END,) * options["num_shards"])

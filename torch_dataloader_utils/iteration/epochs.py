@@ -141,8 +141,7 @@ class Epochs:
     def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:
         """This rank's plan of the phase of a place."""
         planner, shards = self.planner, None if self.worker is None else self.worker[1]
-        past = self.codec.phases(place.past)
-        plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, past)
+        plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, place.past)
         return plan if self.worker is None else _of_worker(plan, *self.worker)
 
     def _steps_at(self, place: EpochPosition, plan: Callable[[], RankPlan]) -> int | None:
@@ -151,8 +150,8 @@ class Epochs:
         if per_epoch is not None:
             steps = max(0, per_epoch - place.before)
             return steps if worker is None else max(0, -(-(steps - worker[0]) // worker[1]))
-        past, shards = self.codec.phases(place.past), None if worker is None else worker[1]
-        known = self.planner.steps(place.epoch, self.planner.world.rank, shards, past)
+        shards = None if worker is None else worker[1]
+        known = self.planner.steps(place.epoch, self.planner.world.rank, shards, place.past)
         if known is None or worker is None or worker[1] == 1:
             return known
         own = plan()
@@ -248,7 +247,7 @@ def _fresh(place: EpochPosition) -> bool:
 
 def place_digest(place: EpochPosition) -> int:
     """A number of what all ranks must have in common of their places."""
-    past = [(link.options, link.batches) for link in place.past]
+    past = [(phase.options, phase.batches) for phase in place.past]
     taken = place.ranks or place.taken
     return digest([str((past, taken, place.skip))])
 

@@ -116,9 +116,7 @@ class LoaderDataset(IterableDataset[Any]):
             raise IndexError(
                 f"step {step} of epoch {epoch} was taken under other options; known are those from {before}."
             )
-        return here.planner.rows_of(
-            epoch_number(epoch), step - before, self.world.rank if rank is None else rank, here.codec.phases(past)
-        )
+        return here.planner.rows_of(epoch_number(epoch), step - before, self.world.rank if rank is None else rank, past)
 
     @property
     def world(self) -> World:

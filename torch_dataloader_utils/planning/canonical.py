@@ -6,45 +6,66 @@ that it owns, so that all ranks' batches of a step together hold the same rows w
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError, ShardingError
+from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.shares import Shares
 
 
-def lane_rows(options: PlanOptions, num_ranks: int) -> int:
-    """Rows of each virtual rank in one step.
+@dataclass(frozen=True, eq=False)
+class VirtualShares:
+    """The shares of virtual ranks, seen as those of the ranks: rank r owns every R-th from r on.
 
-    Raises:
-        ShardingError: the virtual ranks cannot be dealt evenly to the ranks, or a step's rows to the virtual ranks.
+    Attributes:
+        shares: of the virtual ranks.
+        num_ranks: the real ranks (R).
     """
-    lanes = options.canonical_ranks or num_ranks
-    step = options.batch_rows(num_ranks) * num_ranks
-    if lanes % num_ranks:
-        raise ShardingError(
-            f"canonical_ranks={lanes} with num_ranks={num_ranks}: num_ranks must be a divisor of canonical_ranks, one "
-            f"of {_divisors(lanes)}."
-        )
-    if step % lanes:
-        raise ShardingError(
-            f"canonical_ranks={lanes} with num_ranks={num_ranks} and batches of {step // num_ranks} rows: the "
-            f"{step} rows of a step of all ranks must be a multiple of canonical_ranks; possible are {_divisors(step)}."
-        )
-    return step // lanes
+
+    shares: Shares
+    num_ranks: int
+
+    def steps(self) -> list[int]:
+        """Batches of each rank."""
+        steps = self.shares.steps()
+        return [max(steps[rank :: self.num_ranks]) for rank in range(self.num_ranks)]
+
+    def rows(self) -> list[int]:
+        """Real rows of each rank, padding not among them."""
+        rows = self.shares.rows()
+        return [sum(rows[rank :: self.num_ranks]) for rank in range(self.num_ranks)]
+
+    def pieces(self, rank: int) -> Iterator[Piece]:
+        """The pieces of a rank after levelling."""
+        for virtual in range(rank, len(self.shares.orders), self.num_ranks):
+            yield from self.shares.pieces(virtual)
+
+    def not_delivered(self) -> Iterator[Piece]:
+        """The rows that no rank delivers because `even` is `"drop"`."""
+        return self.shares.not_delivered()
 
 
-def virtual_options(options: PlanOptions, num_ranks: int) -> PlanOptions:
+def virtual_options(options: PlanOptions, num_ranks: int, *, exact: bool) -> PlanOptions:
     """The options of the plan of the virtual ranks: the same for every number of ranks at the same global batch.
 
     Raises:
         OptionError: options that a short global step cannot follow.
+        ShardingError: the virtual ranks cannot be shared evenly by the ranks, or a step's rows by the virtual ranks.
+        CountsRequiredError: row counts are not `exact`.
     """
     if options.last_batch not in ("partial", options.even):
         raise OptionError(
             f"last_batch={options.last_batch!r} with canonical_ranks: all ranks share the last step; use "
             "even='drop' or even='pad' instead."
         )
-    rows = lane_rows(options, num_ranks)
+    rows = _rows_of_virtual_rank(options, num_ranks)
+    if not exact:
+        raise CountsRequiredError(
+            "canonical_ranks needs the number of rows that will be delivered, and only reading tells: give "
+            "count_rows=True."
+        )
     buffer = options.buffer_rows
     return replace(
         options,
@@ -54,6 +75,23 @@ def virtual_options(options: PlanOptions, num_ranks: int) -> PlanOptions:
         canonical_ranks=None,
         levelled=True,
     )
+
+
+def _rows_of_virtual_rank(options: PlanOptions, num_ranks: int) -> int:
+    """Rows of each virtual rank in one step."""
+    virtual = options.canonical_ranks or num_ranks
+    step = options.batch_rows(num_ranks) * num_ranks
+    if virtual % num_ranks:
+        raise ShardingError(
+            f"canonical_ranks={virtual} with num_ranks={num_ranks}: num_ranks must be a divisor of canonical_ranks, "
+            f"one of {_divisors(virtual)}."
+        )
+    if step % virtual:
+        raise ShardingError(
+            f"canonical_ranks={virtual} with num_ranks={num_ranks} and batches of {step // num_ranks} rows: the {step} "
+            f"rows of a step of all ranks must be a multiple of canonical_ranks; possible are {_divisors(step)}."
+        )
+    return step // virtual
 
 
 def _divisors(number: int) -> str:

@@ -40,7 +40,7 @@ def _joined(runs: Sequence[Rows]) -> list[Rows]:
     last: dict[tuple[int, int, int], int] = {}
     for run in sorted((run.slice(0, len(run)) for run in runs), key=lambda run: run.start):
         near = range(len(out) - 1, max(-1, len(out) - 1 - _NEAR), -1)
-        for place in (last.get(_pattern(run), len(out) - 1), *near):
+        for place in (last.get(pattern(run), len(out) - 1), *near):
             whole = _one(out[place], run) if out else None
             if whole is not None:
                 out[place] = whole
@@ -48,7 +48,7 @@ def _joined(runs: Sequence[Rows]) -> list[Rows]:
         else:
             place = len(out)
             out.append(run)
-        last[_pattern(out[place])] = place
+        last[pattern(out[place])] = place
     return out
 
 
@@ -61,14 +61,15 @@ def _one(before: Rows, after: Rows) -> Rows | None:
     if before.stop > after.start:
         return None
     pair = Rows(before.start, after.stop, after.start - before.start, 1, before.start)
-    for pattern in (before, after, *([pair] if rows == 2 else [])):
-        whole = replace(pattern, start=before.start, stop=after.stop)
+    for one in (before, after, *([pair] if rows == 2 else [])):
+        whole = replace(one, start=before.start, stop=after.stop)
         if len(whole) == rows and all(len(whole.clip(x.start, x.stop)) == len(x) for x in (before, after)):
             return whole
     return None
 
 
-def _pattern(run: Rows) -> tuple[int, int, int]:
+def pattern(run: Rows) -> tuple[int, int, int]:
+    """What rows have in common that were cut from one pattern."""
     return (1, 1, 0) if run.contiguous else (run.step, run.block, run.phase % run.step)
 
 

@@ -1,6 +1,6 @@
-"""Several datasets in one plan: each is ordered and dealt by itself, then their rows are mixed on each rank.
+"""Several datasets in one plan: each is ordered and shared by the ranks alone, then their rows are mixed on each rank.
 
-Dealing an order that was mixed before could give one rank all rows of one dataset. A plan over one dataset is the
+Sharing an order that was mixed before could give one rank all rows of one dataset. A plan over one dataset is the
 plan over a combination of one.
 """
 
@@ -27,8 +27,8 @@ class Part:
     """What planning must know of one dataset of a combination, besides its files and splits.
 
     Attributes:
-        weight: how many of its rows come while one of a dataset of weight 1 comes; None means as many as it has.
-        total_shards: of a dataset that makes its shards itself: each of its files is one; None where planning cuts.
+        weight: how many of its rows are delivered for each of a dataset of weight 1; None means as many as it has.
+        total_shards: of a dataset that makes its shards itself: each of its files is one; None: planning makes them.
         dist_world_size: the number of ranks that such a dataset was made for.
     """
 
@@ -55,13 +55,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class DatasetShare:
-    """One dataset within a plan: its splits, and how they are ordered and dealt.
+    """One dataset within a plan: its splits, and how they are ordered and assigned to ranks.
 
     Attributes:
         table: the splits of all datasets.
         first: number of its first split.
         last: where its splits end, exclusive.
-        policy: deals its rows.
+        policy: assigns its rows to ranks.
         options: of the plan, with a seed of its own.
         weight: as in `Part`.
         shards: where the splits of each given shard end, counted from `first`, shape [shards]; None without any.
@@ -78,7 +78,7 @@ class DatasetShare:
     rest: Order | None = None
 
     def order(self, epoch: int) -> Order:
-        """All its rows, in the order that the policy deals."""
+        """All its rows, in the order that the policy cuts."""
         if self.rest is not None:
             return self.rest
         key = None
@@ -92,7 +92,7 @@ class DatasetShare:
         return self.policy.share(order, PlanShape(rank, num_ranks, epoch, self.options))
 
     def lap_rows(self, lap: int, laps: int) -> int:
-        """Rows of one of the `laps` epochs in which all shards come round once."""
+        """Rows of one of the `laps` epochs in which all shards are read once."""
         lengths = self.table.lengths[self.first : self.last]
         if self.shards is None:
             total = int(lengths.sum())
@@ -102,30 +102,30 @@ class DatasetShare:
         return int(lengths[ends[lap * per_lap] : ends[(lap + 1) * per_lap]].sum())
 
 
-def lanes_of(
+def dataset_shares(
     table: SplitTable, files: Sequence[DataFile], parts: Sequence[Part], policy: Policy, options: PlanOptions
 ) -> tuple[DatasetShare, ...]:
-    """A lane for each part; its files and splits are those of its number.
+    """One for each part; its files and splits are those of its number.
 
     Raises:
         ShardingError: a dataset that makes its shards itself makes another number of them than `total_shards`.
     """
     numbers = [split.file.part for split in table.splits]
     ends = np.searchsorted(numbers, np.arange(len(parts)), side="right").tolist()
-    lanes = []
+    shares = []
     for number, (part, first, last) in enumerate(zip(parts, [0, *ends], ends, strict=False)):
         # Equal datasets must not get equal orders; the first one's is that of a plan without others.
-        own = replace(options, seed=derive_key("part", options.seed, number)) if number else options
-        dealt_by, shards = policy, None
+        seeded = replace(options, seed=derive_key("part", options.seed, number)) if number else options
+        assigned_by, shards = policy, None
         if part.total_shards is not None and options.total_shards is not None:
             shards = _shard_ends(table, files, number, options.total_shards)
-            dealt_by = _given_shards(shards)
-        lanes.append(DatasetShare(table, first, last, dealt_by, own, part.weight, shards))
-    return tuple(lanes)
+            assigned_by = _given_shards(shards)
+        shares.append(DatasetShare(table, first, last, assigned_by, seeded, part.weight, shards))
+    return tuple(shares)
 
 
-def lane_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetShare:
-    """The one lane of what is left of an epoch; the options are those of the rest."""
+def share_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetShare:
+    """What is left of an epoch as one dataset; the options are those of the rest."""
     return DatasetShare(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
 
 
@@ -142,10 +142,10 @@ def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_s
 def _given_shards(ends: I64) -> Policy:
     """The policy that gives a rank the shard of the rotation that the dataset itself made."""
 
-    def share(order: Order, world: PlanShape) -> Order:
-        number = shard_number(world)
+    def share(order: Order, shape: PlanShape) -> Order:
+        number = shard_number(shape)
         first = int(ends[number - 1]) if number else 0
-        return inner_order(order.units(first, int(ends[number])), world, number)
+        return inner_order(order.units(first, int(ends[number])), shape, number)
 
     return Policy(share, deals_kept=False, fixed_order=True, complete=False)
 
@@ -188,9 +188,9 @@ class Mixture:
         return replace(runs.select(turns), place=np.arange(len(turns), dtype=np.int64))
 
 
-def mixed(lanes: Sequence[DatasetShare], orders: Sequence[Order]) -> Order | Mixture:
-    """The rows of one rank, given those of each lane."""
+def mixed(datasets: Sequence[DatasetShare], orders: Sequence[Order]) -> Order | Mixture:
+    """The rows of one rank, given those of each dataset."""
     if len(orders) == 1:
         return orders[0]
-    weights = tuple(lane.weight for lane in lanes if lane.weight is not None)
+    weights = tuple(dataset.weight for dataset in datasets if dataset.weight is not None)
     return Mixture(tuple(orders), weights or None)

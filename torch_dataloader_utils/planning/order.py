@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.model import Rows, Split, Window
+from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.runs import I64, Runs, joined
 from torch_dataloader_utils.seeding import permutation
 
@@ -196,11 +197,11 @@ class Order:
         cut: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number in range(len(run.source)):
             rows = run.rows_of(number)
-            cut.setdefault((int(run.source[number]), *_pattern(rows)), []).append((rows.start, rows.stop))
+            cut.setdefault((int(run.source[number]), *pattern(rows)), []).append((rows.start, rows.stop))
         found = []
         for number, (source, place) in enumerate(zip(self.rows.source.tolist(), self.rows.place.tolist(), strict=True)):
             rest = [self.rows.rows_of(number)]
-            for start, stop in cut.get((source, *_pattern(rest[0])), ()):
+            for start, stop in cut.get((source, *pattern(rest[0])), ()):
                 rest = [part for rows in rest for part in (rows.clip(rows.start, start), rows.clip(stop, rows.stop))]
             found += [(source, place, rows) for rows in rest if len(rows)]
         return Order(Runs.of_rows(self.table, found))
@@ -223,8 +224,3 @@ class Order:
 def concatenated(orders: Sequence[Order]) -> Order:
     """The rows of these orders (at least one; of one table, none dealt), one order after another."""
     return Order(joined([order.rows for order in orders]))
-
-
-def _pattern(rows: Rows) -> tuple[int, int, int]:
-    """What rows have in common that were cut from one pattern."""
-    return (1, 1, 0) if rows.contiguous else (rows.step, rows.block, rows.phase % rows.step)

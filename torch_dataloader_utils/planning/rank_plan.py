@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 
 from torch_dataloader_utils.errors import CountsRequiredError
@@ -11,7 +12,7 @@ from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Spli
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
-from torch_dataloader_utils.planning.tasks import FileSegments, make_tasks
+from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
 from torch_dataloader_utils.planning.workers import Shards
 
 
@@ -39,7 +40,6 @@ class RankPlan:
     layouts: Mapping[FileKey, FileLayout] = field(repr=False, compare=False)
     batch_rows: int = 1
     joint: bool = False
-    _segments: dict[FileKey, FileSegments] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_splits(self) -> int:
@@ -63,7 +63,11 @@ class RankPlan:
 
     def tasks(self, worker: int) -> tuple[Task, ...]:
         """The decode jobs of a worker, in delivery order."""
-        return make_tasks(self.shards[worker], self.layouts, self._segments)
+        return make_tasks(self.shards[worker], self._segments)
+
+    @cached_property
+    def _segments(self) -> SegmentTable:
+        return SegmentTable(self.layouts)
 
 
 def lap_rows(plans: Callable[[int], RankPlan]) -> Iterator[list[int]]:

@@ -1,8 +1,4 @@
-"""What is left of an epoch after some batches of it were delivered, to be dealt again to any number of ranks.
-
-An epoch that was resumed under other options consists of *phases*: each dealt what the one before it had left. What
-is left is a function of the plan and of how far each rank came, so a state needs to hold no rows.
-"""
+"""The rows that are left of an epoch after some batches of it were delivered, for any number of ranks to share."""
 
 from __future__ import annotations
 
@@ -12,38 +8,9 @@ from dataclasses import dataclass, replace
 from torch_dataloader_utils.model import Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
-from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, SplitTable, first_row
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.runs import Runs
-
-# Batches of all ranks, where they move in lockstep; of each rank; or, with unknown counts, how far each rank came.
-Delivered = int | tuple[int, ...] | tuple[RankCursor | None, ...]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of an epoch that ran under one set of options.
-
-    Attributes:
-        options: of its plan.
-        num_ranks: all ranks.
-        delivered: how far the ranks came.
-    """
-
-    options: PlanOptions
-    num_ranks: int
-    delivered: Delivered
-
-    def of_rank(self, rank: int) -> int | RankCursor | None:
-        """How far one rank came."""
-        return self.delivered if isinstance(self.delivered, int) else self.delivered[rank]
-
-    def keeps_ranks(self, options: PlanOptions, num_ranks: int) -> bool:
-        """Whether options differ in the workers alone, so that each rank goes on with its own rows."""
-        same = replace(self.options, num_shards=1) == replace(options, num_shards=1) and self.num_ranks == num_ranks
-        # What "auto" means depends on the number of workers. Ranks at different steps would not end together.
-        return same and options.sharding != "auto" and (isinstance(self.delivered, int) or options.even == "none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +20,8 @@ class Rest:
     Attributes:
         epoch: the epoch.
         phase: how many phases came before.
-        order: the rows, to be dealt to the ranks; with `ranks`, those that no rank holds.
-        ranks: the pieces of each rank, padding last, where each goes on with its own.
+        order: the rows, for the ranks to share; with `ranks`, those that no rank holds.
+        ranks: the pieces of each rank, padding last, where each resumes with its own.
     """
 
     epoch: int
@@ -72,12 +39,11 @@ def rest_of(splits: Sequence[Split], pieces: Iterable[Piece]) -> Order:
             return source.index
         return begun.setdefault(source, len(splits) + len(begun))
 
-    found = [(number(piece.source), piece) for piece in merged(pieces)]
-    table = SplitTable(splits, [_numbered(source, number) for source, number in begun.items()])
     runs = [
-        (source, piece.order, Rows(0, 0) if piece.rows is None else _from(piece.rows, first_row(piece.source)))
-        for source, piece in found
+        (number(piece.source), piece.order, Rows(0, 0) if piece.rows is None else _from_first(piece.rows, piece.source))
+        for piece in merged(pieces)
     ]
+    table = SplitTable(splits, [_numbered(source, number) for source, number in begun.items()])
     return Order(Runs.of_rows(table, runs))
 
 
@@ -118,7 +84,7 @@ def left_by_rank(
         plan = plans(0)
         cursors = delivered.shards if delivered else (WorkerCursor(),) * len(plan.shards)
         left = [piece for shard, at in enumerate(cursors) for piece in _after_cursor(plan.tasks(shard), at)]
-    real = [piece for found in left if not found.pad for piece in _dissolved(found)]
+    real = [part for piece in left if not piece.pad for part in _dissolved(piece)]
     return real + [piece for piece in left if piece.pad]
 
 
@@ -167,6 +133,7 @@ def _bytes(pieces: Iterable[Piece]) -> int:
     return sum(piece.source.size_bytes for piece in pieces)
 
 
-def _from(rows: Rows, start: int) -> Rows:
-    """Rows counted from `start`."""
+def _from_first(rows: Rows, source: Split | Window) -> Rows:
+    """Rows counted from the first one of their source."""
+    start = first_row(source)
     return replace(rows, start=rows.start - start, stop=rows.stop - start, phase=rows.phase - start)

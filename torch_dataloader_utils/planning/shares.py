@@ -1,20 +1,28 @@
-"""One epoch dealt to all ranks, in columns: piece objects are made only for a rank that is asked for."""
+"""One epoch assigned to all ranks, in columns: piece objects are made only for a rank that is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.planning.even import end_with, even_targets, left_out_runs, padding, take, transfers
+from torch_dataloader_utils.planning.even import (
+    end_with,
+    even_targets,
+    left_out_runs,
+    padding,
+    take,
+    total_rows,
+    transfers,
+)
 from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, concatenated
-from torch_dataloader_utils.planning.runs import I64, Runs
-from torch_dataloader_utils.seeding import derive_key
+from torch_dataloader_utils.planning.runs import I64
+from torch_dataloader_utils.seeding import derive_key, permutation
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,53 +34,133 @@ class Shares:
         left_out: rows that no rank gets (`even="drop"`).
         counts: rows of each of `orders`, shape [ranks].
         targets: rows of each rank after levelling, shape [ranks].
+        options: of the plan; `last_batch` is "partial" where the reader decides about it.
+        batch_rows: rows of a batch of a rank.
     """
 
     orders: tuple[Order | Mixture, ...]
     left_out: tuple[Order, ...]
     counts: I64
     targets: I64
-
-    def parts(self, rank: int) -> Iterator[Runs]:
-        """The rows of a rank after levelling: a prefix of its own, then tails of others."""
-        if self.orders[rank].table.uncounted is not None:
-            yield self.orders[rank].runs()
-            return
-        for donor, first, last in transfers(self.counts, self.targets, rank):
-            yield self.orders[donor].runs(first, last)
+    options: PlanOptions
+    batch_rows: int
 
     def pieces(self, rank: int) -> Iterator[Piece]:
-        """The pieces of a rank after levelling, made part by part."""
-        for part in self.parts(rank):
-            yield from part.pieces()
+        """The pieces of a rank after levelling: a prefix of its own, then tails of others."""
+        if self.orders[rank].table.uncounted is not None:
+            yield from self.orders[rank].runs().pieces()
+            return
+        for donor, first, last in transfers(self.counts, self.targets, rank):
+            yield from self.orders[donor].runs(first, last).pieces()
 
     def following(self, rank: int) -> Iterator[Piece]:
         """The pieces of the ranks after `rank`, and last of `rank` itself."""
         for step in range(1, len(self.orders) + 1):
             yield from self.pieces((rank + step) % len(self.orders))
 
+    def steps(self) -> list[int]:
+        """Batches of each rank; for known row counts, as are all that follow."""
+        if self.options.even == "pad":
+            return [self._padded_steps] * len(self.targets)
+        return [-(-rows // self.batch_rows) for rows in self.rows()]
 
-def deal(lanes: Sequence[DatasetShare], options: PlanOptions, num_ranks: int, epoch: int, phase: int = 0) -> Shares:
+    def rows(self) -> list[int]:
+        """Real rows of each rank, padding not among them."""
+        dropped = self.targets % self.batch_rows if self._drops_last else 0
+        rows: list[int] = (self.targets - dropped).tolist()
+        return rows
+
+    def delivered(self, rank: int) -> list[Piece]:
+        """A rank's pieces, in order: real ones, then padding."""
+        pieces = list(self.pieces(rank))
+        if self.options.even == "pad":
+            missing = self._padded_steps * self.batch_rows - int(self.targets[rank])
+            # A rank without a row of its own repeats the epoch's first rows.
+            return [*pieces, *padding(pieces or self.following(len(self.orders) - 1), missing)]
+        if self.options.even == "none":
+            return end_with(pieces, self.batch_rows, self.options.last_batch, self.following(rank))
+        return pieces
+
+    def again(self, rank: int, key: int | None) -> list[Piece]:
+        """A rank's rows once more (those of the ranks after it if it has none), in an order drawn by `key`."""
+        pieces = list(self.pieces(rank)) or list(self.following(rank))
+        if key is None:
+            return pieces
+        return [replace(pieces[place], order=order) for order, place in enumerate(permutation(len(pieces), key))]
+
+    def not_delivered(self) -> Iterator[Piece]:
+        """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
+        for order in self.left_out:
+            yield from order.runs().pieces()
+        if self._drops_last:
+            for rank, (count, kept) in enumerate(zip(self.targets.tolist(), self.rows(), strict=True)):
+                yield from take(self.pieces(rank), kept, count)
+
+    @property
+    def _drops_last(self) -> bool:
+        return self.options.even == "none" and self.options.last_batch == "drop"
+
+    @property
+    def _padded_steps(self) -> int:
+        return -(-int(self.targets.sum()) // (len(self.targets) * self.batch_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class KeptShares:
+    """The rows of each rank where each resumes with its own, after a change of workers.
+
+    Attributes:
+        ranks: the pieces of each rank, padding last.
+        left_out: the rows that no rank holds.
+        batch_rows: rows of a batch of a rank.
+    """
+
+    ranks: tuple[tuple[Piece, ...], ...]
+    left_out: Order
+    batch_rows: int
+
+    def steps(self) -> list[int]:
+        """Batches of each rank."""
+        return [-(-total_rows(pieces) // self.batch_rows) for pieces in self.ranks]
+
+    def rows(self) -> list[int]:
+        """Real rows of each rank, padding not among them."""
+        return [total_rows(piece for piece in pieces if not piece.pad) for pieces in self.ranks]
+
+    def delivered(self, rank: int) -> list[Piece]:
+        """A rank's pieces, in order: real ones, then padding."""
+        return list(self.ranks[rank])
+
+    def not_delivered(self) -> Iterator[Piece]:
+        """The rows that no rank holds."""
+        return iter(self.left_out.runs().pieces())
+
+
+def assign(
+    datasets: Sequence[DatasetShare], options: PlanOptions, num_ranks: int, epoch: int, phase: int = 0
+) -> Shares:
     """The shares of all ranks of an epoch (of what is left of it, after `phase` phases).
 
     Raises:
         ShardingError: the policy lost or repeated rows.
     """
     batch_rows = options.batch_rows(num_ranks)
-    whole = [lane.order(epoch) for lane in lanes]
+    whole = [dataset.order(epoch) for dataset in datasets]
     left_out: list[Order] = []
     if options.even == "drop":
         laps = options.total_shards // num_ranks if options.total_shards else 1
         rows = concatenated(
-            [x for lane, order in zip(lanes, whole, strict=True) for x in _read(lane, order, num_ranks, epoch)]
+            [x for share, order in zip(datasets, whole, strict=True) for x in _read(share, order, num_ranks, epoch)]
         )
         excess = len(rows) % (num_ranks * batch_rows)
         left_out = left_out_runs(rows, excess, _left_out_seed(options, phase), epoch // laps)
-    dealt = [_dealt(lane, order, left_out, num_ranks, epoch) for lane, order in zip(lanes, whole, strict=True)]
-    orders = tuple(mixed(lanes, shares) for shares in zip(*dealt, strict=True))
+    by_dataset = [
+        _shares_of(share, order, left_out, num_ranks, epoch) for share, order in zip(datasets, whole, strict=True)
+    ]
+    orders = tuple(mixed(datasets, shares) for shares in zip(*by_dataset, strict=True))
     counts = np.array([len(share) for share in orders], dtype=np.int64)
-    targets = even_targets(options.even, counts, batch_rows, _deals_evenly(orders), options.levelled)
-    return Shares(orders, tuple(left_out), counts, targets)
+    targets = even_targets(options.even, counts, batch_rows, _are_even(orders), options.levelled)
+    return Shares(orders, tuple(left_out), counts, targets, options, batch_rows)
 
 
 def _left_out_seed(options: PlanOptions, phase: int) -> int | None:
@@ -81,42 +169,20 @@ def _left_out_seed(options: PlanOptions, phase: int) -> int | None:
     return derive_key("phase", options.seed, phase) if phase else options.seed
 
 
-def _read(lane: DatasetShare, order: Order, num_ranks: int, epoch: int) -> list[Order]:
-    """The rows of a lane that an epoch reads."""
-    if lane.policy.complete:
+def _read(dataset: DatasetShare, order: Order, num_ranks: int, epoch: int) -> list[Order]:
+    """The rows of a dataset that an epoch reads."""
+    if dataset.policy.complete:
         return [order]
-    return [lane.share(order, rank, num_ranks, epoch) for rank in range(num_ranks)]
+    return [dataset.share(order, rank, num_ranks, epoch) for rank in range(num_ranks)]
 
 
-def _dealt(lane: DatasetShare, order: Order, left_out: list[Order], num_ranks: int, epoch: int) -> list[Order]:
-    """The rows of each rank in a lane, without those left out."""
-    kept = _without(order, left_out) if lane.policy.deals_kept else order
-    shares = [lane.share(kept, rank, num_ranks, epoch) for rank in range(num_ranks)]
-    if lane.policy.complete:
+def _shares_of(dataset: DatasetShare, order: Order, left_out: list[Order], num_ranks: int, epoch: int) -> list[Order]:
+    """The rows of each rank in a dataset, without those left out."""
+    kept = _without(order, left_out) if dataset.policy.deals_kept else order
+    shares = [dataset.share(kept, rank, num_ranks, epoch) for rank in range(num_ranks)]
+    if dataset.policy.complete:
         _check_complete(shares, kept)
-    return shares if lane.policy.deals_kept else [_without(share, left_out) for share in shares]
-
-
-def rank_pieces(shares: Shares, rank: int, options: PlanOptions, batch_rows: int) -> list[Piece]:
-    """A rank's pieces, in order: real ones, then padding."""
-    pieces = list(shares.pieces(rank))
-    if options.even == "pad":
-        total = int(shares.targets.sum())
-        steps = -(-total // (len(shares.targets) * batch_rows))
-        missing = steps * batch_rows - int(shares.targets[rank])
-        # A rank without a row of its own repeats the epoch's first rows.
-        return [*pieces, *padding(pieces or shares.following(len(shares.orders) - 1), missing)]
-    if options.even == "none":
-        return end_with(pieces, batch_rows, options.last_batch, shares.following(rank))
-    return pieces
-
-
-def dropped_tails(shares: Shares, batch_rows: int) -> list[Piece]:
-    """The rows of every rank's short batch, which `last_batch="drop"` leaves out."""
-    tails: list[Piece] = []
-    for rank, count in enumerate(shares.targets.tolist()):
-        tails += take(shares.pieces(rank), count - count % batch_rows, count)
-    return tails
+    return shares if dataset.policy.deals_kept else [_without(share, left_out) for share in shares]
 
 
 def _without(order: Order, runs: list[Order]) -> Order:
@@ -125,18 +191,18 @@ def _without(order: Order, runs: list[Order]) -> Order:
     return order
 
 
-def _deals_evenly(orders: tuple[Order | Mixture, ...]) -> bool:
-    """Whether rows were dealt one by one or in blocks, which is even already (a sum of several is not)."""
+def _are_even(orders: tuple[Order | Mixture, ...]) -> bool:
+    """Whether rows were assigned one by one or in blocks, which is even already (a sum of several is not)."""
     return any(isinstance(order, Order) and order.picked is not None for order in orders)
 
 
 def _check_complete(orders: Sequence[Order], whole: Order) -> None:
     if whole.table.uncounted is None:
-        found, expected, unit = sum(map(len, orders)), len(whole), "rows"
+        given, expected, unit = sum(map(len, orders)), len(whole), "rows"
     else:
-        found, expected, unit = sum(order.num_units for order in orders), whole.num_units, "splits"
-    if found != expected:
+        given, expected, unit = sum(order.num_units for order in orders), whole.num_units, "splits"
+    if given != expected:
         raise ShardingError(
-            f"The sharding policy gave {found} {unit} to {len(orders)} ranks, of {expected}: each must go to exactly "
+            f"The sharding policy gave {given} {unit} to {len(orders)} ranks, of {expected}: each must go to exactly "
             "one rank."
         )

@@ -59,13 +59,16 @@ class FileSegments:
         return Piece(piece.source, piece.rows.clip(self.starts[first], self.stops[last]), piece.order, piece.pad)
 
 
-def segments_of(
-    key: FileKey, layouts: Mapping[FileKey, FileLayout], segments: dict[FileKey, FileSegments]
-) -> FileSegments:
-    """The segments of a file, from `segments` if they are there; else they are put there."""
-    if key not in segments:
-        segments[key] = FileSegments(layouts[key])
-    return segments[key]
+class SegmentTable(dict[FileKey, FileSegments]):
+    """The segments of each file, by its key; made when they are first looked up."""
+
+    def __init__(self, layouts: Mapping[FileKey, FileLayout]) -> None:
+        super().__init__()
+        self._layouts = layouts
+
+    def __missing__(self, key: FileKey) -> FileSegments:
+        self[key] = FileSegments(self._layouts[key])
+        return self[key]
 
 
 @dataclass(slots=True)
@@ -96,25 +99,14 @@ class _OpenTask:
         return Task(tuple(self.pieces), _rows_of(self.pieces), self.size, self.pad)
 
 
-def make_tasks(
-    pieces: Iterable[Piece],
-    layouts: Mapping[FileKey, FileLayout],
-    segments: dict[FileKey, FileSegments] | None = None,
-) -> tuple[Task, ...]:
-    """The tasks of a shard, in delivery order; together they deliver exactly its pieces.
-
-    Args:
-        pieces: of the shard, in delivery order.
-        layouts: of each file, by its key.
-        segments: what earlier calls found of these layouts, by key; filled further.
-    """
-    files = {} if segments is None else segments
+def make_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> tuple[Task, ...]:
+    """The tasks of a shard, in delivery order; together they deliver exactly its pieces, which are in that order."""
     tasks: list[Task] = []
     for of_windows, run in groupby(pieces, key=_windows_of):
         if of_windows is None:
-            tasks += _split_tasks(run, layouts, files)
+            tasks += _split_tasks(run, segments)
         else:
-            tasks.append(_window_task(tuple(run), layouts, files))
+            tasks.append(_window_task(tuple(run), segments))
     return tuple(tasks)
 
 
@@ -124,15 +116,13 @@ def _windows_of(piece: Piece) -> tuple[int, int, bool] | None:
     return (source.index, source.task, piece.pad) if isinstance(source, Window) else None
 
 
-def _window_task(
-    pieces: tuple[Piece, ...], layouts: Mapping[FileKey, FileLayout], files: dict[FileKey, FileSegments]
-) -> Task:
+def _window_task(pieces: tuple[Piece, ...], segments: SegmentTable) -> Task:
     """The task of windows that are cut from the same runs."""
     read: dict[FileKey, set[int]] = {}
     for piece in split_pieces(pieces):
         key = split_of(piece).file.key
-        read.setdefault(key, set()).update(segments_of(key, layouts, files).touched(piece))
-    size = sum(files[key].sizes[number] for key, numbers in read.items() for number in numbers)
+        read.setdefault(key, set()).update(segments[key].touched(piece))
+    size = sum(segments[key].sizes[number] for key, numbers in read.items() for number in numbers)
     return Task(pieces, _rows_of(pieces), size, pieces[0].pad)
 
 
@@ -141,14 +131,12 @@ def _rows_of(pieces: Sequence[Piece]) -> int | None:
     return sum(map(len, pieces)) if all(piece.rows is not None for piece in pieces) else None
 
 
-def _split_tasks(
-    pieces: Iterable[Piece], layouts: Mapping[FileKey, FileLayout], files: dict[FileKey, FileSegments]
-) -> Iterator[Task]:
+def _split_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> Iterator[Task]:
     """The tasks of consecutive pieces of splits."""
     tasks: list[_OpenTask] = []
     for piece in pieces:
         key = split_of(piece).file.key
-        file = segments_of(key, layouts, files)
+        file = segments[key]
         if not tasks or tasks[-1].file != key or tasks[-1].pad != piece.pad:
             tasks.append(_OpenTask(key, piece.pad, file.task_rows))
         _add_piece(tasks, piece, file)

@@ -1,0 +1,112 @@
+"""Which states can be continued: checks of the phases that a state says against the options of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_dataloader_utils.checkpoint.state_dict import END
+from torch_dataloader_utils.errors import CheckpointMismatchError
+from torch_dataloader_utils.planning.phases import Phase
+
+
+def check_shareable(last: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Check that what a phase left can be shared out under other options.
+
+    Args:
+        last: the options of the phase.
+        own: the options of the loader.
+
+    Raises:
+        CheckpointMismatchError: an order of its own, which nobody else can continue.
+    """
+    if "strategy" in {**last, **own}:
+        raise CheckpointMismatchError(
+            f"a strategy with generate() decides itself who reads what, so its states are continued under the same "
+            f"options only. The state has {difference(last, own)}."
+        )
+    if last.get("canonical_ranks") != own.get("canonical_ranks"):
+        raise CheckpointMismatchError(
+            "canonical_ranks makes an order that does not depend on the ranks, and is continued with the same one "
+            f"only. The state has {difference(last, own)}."
+        )
+    if own.get("canonical_ranks"):
+        raise CheckpointMismatchError(
+            "with canonical_ranks the global batch (num_ranks x batch_size) and what else shapes the order must "
+            f"stay. The state has {difference(last, own)}."
+        )
+
+
+def check_cursors(past: Sequence[Phase], own: Mapping[str, Any]) -> None:
+    """Check that it is known how far each rank came, where only reading tells how many rows there are.
+
+    Args:
+        past: the phases.
+        own: the options of the loader.
+
+    Raises:
+        CheckpointMismatchError: cursors of ranks are missing, or a rank had finished with rows left out.
+    """
+    for phase in past:
+        _check_finished(phase)
+        missing = [rank for rank in range(phase.options["num_ranks"]) if rank not in phase.cursors]
+        if missing and phase.begun:
+            raise CheckpointMismatchError(
+                "only reading tells how many rows there are, and the state does not say how far the rank(s) "
+                f"{', '.join(map(str, missing))} came: it can be continued by the same kind of loader with the "
+                f"same options only ({difference(phase.options, own)}). Save "
+                "loader.state_dict(all_ranks=True), or join the states of all ranks with merge_state_dicts([...])."
+            )
+
+
+def _check_finished(phase: Phase) -> None:
+    """Check that no rank ended with rows left out, of which nobody knows how many there are."""
+    reasons = [
+        f"{name}={value!r}"
+        for name, value in (("last_batch", "drop"), ("even", "sync"))
+        if phase.options.get(name) == value
+    ]
+    if phase.options.get("steps_per_epoch") is not None:
+        reasons.append(f"steps_per_epoch={phase.options['steps_per_epoch']}")
+    ended = [rank for rank, cursor in phase.cursors.items() if cursor is not None and END in cursor.shards]
+    if reasons and ended:
+        raise CheckpointMismatchError(
+            f"rank(s) {', '.join(map(str, ended))} had finished the epoch when the states were taken, and left "
+            f"rows out ({', '.join(reasons)}); where only reading tells how many rows there are, the state does not "
+            "say which. Continue with the same options, or from states that were taken before any rank finished."
+        )
+
+
+def check_reader(state: Mapping[str, Any], worker: int | None, own: Mapping[str, Any]) -> None:
+    """Check that the state is of the same reader: this package's loader, or a worker of a foreign one.
+
+    Args:
+        state: the state.
+        worker: the number of the worker that loads it; None for our loader.
+        own: the options of the loader.
+
+    Raises:
+        CheckpointMismatchError: it is of another one.
+    """
+    saved = state.get("worker")
+    if saved is None and (worker is None or not state.get("skip")):
+        return  # a state of our own loader: its rest is shared by the workers
+    last = state["links"][-1]["options"]
+    if saved != worker or dict(last) != own:
+        raise CheckpointMismatchError(
+            f"the state is of {_reader(saved)}, and was loaded into {_reader(worker)}; it has "
+            f"{difference(last, own)}. A worker's state is continued by the same worker under the same options only, "
+            "and steps cannot be left out there."
+        )
+
+
+def _reader(worker: int | None) -> str:
+    return "this package's loader" if worker is None else f"worker {worker} of a foreign loader"
+
+
+def difference(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """The options that differ, both sides."""
+    names = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
+    theirs = ", ".join(f"{name}={saved.get(name)!r}" for name in names)
+    ours = ", ".join(f"{name}={own.get(name)!r}" for name in names)
+    return f"{theirs}; here it is {ours}" if names else "the same options as here"

@@ -1,0 +1,90 @@
+"""What a state says of the data that it was taken on: digests and short texts, none of which holds a secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch_dataloader_utils.checkpoint.state_dict import COUNTS, UNKNOWN, short
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planner import digest
+from torch_dataloader_utils.schemas.merge import kept_schema
+from torch_dataloader_utils.sources.source import Source
+
+
+def counts_are_known(source: Source) -> bool:
+    """Whether the rows that each split delivers are known without reading."""
+    return source.exact and all(split.row_count is not None for split in source.splits)
+
+
+def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
+    """Of each component of what is read: a digest and a short text."""
+    files, splits, scan = source.files, source.splits, source.scan
+    rows = sum(file.info.record_count or 0 for file in files)
+    names = _relative([(file.info.part, file.info.path) for file in files])
+    named = [f"{name} {file.info.file_size} {file.info.record_count}" for name, file in zip(names, files, strict=True)]
+    schema = [f"{item.name}: {item.type}" for item in kept_schema(scan.output_schema)]
+    predicate = str(scan.predicate)
+    nulls = options.convert.nulls
+    nulls = dict(sorted(nulls.items())) if isinstance(nulls, Mapping) else nulls
+    order = options.shuffle
+    known = "known" if counts_are_known(source) else UNKNOWN
+    components: dict[str, tuple[Sequence[str], str]] = {
+        "files": (named, f"{len(files)} files, {rows} rows"),
+        "schema": (schema, f"{len(schema)} columns: {short(', '.join(schema))}"),
+        "filters": ([predicate], short(predicate)),
+        "nulls": ([str(nulls)], short(str(nulls))),
+        "origin": ([source.origin], short(source.origin) or "files"),
+        "mixing": ([str(source.parts)], f"{len(source.parts)} dataset(s)"),
+        "splits": (
+            [f"{split.file.part} {split.row_range} {split.segments}" for split in splits],
+            f"{len(splits)} splits",
+        ),
+        "shuffle": ([str(order.shuffle)], str(order.shuffle)),
+        "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
+        COUNTS: ([known], known),
+    }
+    return {name: [f"{digest(parts):016x}", text] for name, (parts, text) in components.items()}
+
+
+def different_data(
+    saved: Mapping[str, list[str]], here: Mapping[str, list[str]], versions: tuple[int, int]
+) -> str | None:
+    """What a state says of its data that is not so here; None where all is the same.
+
+    Args:
+        saved: the fingerprint in the state.
+        here: the fingerprint of what this loader reads.
+        versions: of the plan algorithm: in the state, and here.
+    """
+    lines = [
+        f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here"
+        for name in {**here, **saved}
+        if saved.get(name) != here.get(name)
+    ]
+    if versions[0] != versions[1]:
+        lines.insert(0, f"  plan version: {versions[0]} in the state, {versions[1]} here")
+    if not lines:
+        return None
+    return "\n".join(
+        [
+            "the state was taken on other data than this loader has:",
+            *lines,
+            "Give the loader the data and options that the state was taken with; or begin the epoch anew; or load "
+            "with strict=False, which applies the number of batches to what is here.",
+        ]
+    )
+
+
+def _shown(component: Sequence[str] | None) -> str:
+    return "nothing" if component is None else f"{component[1]} (digest {component[0]})"
+
+
+def _relative(paths: Sequence[tuple[int, str]]) -> list[str]:
+    """The paths of each dataset's files below the directory that they share; nothing of a URL's query."""
+    shared: dict[int, list[str]] = {}
+    parts = [(part, path.split("?")[0].split("/") if "://" in path else path.split("/")) for part, path in paths]
+    for part, names in parts:
+        kept = shared.setdefault(part, names[:-1])
+        same = next((i for i, (a, b) in enumerate(zip(kept, names[:-1], strict=False)) if a != b), None)
+        shared[part] = kept[: min(len(kept), len(names) - 1) if same is None else same]
+    return [f"{part} {'/'.join(names[len(shared[part]) :])}" for part, names in parts]

@@ -1,0 +1,152 @@
+"""The phases of an epoch: each ran under one set of options, and shared what the one before it had left.
+
+What is left is a function of the plan and of how far each rank came, so a state needs to hold no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
+
+from torch_dataloader_utils.errors import CheckpointMismatchError
+from torch_dataloader_utils.model import Piece, RankCursor
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.plan import Plan
+from torch_dataloader_utils.planning.rest import Rest, left_by_rank, merged, rest_of
+
+_ALL = 2**62  # more batches than any rank has: of one that has finished the epoch
+_FUNCTION = "function "  # how the name of a policy that is a function begins
+_OF_DATA = ("seed", "shuffle")  # the same in all phases of an epoch: a state has them among its data
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of an epoch that ran under one set of options, and how far the ranks came in it.
+
+    Attributes:
+        options: what shaped its order, as a state says it (`plain_options`).
+        batches: taken by every rank, or by each (None: all that it had).
+        cursors: how far the ranks came, by rank, where row counts are unknown (None: nowhere).
+    """
+
+    options: Mapping[str, Any]
+    batches: int | tuple[int | None, ...]
+    cursors: Mapping[int, RankCursor | None] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """The batches of the rank that took the most."""
+        if isinstance(self.batches, int):
+            return self.batches
+        return max((count for count in self.batches if count is not None), default=0)
+
+    @property
+    def begun(self) -> bool:
+        """Whether any rank took a batch."""
+        return self.batches != 0 and (isinstance(self.batches, int) or any(count != 0 for count in self.batches))
+
+    def of_rank(self, rank: int) -> int | None:
+        """The batches that a rank took."""
+        return self.batches if isinstance(self.batches, int) else self.batches[rank]
+
+    def delivered(self, rank: int) -> int | RankCursor | None:
+        """How far a rank came: a number of batches, or a cursor where row counts are unknown."""
+        if self.cursors:
+            return self.cursors.get(rank)
+        count = self.of_rank(rank)
+        return _ALL if count is None else count
+
+    def shape(self, current: PlanOptions) -> tuple[PlanOptions, int]:
+        """The options of its plan, and the number of ranks.
+
+        Args:
+            current: the options of now, for what a state does not hold.
+
+        Raises:
+            CheckpointMismatchError: its policy was a function, and is another one now.
+        """
+        names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
+        sharding = _policy_named(self.options["sharding"], current.sharding)
+        options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
+        return options, self.options["num_ranks"]
+
+    def keeps_ranks(self, own: tuple[PlanOptions, int], following: tuple[PlanOptions, int]) -> bool:
+        """Whether two shapes differ in the workers alone, so that each rank resumes with its own rows."""
+        (options, ranks), (then, ranks_then) = own, following
+        same = replace(options, num_shards=1) == replace(then, num_shards=1) and ranks == ranks_then
+        in_lockstep = isinstance(self.batches, int) and not self.cursors
+        # What "auto" means depends on the number of workers. Ranks at different steps would not end together.
+        return same and then.sharding != "auto" and (in_lockstep or then.even == "none")
+
+
+def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
+    """What shapes the order besides the data, as plain values."""
+    plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _OF_DATA}
+    return plain | {"sharding": policy_name(options.sharding), "num_ranks": num_ranks}
+
+
+def policy_name(sharding: Any) -> str:
+    """How a state names a policy."""
+    if isinstance(sharding, str):
+        return sharding
+    name = getattr(sharding, "__qualname__", type(sharding).__name__)
+    return f"{_FUNCTION}{getattr(sharding, '__module__', '')}.{name}"
+
+
+def _policy_named(name: str, current: Any) -> Any:
+    if not name.startswith(_FUNCTION):
+        return name
+    if policy_name(current) != name:
+        raise CheckpointMismatchError(
+            f"the state was taken with the {name} as sharding, and this loader has {policy_name(current)}: what was "
+            "delivered can be inferred only with the former. Pass it, or register it under a name with register_policy."
+        )
+    return current
+
+
+def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
+    """The plan of what earlier phases left of an epoch, for the options and ranks of `first`.
+
+    Args:
+        first: the plan of the whole epoch; without phases it is what comes back.
+        epoch: the epoch.
+        past: the phases, from the epoch's beginning.
+    """
+    rest = None
+    shapes = [*(phase.shape(first.options) for phase in past), (first.options, first.num_ranks)]
+    for phase, shape, following in zip(past, shapes, shapes[1:], strict=False):
+        plan = replace(first, options=shape[0], num_ranks=shape[1], rest=rest)
+        rest = _left(plan, epoch, phase, by_rank=phase.keeps_ranks(shape, following))
+    return first if rest is None else replace(first, rest=rest)
+
+
+def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> Rest:
+    """What is left of `epoch` when `plan` was followed as far as `phase` says.
+
+    Args:
+        plan: of the phase.
+        epoch: the epoch.
+        phase: how far each rank came.
+        by_rank: whether each rank resumes with its own rows.
+    """
+    number = 1 if plan.rest is None else plan.rest.phase + 1
+    done = [phase.delivered(rank) for rank in range(plan.num_ranks)]
+    steps, most = plan.steps(epoch), plan.options.steps_per_epoch
+    if most is not None:  # these end the epoch, whatever they leave out or repeat
+        steps = steps and [most] * plan.num_ranks
+        done = [min(n, most) if isinstance(n, int) else n for n in done]
+    if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
+        return Rest(epoch, number, rest_of(plan.splits, ()))
+    left = [left_by_rank(partial(plan.rank, epoch, rank), n, laps=most is not None) for rank, n in enumerate(done)]
+    left_out = plan.left_out(epoch)
+    if by_rank:
+        return Rest(epoch, number, rest_of(plan.splits, left_out), tuple(map(_few, left)))
+    real = [piece for pieces in left for piece in pieces if not piece.pad]
+    return Rest(epoch, number, rest_of(plan.splits, [*real, *left_out]))
+
+
+def _few(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """The pieces of a rank in the fewest, padding last."""
+    return (*merged(piece for piece in pieces if not piece.pad), *(piece for piece in pieces if piece.pad))
