@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import StaleIteratorError
-from torch_dataloader_utils.model import RankCursor
+from torch_dataloader_utils.iteration.rank_run import RankRun
 from torch_dataloader_utils.storage.locks import ForkLock
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -19,31 +19,12 @@ END: Any = object()  # in place of a batch: there is none
 _LOOK = 0.1  # seconds between looks whether there is a pass to be stopped
 
 
-class Run(Protocol):
-    """What a pass executes: batches from a place on."""
-
-    batches: Iterator[Any]  # in order; a StopIteration is their end, and never an error of the user's
-    steps: int | None  # batches of the whole phase, those before the place included; None where only reading tells
-
-    def jump(self, taken: int, target: int) -> None:
-        """Go on behind the first `target` batches of the phase, from behind the first `taken`."""
-
-    def cursor(self, taken: int) -> RankCursor | None:
-        """How far the workers are once `taken` batches are; None where the number says it all."""
-
-    def stop(self) -> None:
-        """Let whoever waits for a batch get an error; for any thread."""
-
-    def close(self) -> None:
-        """Stop the reading; idempotent. `cursor` still answers."""
-
-
 class Pass:
     """A pass that has begun: what it executes, and how far it came."""
 
     __slots__ = ("_ahead", "_skip", "closed", "error", "jump_at", "over", "place", "run", "taken")
 
-    def __init__(self, place: EpochPosition, run: Run) -> None:
+    def __init__(self, place: EpochPosition, run: RankRun) -> None:
         self.place = place
         self.run = run
         self.taken = place.taken
@@ -104,7 +85,7 @@ class Pass:
         self._mark()
 
     def _jump(self) -> None:
-        """Go on behind the steps to be left out that begin here."""
+        """Continue behind the steps to be left out that begin here."""
         taken, steps = self.taken, self.run.steps
         last = next(last for first, last in self._skip if first <= taken < last)
         target = last if steps is None else max(taken, min(last, steps))
@@ -126,7 +107,7 @@ class Pass:
 class Passes:
     """The sequence of passes over one dataset; at most one is live.
 
-    Threads take turns: one at a time takes a batch, begins a pass or says which is next. `place`, `epoch` and `live`
+    Threads take turns: one at a time takes a batch, begins a pass or sets which is next. `place`, `epoch` and `live`
     are read at any time: the next place is known before the pass that it follows is gone.
 
     A pass begins at the first `next` of an iterator, since frameworks call `iter`, `set_epoch` and `load_state_dict` in
@@ -135,7 +116,7 @@ class Passes:
     epoch after the last completed pass, or the same epoch afresh if that pass was left half-way.
     """
 
-    def __init__(self, start: Callable[[EpochPosition], Run]) -> None:
+    def __init__(self, start: Callable[[EpochPosition], RankRun]) -> None:
         self._start = start
         self.turn = ForkLock()
         self._next_epoch = 0
@@ -152,7 +133,7 @@ class Passes:
                 self._pending = None
 
     def load(self, place: EpochPosition) -> None:
-        """End the live pass; the next one begins at this place, and those after it count on from there."""
+        """End the live pass; the next one begins at this place, and those after it count from there."""
         with self.ended():
             self._next_epoch, self._explicit, self._pending = place.epoch, False, place
             self._live = None
@@ -177,14 +158,14 @@ class Passes:
         """A pass ended, by default the live one, and the turn kept; a thread that waits for a batch gets an error."""
         find, lock, waiting = find or (lambda: self._live), self.turn.lock, True
         while waiting:
-            own = find()
-            if own is not None:
-                own.run.stop()
+            live = find()
+            if live is not None:
+                live.run.stop()
             waiting = not lock.acquire(timeout=_LOOK)  # another thread may just be beginning a pass
         try:
-            own = find()
-            if own is not None:
-                own.close()
+            live = find()
+            if live is not None:
+                live.close()
             yield
         finally:
             lock.release()

@@ -62,7 +62,13 @@ class RankRun:
 
     Where counts are known, a place is a number of batches; else it is how far the workers came, or, where that is not
     known, a number of batches that are read and dropped.
+
+    Attributes:
+        batches: in order; a StopIteration is their end, and never an error of the user's.
+        steps: batches of the whole phase, those before the place included; None where only reading tells.
     """
+
+    batches: Iterator[Any]
 
     def __init__(self, recipe: Recipe, place: EpochPosition) -> None:
         self._recipe = recipe
@@ -75,7 +81,10 @@ class RankRun:
         self._open(place.taken, place.cursor)
 
     def jump(self, taken: int, target: int) -> None:
-        """Go on behind the first `target` batches; where counts are unknown, by reading on."""
+        """Continue behind the first `target` batches, from behind the first `taken`.
+
+        Where counts are unknown, those between are read and dropped.
+        """
         if not self._exact:
             _drop(self._bare, target - taken)
             return
@@ -96,12 +105,15 @@ class RankRun:
             self._driver.stop()
 
     def close(self) -> None:
-        """Stop the reading and free what it holds; idempotent, for any thread while none takes a batch."""
+        """Stop the reading and free what it holds; idempotent, for any thread while none takes a batch.
+
+        `cursor` still answers.
+        """
         if not self._closing.acquire(blocking=False):
             return
         if self._driver is not None:
             self._driver.close()
-        self.batches: Iterator[Any] = iter(())
+        self.batches = iter(())
         self._bare = self.batches
         self._tasks.clear()
         self._recipe.end()
