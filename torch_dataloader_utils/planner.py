@@ -1,4 +1,4 @@
-"""Plans of a source for any epoch and rank, and what a rank tells its peers about them."""
+"""Plans of a source for any epoch and rank, and what a rank reports to its peers."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class Planner:
             for split in self._source.splits
         ]
         source = self._source
-        said = source.scan.predicate, kept_schema(source.scan.output_schema), source.parts, source.origin
-        return digest([*lines, *map(str, said)])
+        texts = source.scan.predicate, kept_schema(source.scan.output_schema), source.parts, source.origin
+        return digest([*lines, *map(str, texts)])
 
     @cached_property
     def _options_digest(self) -> int:
@@ -171,10 +171,10 @@ class Planner:
             return
         steps = plan.steps(epoch)
         if steps is None:
-            told = "the ranks' numbers of steps are not known before reading, and may differ"
+            problem = "the ranks' numbers of steps are not known before reading, and may differ"
         elif len(set(steps)) > 1:
             shown = ", ".join(map(str, steps[:16])) + (", ..." if len(steps) > 16 else "")
-            told = f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {shown}"
+            problem = f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {shown}"
         else:
             return
         if when == "iteration" and when not in self._warned and joining():
@@ -182,7 +182,7 @@ class Planner:
             return
         self._warn_once(
             when,
-            f"{told}. A training loop with collectives (DDP) then hangs: use even='drop' (leaves out less than one "
+            f"{problem}. A training loop with collectives (DDP) then hangs: use even='drop' (leaves out less than one "
             "global batch) or even='pad' (repeats rows under a mask), or torch's Join around the loop.",
         )
 

@@ -53,7 +53,7 @@ class StateCodec:
             began = place.ranks[rank]
             further = 0 if began is None else place.taken - began
             batches = tuple(None if count is None else count + further for count in place.ranks)
-        link = link_of(Phase(self._own, batches, {} if place.cursor is None else {rank: place.cursor}))
+        link = link_of(Phase(self._saved_options, batches, {} if place.cursor is None else {rank: place.cursor}))
         if self._chosen is not None and not place.past:
             link["policy"] = self._chosen
         state["epoch"] = place.epoch
@@ -81,7 +81,7 @@ class StateCodec:
             ) from error
 
     def _place(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
-        check_reader(state, None if self._worker is None else self._worker[0], self._own)
+        check_reader(state, None if self._worker is None else self._worker[0], self._saved_options)
         versions = (state["plan_version"], _plan_version(state))
         mismatch = different_data(state["data"], json.loads(self._head)["data"], versions)
         if mismatch and strict:
@@ -93,7 +93,7 @@ class StateCodec:
         *past, last = map(phase_of, state["links"])
         skip = tuple((int(first), int(last)) for first, last in state.get("skip", ()))
         place = EpochPosition(int(state["epoch"]), skip=skip)
-        if dict(last.options) == self._own and self._counts_as_here(state):
+        if dict(last.options) == self._saved_options and self._counts_as_here(state):
             return self._continued(replace(place, past=tuple(past)), last, keeps_cursor=not mismatch)
         return self._in_new_phase(replace(place, past=(*past, last) if last.begun else tuple(past)))
 
@@ -114,13 +114,13 @@ class StateCodec:
     def _in_new_phase(self, place: EpochPosition) -> EpochPosition:
         """The beginning of a phase under the options of now."""
         if place.past:
-            check_shareable(place.past[-1].options, self._own)
+            check_shareable(place.past[-1].options, self._saved_options)
         self._check_cursors(place.past)
         return place
 
     def _check_cursors(self, past: Sequence[Phase]) -> None:
         if not self._exact:
-            check_cursors(past, self._own)
+            check_cursors(past, self._saved_options)
 
     def _counts_as_here(self, state: Mapping[str, Any]) -> bool:
         """Whether this state's batches are counted as they are here: those of a rank are no worker's."""
@@ -137,18 +137,18 @@ class StateCodec:
         return counts_are_known(self._source)
 
     @cached_property
-    def _own(self) -> dict[str, Any]:
+    def _saved_options(self) -> dict[str, Any]:
         """What shapes the order besides the data, as plain values."""
         options, ranks = self._plan_options, self._planner.world.num_ranks
-        own = plain_options(options, ranks)
+        plain = plain_options(options, ranks)
         strategy = self._options.split.split_strategy
         if hasattr(strategy, "generate"):
-            own["strategy"] = f"{type(strategy).__module__}.{type(strategy).__qualname__}"
+            plain["strategy"] = f"{type(strategy).__module__}.{type(strategy).__qualname__}"
         if options.canonical_ranks is not None:
-            own["global_batch"] = options.batch_rows(ranks) * ranks
+            plain["global_batch"] = options.batch_rows(ranks) * ranks
             for name in ("num_ranks", "num_shards", "batch_size"):
-                del own[name]
-        return own
+                del plain[name]
+        return plain
 
     @cached_property
     def _chosen(self) -> str | None:

@@ -10,39 +10,39 @@ from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.planning.phases import Phase
 
 
-def check_shareable(last: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def check_shareable(last: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that what a phase left can be shared out under other options.
 
     Args:
         last: the options of the phase.
-        own: the options of the loader.
+        current: the options of the loader.
 
     Raises:
         CheckpointMismatchError: an order of its own, which nobody else can continue.
     """
-    if "strategy" in {**last, **own}:
+    if "strategy" in {**last, **current}:
         raise CheckpointMismatchError(
             f"a strategy with generate() decides itself who reads what, so its states are continued under the same "
-            f"options only. The state has {difference(last, own)}."
+            f"options only. The state has {difference(last, current)}."
         )
-    if last.get("canonical_ranks") != own.get("canonical_ranks"):
+    if last.get("canonical_ranks") != current.get("canonical_ranks"):
         raise CheckpointMismatchError(
             "canonical_ranks makes an order that does not depend on the ranks, and is continued with the same one "
-            f"only. The state has {difference(last, own)}."
+            f"only. The state has {difference(last, current)}."
         )
-    if own.get("canonical_ranks"):
+    if current.get("canonical_ranks"):
         raise CheckpointMismatchError(
             "with canonical_ranks the global batch (num_ranks x batch_size) and what else shapes the order must "
-            f"stay. The state has {difference(last, own)}."
+            f"stay. The state has {difference(last, current)}."
         )
 
 
-def check_cursors(past: Sequence[Phase], own: Mapping[str, Any]) -> None:
+def check_cursors(past: Sequence[Phase], current: Mapping[str, Any]) -> None:
     """Check that it is known how far each rank came, where only reading tells how many rows there are.
 
     Args:
         past: the phases.
-        own: the options of the loader.
+        current: the options of the loader.
 
     Raises:
         CheckpointMismatchError: cursors of ranks are missing, or a rank had finished with rows left out.
@@ -54,7 +54,7 @@ def check_cursors(past: Sequence[Phase], own: Mapping[str, Any]) -> None:
             raise CheckpointMismatchError(
                 "only reading tells how many rows there are, and the state does not say how far the rank(s) "
                 f"{', '.join(map(str, missing))} came: it can be continued by the same kind of loader with the "
-                f"same options only ({difference(phase.options, own)}). Save "
+                f"same options only ({difference(phase.options, current)}). Save "
                 "loader.state_dict(all_ranks=True), or join the states of all ranks with merge_state_dicts([...])."
             )
 
@@ -77,13 +77,13 @@ def _check_finished(phase: Phase) -> None:
         )
 
 
-def check_reader(state: Mapping[str, Any], worker: int | None, own: Mapping[str, Any]) -> None:
+def check_reader(state: Mapping[str, Any], worker: int | None, current: Mapping[str, Any]) -> None:
     """Check that the state is of the same reader: this package's loader, or a worker of a foreign one.
 
     Args:
         state: the state.
         worker: the number of the worker that loads it; None for our loader.
-        own: the options of the loader.
+        current: the options of the loader.
 
     Raises:
         CheckpointMismatchError: it is of another one.
@@ -92,11 +92,11 @@ def check_reader(state: Mapping[str, Any], worker: int | None, own: Mapping[str,
     if saved is None and (worker is None or not state.get("skip")):
         return  # a state of our own loader: its rest is shared by the workers
     last = state["links"][-1]["options"]
-    if saved != worker or dict(last) != own:
+    if saved != worker or dict(last) != current:
         raise CheckpointMismatchError(
             f"the state is of {_reader(saved)}, and was loaded into {_reader(worker)}; it has "
-            f"{difference(last, own)}. A worker's state is continued by the same worker under the same options only, "
-            "and steps cannot be left out there."
+            f"{difference(last, current)}. A worker's state is continued by the same worker under the same options "
+            "only, and steps cannot be left out there."
         )
 
 
@@ -104,9 +104,9 @@ def _reader(worker: int | None) -> str:
     return "this package's loader" if worker is None else f"worker {worker} of a foreign loader"
 
 
-def difference(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+def difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
     """The options that differ, both sides."""
-    names = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
+    names = [name for name in {**saved, **current} if saved.get(name) != current.get(name)]
     theirs = ", ".join(f"{name}={saved.get(name)!r}" for name in names)
-    ours = ", ".join(f"{name}={own.get(name)!r}" for name in names)
+    ours = ", ".join(f"{name}={current.get(name)!r}" for name in names)
     return f"{theirs}; here it is {ours}" if names else "the same options as here"

@@ -64,7 +64,7 @@ def _joined(ranges: Iterable[Steps]) -> tuple[Steps, ...]:
 
 @dataclass(slots=True)
 class Trail:
-    """What the loop over the blocks of a shard saw: enough to tell where it was after any number of batches.
+    """What the loop over the blocks of a shard saw: enough to infer where it was after any number of batches.
 
     Attributes:
         start: where it began.
@@ -87,7 +87,7 @@ class Trail:
         self.laps.append(len(self.ends))
 
     def batches(self, size: int, drops_last: bool) -> int | None:
-        """How many batches of `size` rows the shard has; None while it goes on."""
+        """How many batches of `size` rows the shard has; None while there are more."""
         if not self.ended:
             return None
         rows = self._end(len(self.ends)) - self.start.rows

@@ -23,7 +23,7 @@ from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 VERSION = 1
 
-COUNTS, UNKNOWN = "row counts", "unknown"  # the component of the data that tells of cursors, and what it says then
+COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text where states hold cursors
 END = WorkerCursor(2**31)  # behind all tasks of a worker
 
 
@@ -99,7 +99,7 @@ def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
 def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One state of all ranks, from the states of each, in the order of ranks.
 
-    The ranks need not be at the same step: each goes on where it was. A rank that is in the next epoch already counts
+    The ranks need not be at the same step: each resumes where it was. A rank that is in the next epoch already counts
     as finished in this one.
 
     The states of all workers of a foreign loader (of their iterators) become the state of its rank.

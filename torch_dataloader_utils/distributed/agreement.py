@@ -71,11 +71,11 @@ def has_peers(world: World, explicit: bool) -> bool:
     return not (explicit and world.num_ranks == 1)
 
 
-def check_positions(own: RankReport, peers: Peers | None, limit: float) -> None:
+def check_positions(report: RankReport, peers: Peers | None, limit: float) -> None:
     """Compare positions with all peers: one all_gather of seven numbers (in a mesh, one along each dimension).
 
     Args:
-        own: this rank's position.
+        report: this rank's position.
         peers: None for all processes of torch.distributed.
         limit: seconds to wait for the others; 0 for no limit.
 
@@ -83,7 +83,7 @@ def check_positions(own: RankReport, peers: Peers | None, limit: float) -> None:
         PlanMismatchError: on every rank, if the positions do not fit together; or a rank did not come in time.
     """
     peers = _peers_or_all(peers)
-    rows = _gather(own.numbers(), peers, limit)
+    rows = _gather(report.numbers(), peers, limit)
     mismatch = find_mismatch([RankReport.of(row) for row in rows], peers.world.num_ranks)
     if mismatch:
         raise PlanMismatchError(mismatch)
@@ -146,41 +146,41 @@ def smallest(peers: Peers | None) -> Callable[[int], int]:
     dist = initialized_distributed()
     groups = _peers_or_all(peers).groups
 
-    def agree(own: int) -> int:
-        number = torch.tensor([own], dtype=torch.int64)
+    def agree(own_number: int) -> int:
+        least = torch.tensor([own_number], dtype=torch.int64)
         for group in groups:
-            number = number.to(_device(dist, group))
-            dist.all_reduce(number, op=dist.ReduceOp.MIN, group=group)
-        return int(number.item())
+            least = least.to(_device(dist, group))
+            dist.all_reduce(least, op=dist.ReduceOp.MIN, group=group)
+        return int(least.item())
 
     return agree
 
 
 def _peers_or_all(peers: Peers | None) -> Peers:
-    found = peers or job_peers()
-    assert found is not None, "ranks agree by torch.distributed, which is not initialised"
-    return found
+    members = peers or job_peers()
+    assert members is not None, "ranks agree by torch.distributed, which is not initialised"
+    return members
 
 
 def _gather(numbers: list[int], peers: Peers, limit: float) -> list[list[int]]:
     """The numbers of all peers, in the order of `members`."""
     dist = initialized_distributed()
-    here = _Arrivals(dist, peers.members)
+    arrivals = _Arrivals(dist, peers.members)
     deadline = time.monotonic() + limit
     rows = torch.tensor([numbers], dtype=torch.int64)
     for group in reversed(peers.groups):
         rows = rows.to(_device(dist, group))
-        found = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
-        work = dist.all_gather(found, rows, group=group, async_op=True)
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
+        work = dist.all_gather(parts, rows, group=group, async_op=True)
         while not work.is_completed():
             if limit and time.monotonic() > deadline:
                 raise PlanMismatchError(
-                    f"process(es) {_listed(here.missing())} did not begin this pass within {limit} s: they failed, or "
-                    "read another number of passes. (A loader for this process alone: num_ranks=1, rank=0.)"
+                    f"process(es) {_listed(arrivals.missing())} did not begin this pass within {limit} s: they failed, "
+                    "or read another number of passes. (A loader for this process alone: num_ranks=1, rank=0.)"
                 )
             time.sleep(_POLL)
         work.wait()
-        rows = torch.cat(found)
+        rows = torch.cat(parts)
     return rows.tolist()
 
 

@@ -26,12 +26,12 @@ def object_exchange(
         return 0, 1, None
     dist = initialized_distributed()
 
-    def exchange(own: object) -> list[Any]:
-        objects: list[Any] = [own]
+    def exchange(part: object) -> list[Any]:
+        objects: list[Any] = [part]
         for group in reversed(sharers.groups):
-            parts: list[Any] = [None] * dist.get_world_size(group)
-            dist.all_gather_object(parts, objects, group=group)
-            objects = [item for part in parts for item in part]
+            received: list[Any] = [None] * dist.get_world_size(group)
+            dist.all_gather_object(received, objects, group=group)
+            objects = [item for items in received for item in items]
         return objects
 
     return sharers.members.index(dist.get_rank()), len(sharers.members), exchange
@@ -71,9 +71,9 @@ def _sharers(num_ranks: int | None, peers: Peers | None) -> Peers | None:
     return sharers if num_ranks in (None, sharers.world.num_ranks) else None
 
 
-def _broadcast(sharers: Peers, own: Any) -> Any:
+def _broadcast(sharers: Peers, value: Any) -> Any:
     """The object of the first process, on all."""
-    dist, objects = initialized_distributed(), [own]
+    dist, objects = initialized_distributed(), [value]
     # The first of each group along one dimension; then along the next, from those that have it by now.
     for group in sharers.groups:
         dist.broadcast_object_list(objects, src=dist.get_global_rank(group, 0), group=group)

@@ -67,14 +67,14 @@ def resolve_world(num_ranks: int | None, rank: int | None, of_peers: World | Non
 
 def _warn_of_another_rank(num_ranks: int, rank: int) -> None:
     """Say so where the launcher calls this process another rank; under torch.distributed, ranks compare their plans."""
-    own, size, local = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    if own in (None, str(rank)) or num_ranks == 1 or initialized_distributed() is not None:
+    launched_rank, size, local = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if launched_rank in (None, str(rank)) or num_ranks == 1 or initialized_distributed() is not None:
         return
     if size == str(num_ranks) or local == str(rank):
         _LOG.warning(
             "rank=%d of num_ranks=%d was given, which counts, but the launcher set RANK=%s and WORLD_SIZE=%s. Pass the "
             "global rank, not the one on this machine: two processes of one rank read the same rows.",
-            rank, num_ranks, own, size,
+            rank, num_ranks, launched_rank, size,
         )  # fmt: skip
 
 
@@ -83,19 +83,19 @@ def _detected() -> World:
     if not running:
         _check_whole("RANK", "WORLD_SIZE")
     launched = _present(_of_variables("RANK", "WORLD_SIZE"), _of_variables("HOROVOD_RANK", "HOROVOD_SIZE"))
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they tell of the processes that hold torchrun
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they are those of the processes that hold torchrun
         launched += _present(_of_mpi(), _of_slurm())
-    found = agreed_world(running, launched)
-    if found is None:
+    world = agreed_world(running, launched)
+    if world is None:
         return World(1, 0, "default: a single process")
-    others = [world for world in launched if not _same(world, found)]
+    others = [other for other in launched if not _same(other, world)]
     if others:
         _LOG.warning(
             "%s counts; the environment says something else: %s. Launchers for debugging do that; else check how the "
             "process group is initialised.",
-            _told([found]), _told(others),
+            _listed([world]), _listed(others),
         )  # fmt: skip
-    return found
+    return world
 
 
 def agreed_world(running: Sequence[World], launched: Sequence[World]) -> World | None:
@@ -111,18 +111,18 @@ def agreed_world(running: Sequence[World], launched: Sequence[World]) -> World |
     Raises:
         ShardingError: they disagree.
     """
-    said = [*running, *launched]
+    worlds = [*running, *launched]
     outranked = bool(running) and running[0].source == _TORCH and running[0].num_ranks > 1
-    if not all(_same(world, said[0]) for world in (running if outranked else said)):
-        raise ShardingError(f"sources disagree about this process's rank: {_told(said)}. Pass num_ranks and rank.")
-    return said[0] if said else None
+    if not all(_same(world, worlds[0]) for world in (running if outranked else worlds)):
+        raise ShardingError(f"sources disagree about this process's rank: {_listed(worlds)}. Pass num_ranks and rank.")
+    return worlds[0] if worlds else None
 
 
 def _same(one: World, other: World) -> bool:
     return (one.num_ranks, one.rank) == (other.num_ranks, other.rank)
 
 
-def _told(worlds: Sequence[World]) -> str:
+def _listed(worlds: Sequence[World]) -> str:
     return "; ".join(f"{world.source}: rank {world.rank} of {world.num_ranks}" for world in worlds)
 
 
@@ -148,8 +148,8 @@ def _of_accelerate() -> World | None:
     state = sys.modules.get("accelerate.state")
     if state is None or not state.is_initialized():
         return None
-    found = state.PartialState()
-    return _launched(World(found.num_processes, found.process_index, "Accelerate"))
+    process = state.PartialState()
+    return _launched(World(process.num_processes, process.process_index, "Accelerate"))
 
 
 def _of_mpi() -> World | None:
@@ -158,7 +158,7 @@ def _of_mpi() -> World | None:
 
 def _of_slurm() -> World | None:
     if "SLURM_STEP_ID" not in os.environ:
-        return None  # a batch script: its variables tell of tasks that are not started yet
+        return None  # a batch script: its variables are those of tasks that are not started yet
     # The shell of salloc is a step of one task, whose SLURM_NTASKS is that of the job.
     size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in os.environ else "SLURM_NTASKS"
     return _launched(_of_variables("SLURM_PROCID", size))
@@ -184,8 +184,8 @@ def _check_whole(rank_name: str, size_name: str) -> None:
     """Check that both or neither is set, or the one that is says nothing."""
     rank, size = os.environ.get(rank_name), os.environ.get(size_name)
     if (rank is None and size not in (None, "1")) or (size is None and rank not in (None, "0")):
-        there, value, missing = (size_name, size, rank_name) if rank is None else (rank_name, rank, size_name)
+        given, value, missing = (size_name, size, rank_name) if rank is None else (rank_name, rank, size_name)
         raise ShardingError(
-            f"{there}={value} without {missing}: set {missing}, or pass num_ranks and rank (the global rank). Where a "
+            f"{given}={value} without {missing}: set {missing}, or pass num_ranks and rank (the global rank). Where a "
             "framework sets both later, use the loader (len, plan, iteration) only after that."
         )

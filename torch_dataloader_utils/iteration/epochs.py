@@ -154,8 +154,8 @@ class Epochs:
         known = self.planner.steps(place.epoch, self.planner.world.rank, shards, place.past)
         if known is None or worker is None or worker[1] == 1:
             return known
-        own = plan()
-        return -(-total_rows(own.shards[0]) // own.batch_rows)
+        worker_plan = plan()
+        return -(-total_rows(worker_plan.shards[0]) // worker_plan.batch_rows)
 
     def _agreed_plan(self, place: EpochPosition) -> RankPlan:
         planner, shard = self.planner, self._options.shard
@@ -166,7 +166,7 @@ class Epochs:
         try:
             plan = self._plan_at(place)
         except Exception:
-            # The others wait for this rank: tell them before it goes.
+            # The others wait for this rank: they must hear of it before it goes.
             check_positions(replace(position, failed=True), shard.peers, timeout)
             raise
         check_positions(position, shard.peers, timeout)
@@ -189,7 +189,7 @@ class Epochs:
         return in_step(batches, shard.sync_every, smallest(shard.peers))
 
     def _cut(self, plan: RankPlan) -> Cut:
-        """How shards are cut into batches: a plan that knows its steps has dealt with the last one."""
+        """How shards are cut into batches: a plan that knows its steps has decided about the last one."""
         batch = self._options.batch
         last = batch.last_batch if plan.steps is None else "partial"
         return Cut(self.planner.batch_rows, last, batch.valid_key)

@@ -40,7 +40,7 @@ class Execution:
             pool = self._workers()
             begin = pool.begin if at_once else pool.later
             if len(tasks) > worker.num_shards:
-                return PooledDriver(lambda dealt: begin(dealt, self._files, worker.timeout), tasks, worker.num_shards)
+                return PooledDriver(lambda shared: begin(shared, self._files, worker.timeout), tasks, worker.num_shards)
             return begin(tasks, self._files, worker.timeout)
         scan, files = self._scan, self._files
         return ThreadDriver(

@@ -41,41 +41,42 @@ class BatchIterator:
 
     def _next(self) -> Any:
         """The next batch, or END; for one thread at a time."""
-        own = self._pass
-        if own is None:
-            own = self._pass = self._begin()
-        if own is None:
+        current = self._pass
+        if current is None:
+            current = self._pass = self._begin()
+        if current is None:
             return END
-        if own.closed or self._passes.live is not own:
-            return self._after(own)
-        batch = own.take()
+        if current.closed or self._passes.live is not current:
+            return self._after(current)
+        batch = current.take()
         if batch is END:
-            return self._finished(own)
-        own.taken += 1
+            return self._finished(current)
+        current.taken += 1
         return batch
 
     def _begin(self) -> Pass | None:
         """The pass, begun; None for none at all."""
         return self._passes.begin()
 
-    def _after(self, own: Pass) -> Any:
+    def _after(self, current: Pass) -> Any:
         """What follows a pass that is not live, or closed: END, or its error."""
-        if own.over:
+        if current.over:
             return END
-        if self._passes.live is own:
-            if own.error is not None:
-                raise own.error
-            if own.complete:
-                return self._finished(own)
+        if self._passes.live is current:
+            if current.error is not None:
+                raise current.error
+            if current.complete:
+                return self._finished(current)
         raise StaleIteratorError(
             f"another pass was started on this loader, a state was loaded, or the pass was closed: this iterator of "
-            f"epoch {own.epoch} ended after {own.taken} batches. Use one iterator at a time, or a loader for each."
+            f"epoch {current.epoch} ended after {current.taken} batches. Use one iterator at a time, or a loader for "
+            "each."
         )
 
-    def _finished(self, own: Pass) -> Any:
-        own.over = True
-        self._passes.finish(own)
-        own.close()
+    def _finished(self, current: Pass) -> Any:
+        current.over = True
+        self._passes.finish(current)
+        current.close()
         return END
 
     def at_end(self) -> bool:

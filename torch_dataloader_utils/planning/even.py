@@ -16,18 +16,18 @@ from torch_dataloader_utils.seeding import derive_key, random_below
 def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, int]]:
     """What list `number` holds after levelling: parts `(list, first, last)`, half-open row ranges of the lists before.
 
-    Each list keeps a prefix; what exceeds its target is pooled, list after list, and dealt to the lists that lack rows,
+    Each list keeps a prefix; what exceeds its target is pooled, list after list, and given to the lists that lack rows,
     in order: at most `len(counts) - 1` cuts.
 
     Args:
         counts: rows of each list, shape [lists].
-        targets: rows each list shall hold, with the same total, shape [lists].
-        number: the list to tell about.
+        targets: rows each list must hold, with the same total, shape [lists].
+        number: the list asked for.
     """
     kept = np.minimum(counts, targets)
-    own = [(number, 0, int(kept[number]))] if kept[number] else []
-    dealt = np.cumsum(targets - kept)
-    stop = int(dealt[number])
+    parts = [(number, 0, int(kept[number]))] if kept[number] else []
+    given = np.cumsum(targets - kept)
+    stop = int(given[number])
     start = stop - int(targets[number] - kept[number])
     pool = np.cumsum(counts - kept)
     donor = int(np.searchsorted(pool, start, side="right"))
@@ -35,13 +35,13 @@ def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, in
         end = min(stop, int(pool[donor]))
         shift = int(counts[donor] - pool[donor])
         if start < end:
-            own.append((donor, start + shift, end + shift))
+            parts.append((donor, start + shift, end + shift))
         start, donor = end, donor + 1
-    return own
+    return parts
 
 
 def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, levelled: bool = False) -> I64:
-    """Real rows that each rank shall hold, shape [ranks].
+    """Real rows that each rank must hold, shape [ranks].
 
     Args:
         even: the option.
@@ -69,7 +69,7 @@ def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[
         order: the rows of the epoch.
         count: rows to leave out.
         seed: what the start of the run is drawn from; None leaves out the last rows.
-        lap: how often these rows have come round: the run moves on, so that all are left out in turn.
+        lap: how often these rows were read before: the run moves on, so that all are left out in turn.
     """
     if not count:
         return []

@@ -27,7 +27,7 @@ def call_generate(
 
     Args:
         strategy: an object with `generate`.
-        files: the files; the strategy sees what `DataFileInfo` tells of them.
+        files: the files; the strategy sees their `DataFileInfo`.
         num_workers: I/O workers of the rank; at most that many shards may come back (0 counts as 1).
         epoch: the epoch.
         num_ranks: all ranks.

@@ -20,7 +20,7 @@ def merged_rows(parts: Sequence[Rows]) -> list[Rows]:
     parts = [part.slice(0, len(part)) for part in parts if len(part)]
     edges = sorted({edge for part in parts for edge in (part.start, part.stop)})
     parts = sorted(parts, key=lambda part: part.start)
-    found: list[Rows] = []
+    out: list[Rows] = []
     active: list[Rows] = []
     at = 0
     for start, stop in pairwise(edges):
@@ -30,8 +30,8 @@ def merged_rows(parts: Sequence[Rows]) -> list[Rows]:
         active = [part for part in active if part.stop > start]
         inside = [clipped for part in active if len(clipped := part.clip(start, stop))]
         full = sum(map(len, inside)) == stop - start
-        found += [Rows(start, stop)] if full else inside
-    return _joined(found)
+        out += [Rows(start, stop)] if full else inside
+    return _joined(out)
 
 
 def _joined(runs: Sequence[Rows]) -> list[Rows]:

@@ -122,7 +122,7 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class PlanShape:
-    """The place that a policy deals for: a rank of an epoch.
+    """The place that a policy assigns rows to: a rank of an epoch.
 
     Attributes:
         rank: the global rank, in `[0, num_ranks)`.

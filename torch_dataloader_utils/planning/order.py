@@ -1,4 +1,4 @@
-"""The ordered rows of an epoch, in columns: what policies cut and deal.
+"""The ordered rows of an epoch, in columns: what policies cut.
 
 An `Order` is a sequence of rows: *units* (runs of rows of one split) one after another, optionally of which only every
 n-th block is meant. Its methods give other orders and cost numpy time in the number of units, never in rows; how many
@@ -130,7 +130,7 @@ class Order:
         """Every `turns`-th block of `block` rows: row g is in it if `(g // block) % turns == turn`."""
         self._need_counts()
         if self.picked is not None:
-            raise ValueError("rows that were dealt cannot be dealt again")
+            raise ValueError("rows that were assigned in turn cannot be assigned again")
         if turns == 1:
             return self
         picked = Rows(0, len(self), turns * block, block, turn * block)
@@ -182,15 +182,15 @@ class Order:
 
     def _picked_of_patterns(self, picked: Rows) -> Runs:
         """The picked rows of units that are patterns themselves: after a resume with another number of ranks."""
-        units, found = self.rows, []
+        units, rows_of_units = self.rows, []
         for unit, (source, place, count, end) in enumerate(
             zip(*(x.tolist() for x in (units.source, units.place, units.rows, units.ends)), strict=True)
         ):
             begin = end - count
             inside = picked.clip(begin, end)
             inside = replace(inside, start=inside.start - begin, stop=inside.stop - begin, phase=inside.phase - begin)
-            found += [(source, place, rows) for rows in units.rows_of(unit).at(inside)]
-        return Runs.of_rows(units.table, found)
+            rows_of_units += [(source, place, rows) for rows in units.rows_of(unit).at(inside)]
+        return Runs.of_rows(units.table, rows_of_units)
 
     def _without_patterns(self, run: Runs) -> Order:
         """The rows that are not in `run`, where units are patterns: those of a run were cut from units like these."""
@@ -198,13 +198,13 @@ class Order:
         for number in range(len(run.source)):
             rows = run.rows_of(number)
             cut.setdefault((int(run.source[number]), *pattern(rows)), []).append((rows.start, rows.stop))
-        found = []
+        rows_of_units = []
         for number, (source, place) in enumerate(zip(self.rows.source.tolist(), self.rows.place.tolist(), strict=True)):
             rest = [self.rows.rows_of(number)]
             for start, stop in cut.get((source, *pattern(rest[0])), ()):
                 rest = [part for rows in rest for part in (rows.clip(rows.start, start), rows.clip(stop, rows.stop))]
-            found += [(source, place, rows) for rows in rest if len(rows)]
-        return Order(Runs.of_rows(self.table, found))
+            rows_of_units += [(source, place, rows) for rows in rest if len(rows)]
+        return Order(Runs.of_rows(self.table, rows_of_units))
 
     def _reach(self, source: int, row: int) -> I64:
         """Up to where each unit lies before that row in file order, within `[first, last]`, shape [units]."""
@@ -217,10 +217,10 @@ class Order:
         if split is not None:
             raise CountsRequiredError(
                 f"The row count of {split.file.path!r} is not known, and this sharding cuts rows by number: "
-                "give count_rows=True, or sharding='interleave', which deals whole splits."
+                "give count_rows=True, or sharding='interleave', which assigns whole splits."
             )
 
 
 def concatenated(orders: Sequence[Order]) -> Order:
-    """The rows of these orders (at least one; of one table, none dealt), one order after another."""
+    """The rows of these orders (at least one; of one table, none by `deal`), one order after another."""
     return Order(joined([order.rows for order in orders]))

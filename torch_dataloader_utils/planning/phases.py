@@ -72,9 +72,9 @@ class Phase:
         options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
         return options, self.options["num_ranks"]
 
-    def keeps_ranks(self, own: tuple[PlanOptions, int], following: tuple[PlanOptions, int]) -> bool:
+    def keeps_ranks(self, shape: tuple[PlanOptions, int], following: tuple[PlanOptions, int]) -> bool:
         """Whether two shapes differ in the workers alone, so that each rank resumes with its own rows."""
-        (options, ranks), (then, ranks_then) = own, following
+        (options, ranks), (then, ranks_then) = shape, following
         same = replace(options, num_shards=1) == replace(then, num_shards=1) and ranks == ranks_then
         in_lockstep = isinstance(self.batches, int) and not self.cursors
         # What "auto" means depends on the number of workers. Ranks at different steps would not end together.
@@ -110,7 +110,7 @@ def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
     """The plan of what earlier phases left of an epoch, for the options and ranks of `first`.
 
     Args:
-        first: the plan of the whole epoch; without phases it is what comes back.
+        first: the plan of the whole epoch; returned as it is where there are no phases.
         epoch: the epoch.
         past: the phases, from the epoch's beginning.
     """

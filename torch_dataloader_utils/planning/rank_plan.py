@@ -168,8 +168,8 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
     pieces = []
     for shard, ((lap, begin), (last_lap, end)) in enumerate(zip(first, last, strict=True)):
         for number in range(lap, last_lap + 1):
-            own = plans(number).shards[shard]
-            pieces += take(own, begin if number == lap else 0, end if number == last_lap else total_rows(own))
+            rows = plans(number).shards[shard]
+            pieces += take(rows, begin if number == lap else 0, end if number == last_lap else total_rows(rows))
     return row_ranges(pieces)
 
 

@@ -60,7 +60,7 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
         rows = [piece.rows for piece in same if piece.rows is not None]
         if rows:
             source = same[0].source
-            # Begun windows of several workers may meet in one: numbers tell them apart.
+            # Begun windows of several workers may meet in one: numbers distinguish them.
             source = replace(source, index=len(out)) if isinstance(source, Window) else source
             out += [replace(same[0], source=source, rows=part) for part in merged_rows(rows)]
         else:

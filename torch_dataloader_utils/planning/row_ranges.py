@@ -31,12 +31,12 @@ class RowRange:
 
 def row_ranges(pieces: Iterable[Piece]) -> tuple[RowRange, ...]:
     """The rows of these pieces, in file order; repeats are ranges of their own."""
-    found: dict[tuple[bool, int], tuple[Split, list[I64]]] = {}
+    by_split: dict[tuple[bool, int], tuple[Split, list[I64]]] = {}
     for piece in pieces:
         for split, rows in _rows(piece):
-            found.setdefault((piece.pad, split.index), (split, []))[1].append(rows)
+            by_split.setdefault((piece.pad, split.index), (split, []))[1].append(rows)
     out = []
-    for (pad, _), (split, parts) in sorted(found.items(), key=lambda item: item[0]):
+    for (pad, _), (split, parts) in sorted(by_split.items(), key=lambda item: item[0]):
         rows = np.sort(np.concatenate(parts))
         runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
         out += [RowRange(split.file.path, int(run[0]), int(run[-1]) + 1, pad) for run in runs]
@@ -60,10 +60,10 @@ def _numbered(piece: Piece) -> tuple[list[Split], I64, I64]:
     splits: list[Split] = []
     which, rows = [], []
     for part in source.pieces:
-        own, number, row = _numbered(part)
+        part_splits, number, row = _numbered(part)
         which.append(number + len(splits))
         rows.append(row)
-        splits += own
+        splits += part_splits
     order = np.arange(sum(map(len, rows))) if source.key is None else permutation(sum(map(len, rows)), source.key)
     order = order[places]
     return splits, np.concatenate(which)[order], np.concatenate(rows)[order]

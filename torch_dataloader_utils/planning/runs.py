@@ -114,9 +114,9 @@ class Runs:
         return Rows(*(int(column[run]) for column in columns))
 
     @staticmethod
-    def of_rows(table: SplitTable, found: Sequence[tuple[int, int, Rows]]) -> Runs:
+    def of_rows(table: SplitTable, runs: Sequence[tuple[int, int, Rows]]) -> Runs:
         """Runs of (source, place, rows counted within the source)."""
-        columns = [(source, place, x.start, x.stop, x.phase, x.step, x.block) for source, place, x in found]
+        columns = [(source, place, x.start, x.stop, x.phase, x.step, x.block) for source, place, x in runs]
         return Runs(table, *np.array(columns, dtype=np.int64).reshape(-1, 7).T)
 
     def _before(self, numbers: I64) -> I64:

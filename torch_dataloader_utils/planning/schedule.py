@@ -1,7 +1,7 @@
 """Whose batch is next: the workers of a rank are drained round robin, a batch each, until each has ended.
 
 Where they begin again, in laps, none begins a batch in a lap before all have begun those of the lap before: the rank's
-rows come round as a whole.
+rows are repeated as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def begun_in_laps(laps: Iterable[Sequence[int]], batch_rows: int) -> Iterator[li
 
     Args:
         laps: the rows of each worker in each lap.
-        batch_rows: rows of a batch; they go on from lap to lap.
+        batch_rows: rows of a batch; they continue from lap to lap.
     """
     rows: list[int] = []
     for sizes in laps:

@@ -24,11 +24,11 @@ Share = Callable[[Order, PlanShape], Order]
 
 @dataclass(frozen=True)
 class Policy:
-    """A function that deals rows, and what planning must know of it.
+    """A function that assigns rows, and what planning must know of it.
 
     Attributes:
-        share: from the epoch's order and a rank's world to that rank's rows.
-        deals_kept: whether rows that `even="drop"` leaves out leave before it deals (else after).
+        share: from the epoch's order and a rank's place in the plan to that rank's rows.
+        deals_kept: whether rows that `even="drop"` leaves out leave before it is called (else after).
         fixed_order: whether the order it cuts is the same in all epochs.
         complete: whether the ranks together get every row in every epoch.
     """
@@ -39,54 +39,54 @@ class Policy:
     complete: bool = True
 
 
-def interleave(order: Order, world: PlanShape) -> Order:
+def interleave(order: Order, shape: PlanShape) -> Order:
     """Every R-th split: `all_splits[rank::num_ranks]`."""
-    return order.every(world.rank, world.num_ranks)
+    return order.every(shape.rank, shape.num_ranks)
 
 
-def contiguous(order: Order, world: PlanShape) -> Order:
+def contiguous(order: Order, shape: PlanShape) -> Order:
     """The rows `[floor(r * N / R), floor((r + 1) * N / R))`, as NVIDIA DALI cuts shards."""
-    return order.part(world.rank, world.num_ranks)
+    return order.part(shape.rank, shape.num_ranks)
 
 
-def rotate(order: Order, world: PlanShape) -> Order:
+def rotate(order: Order, shape: PlanShape) -> Order:
     """`contiguous`, moving on by one shard in each epoch (DALI's default) unless `stick_to_shard`."""
-    moved = 0 if world.options.stick_to_shard else world.epoch
-    number = (world.rank + moved) % world.num_ranks
-    return inner_order(order.part(number, world.num_ranks), world, number)
+    moved = 0 if shape.options.stick_to_shard else shape.epoch
+    number = (shape.rank + moved) % shape.num_ranks
+    return inner_order(order.part(number, shape.num_ranks), shape, number)
 
 
-def rotate_shards(order: Order, world: PlanShape) -> Order:
+def rotate_shards(order: Order, shape: PlanShape) -> Order:
     """One of `total_shards` shards per rank and epoch (the rotation of ESPnet3)."""
-    number = shard_number(world)
-    return inner_order(order.part(number, world.options.total_shards or world.num_ranks), world, number)
+    number = shard_number(shape)
+    return inner_order(order.part(number, shape.options.total_shards or shape.num_ranks), shape, number)
 
 
-def strided(order: Order, world: PlanShape) -> Order:
+def strided(order: Order, shape: PlanShape) -> Order:
     """Every R-th row, or block of rows of one batch: `(row // block) % R == r`."""
-    options = world.options
-    block = options.batch_rows(world.num_ranks) if options.shard_batches or options.split_batches else 1
-    return order.deal(world.rank, world.num_ranks, block)
+    options = shape.options
+    block = options.batch_rows(shape.num_ranks) if options.shard_batches or options.split_batches else 1
+    return order.deal(shape.rank, shape.num_ranks, block)
 
 
-def shard_number(world: PlanShape) -> int:
+def shard_number(shape: PlanShape) -> int:
     """Which of `total_shards` shards a rank reads: `(epoch * R + rank) % S`.
 
-    With `full_rotation`, ranks change places each time that all shards have come round, so that every rank meets every
+    With `full_rotation`, ranks change places each time that all shards were read, so that every rank meets every
     shard once in S epochs.
     """
-    ranks, rank = world.num_ranks, world.rank
-    total = world.options.total_shards or ranks
-    if world.options.full_rotation:
-        rank = (rank + world.epoch // (total // ranks)) % ranks
-    return (world.epoch * ranks + rank) % total
+    ranks, rank = shape.num_ranks, shape.rank
+    total = shape.options.total_shards or ranks
+    if shape.options.full_rotation:
+        rank = (rank + shape.epoch // (total // ranks)) % ranks
+    return (shape.epoch * ranks + rank) % total
 
 
-def inner_order(shard: Order, world: PlanShape, number: int) -> Order:
+def inner_order(shard: Order, shape: PlanShape, number: int) -> Order:
     """Shard `number` of an order that is the same in all epochs; shuffled, its splits come in another order in each."""
-    if not world.options.shuffle:
+    if not shape.options.shuffle:
         return shard
-    return shard.shuffled(derive_key("shard", world.options.seed, world.epoch, number))
+    return shard.shuffled(derive_key("shard", shape.options.seed, shape.epoch, number))
 
 
 _POLICIES = {
@@ -121,7 +121,7 @@ def find_policy(sharding: str | Policy | Share, options: PlanOptions) -> Policy:
         return Policy(sharding)
     if sharding not in _POLICIES:
         names = ", ".join(map(repr, ["auto", *_POLICIES]))
-        raise OptionError(f"sharding={sharding!r}: expected one of {names}, or a function (order, world) -> order.")
+        raise OptionError(f"sharding={sharding!r}: expected one of {names}, or a function (order, shape) -> order.")
     return _ROTATE_SHARDS if options.total_shards is not None else _POLICIES[sharding]
 
 

@@ -44,12 +44,12 @@ class FileSegments:
         rows = piece.rows
         if rows is None:
             return range(*(split_of(piece).segments or (0, len(self.sizes))))
-        found = range(bisect_right(self.stops, rows.start), bisect_left(self.starts, rows.stop))
-        if len(found) == 1:
-            return found
+        numbers = range(bisect_right(self.stops, rows.start), bisect_left(self.starts, rows.stop))
+        if len(numbers) == 1:
+            return numbers
         if rows.contiguous:
-            return [i for i in found if self.starts[i] < self.stops[i]]
-        return [i for i in found if len(rows.clip(self.starts[i], self.stops[i]))]
+            return [i for i in numbers if self.starts[i] < self.stops[i]]
+        return [i for i in numbers if len(rows.clip(self.starts[i], self.stops[i]))]
 
     def narrowed(self, piece: Piece, first: int, last: int) -> Piece:
         """The rows of the piece that lie in the segments from `first` to `last`, both included."""
