@@ -112,12 +112,10 @@ class Planner:
         if self._generate is None and self.has_peers:
             self._warn_of_uneven_steps(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
-    def position(self, epoch: int, *, place: int = 0, failed: bool = False) -> RankReport:
+    def report(self, epoch: int, place: int) -> RankReport:
         """What this rank is about to do, for comparison; `place` is a digest of where in the epoch it begins."""
         world = self.world
-        return RankReport(
-            world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, failed, place=place
-        )
+        return RankReport(world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, place=place)
 
     @cached_property
     def _data_digest(self) -> int:

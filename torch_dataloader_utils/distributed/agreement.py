@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ _CHECKS: Counter[tuple[int, ...]] = Counter()  # checks so far, by members: all 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank is about to do; all ranks must be about to do the same, each as another rank.
+    """What a rank is about to do; all ranks must be about to do the same, each as another rank. All are int64 values.
 
     Attributes:
         rank: the global rank.
@@ -39,16 +39,6 @@ class RankReport:
     options: int
     failed: bool = False
     place: int = 0
-
-    def numbers(self) -> list[int]:
-        """As int64 values, for a collective."""
-        return [self.rank, self.num_ranks, self.epoch, self.data, self.options, int(self.failed), self.place]
-
-    @classmethod
-    def of(cls, numbers: Sequence[int]) -> RankReport:
-        """The position that these numbers say."""
-        rank, num_ranks, epoch, data, options, failed, place = numbers
-        return cls(rank, num_ranks, epoch, data, options, bool(failed), place)
 
 
 def has_peers(world: World, explicit: bool) -> bool:
@@ -71,55 +61,55 @@ def has_peers(world: World, explicit: bool) -> bool:
     return not (explicit and world.num_ranks == 1)
 
 
-def check_positions(report: RankReport, peers: Peers | None, limit: float) -> None:
-    """Compare positions with all peers: one all_gather of seven numbers (in a mesh, one along each dimension).
+def check_reports(report: RankReport, peers: Peers | None, limit: float) -> None:
+    """Compare reports with all peers: one all_gather of seven numbers (in a mesh, one along each dimension).
 
     Args:
-        report: this rank's position.
+        report: of this rank.
         peers: None for all processes of torch.distributed.
         limit: seconds to wait for the others; 0 for no limit.
 
     Raises:
-        PlanMismatchError: on every rank, if the positions do not fit together; or a rank did not come in time.
+        PlanMismatchError: on every rank, if the reports do not fit together; or a rank did not come in time.
     """
     peers = _peers_or_all(peers)
-    rows = _gather(report.numbers(), peers, limit)
-    mismatch = find_mismatch([RankReport.of(row) for row in rows], peers.world.num_ranks)
+    rows = _gather([int(number) for number in astuple(report)], peers, limit)
+    mismatch = find_mismatch([RankReport(*row) for row in rows], peers.world.num_ranks)
     if mismatch:
         raise PlanMismatchError(mismatch)
 
 
-def find_mismatch(positions: Sequence[RankReport], num_ranks: int | None = None) -> str | None:
-    """What is wrong with these positions, or None if they fit together.
+def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -> str | None:
+    """What is wrong with these reports, or None if they fit together.
 
     Args:
-        positions: of all processes, in their order.
+        reports: of all processes, in their order.
         num_ranks: how many ranks there must be, each with as many processes; None for as many as processes.
     """
-    failed = [place for place, position in enumerate(positions) if position.failed]
+    failed = [place for place, report in enumerate(reports) if report.failed]
     if failed:
         return f"process(es) {_listed(failed)} could not make their plan: the error is in their own output."
-    expected = num_ranks or len(positions)
-    if {position.num_ranks for position in positions} != {expected}:
+    expected = num_ranks or len(reports)
+    if {report.num_ranks for report in reports} != {expected}:
         return (
-            f"{len(positions)} processes take part, with num_ranks={_listed(p.num_ranks for p in positions)}: expected "
+            f"{len(reports)} processes take part, with num_ranks={_listed(p.num_ranks for p in reports)}: expected "
             f"num_ranks={expected} on each. (A loader for this process alone: num_ranks=1, rank=0. Processes that read "
             "the same rows, such as tensor-parallel ones: device_mesh=mesh.)"
         )
-    each = len(positions) // expected
-    times = Counter(position.rank for position in positions)
+    each = len(reports) // expected
+    times = Counter(report.rank for report in reports)
     wrong = [rank for rank in range(expected) if times[rank] > each]
     if wrong:
         often = "more than once" if each == 1 else f"to more than {each} processes"
         return (
             f"rank {_listed(wrong)} was given {often}: the processes have ranks "
-            f"{_listed(p.rank for p in positions)}. Pass the global rank (dist.get_rank()), not the local one."
+            f"{_listed(p.rank for p in reports)}. Pass the global rank (dist.get_rank()), not the local one."
         )
-    return _unequal(positions)
+    return _unequal(reports)
 
 
-def _unequal(positions: Sequence[RankReport]) -> str | None:
-    first = positions[0]
+def _unequal(reports: Sequence[RankReport]) -> str | None:
+    first = reports[0]
     for name, word, hint in (
         ("epoch", "epoch", "call dataset.set_epoch with the same number on every rank"),
         ("data", "data", "all ranks must see the same files, with the same rows, filters and split options"),
@@ -130,13 +120,13 @@ def _unequal(positions: Sequence[RankReport]) -> str | None:
         ),
         ("place", "position", "load the same checkpoint on every rank"),
     ):
-        others = [position.rank for position in positions if getattr(position, name) != getattr(first, name)]
+        others = [report.rank for report in reports if getattr(report, name) != getattr(first, name)]
         if others:
-            values = [getattr(position, name) for position in positions]
+            values = [getattr(report, name) for report in reports]
             shown = _listed(values if name == "epoch" else [f"{value & 0xFFFFFFFF:08x}" for value in values])
             return (
                 f"rank {_listed(others)} and rank {first.rank} have different plans: {word} of ranks "
-                f"{_listed(p.rank for p in positions)} is {shown}: {hint}."
+                f"{_listed(p.rank for p in reports)} is {shown}: {hint}."
             )
     return None
 
@@ -162,7 +152,7 @@ def _peers_or_all(peers: Peers | None) -> Peers:
     return members
 
 
-def _gather(numbers: list[int], peers: Peers, limit: float) -> list[list[int]]:
+def _gather(numbers: list[int], peers: Peers, limit: float) -> list[Any]:
     """The numbers of all peers, in the order of `members`."""
     dist = initialized_distributed()
     arrivals = _Arrivals(dist, peers.members)
@@ -181,7 +171,7 @@ def _gather(numbers: list[int], peers: Peers, limit: float) -> list[list[int]]:
             time.sleep(_POLL)
         work.wait()
         rows = torch.cat(parts)
-    return rows.tolist()
+    return list(rows.tolist())
 
 
 class _Arrivals:

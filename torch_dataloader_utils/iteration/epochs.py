@@ -14,7 +14,7 @@ from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.distributed.agreement import check_positions, smallest
+from torch_dataloader_utils.distributed.agreement import check_reports, smallest
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.iteration.passes import Passes
@@ -48,15 +48,14 @@ class Epochs:
     ) -> None:
         _check_processes(options)
         _check_foreign(options, worker)
-        self.source = source
         self.worker = worker
         self._options = options
         self._before_reading = before_reading
         self.planner = Planner(source, options)
         self.codec = StateCodec(source, options, self.planner, worker)
         self.passes = Passes(self._start)
-        self._execution = Execution(source.scan, source.by_key, options.worker)
         self._next: Source | None = None  # what is read from the next epoch on
+        self._read(source)
 
     def steps(self) -> int | None:
         """How many batches this rank's live or next pass has, those of earlier phases of its epoch included."""
@@ -70,8 +69,16 @@ class Epochs:
     def read_by(self, scan: Scan) -> None:
         """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
         self._execution.close()
-        self.source = replace(self.source, scan=scan)
-        self._execution = Execution(scan, self.source.by_key, self._options.worker)
+        self._read(replace(self.source, scan=scan))
+
+    def _read(self, source: Source) -> None:
+        """Read this source, which the planner knows."""
+        worker = self._options.worker
+        self.source = source
+        # A worker of a foreign loader is a thread or process already: it reads in-line.
+        self._execution = Execution(
+            source.scan, source.by_key, worker if self.worker is None else replace(worker, num_workers=0)
+        )
 
     def move_to(self, source: Source) -> None:
         """Read another source from the next pass on that begins at the beginning of an epoch."""
@@ -95,11 +102,10 @@ class Epochs:
         if self._next is None:
             return
         source, self._next = self._next, None
-        planner = Planner(source, self._options)  # which refuses what the options cannot do with it
+        self.planner = Planner(source, self._options)  # refuses what the options cannot do with it
+        self.codec = StateCodec(source, self._options, self.planner, self.worker)
         self._execution.close()
-        self.source, self.planner = source, planner
-        self.codec = StateCodec(source, self._options, planner, self.worker)
-        self._execution = Execution(source.scan, source.by_key, self._options.worker)
+        self._read(source)
         self.__dict__.pop("_form", None)  # its keys may be others
 
     def close(self) -> None:
@@ -124,18 +130,15 @@ class Epochs:
         return RankRun(self._recipe(place, plan, steps), place)
 
     def _recipe(self, place: EpochPosition, plan: RankPlan, steps: int | None) -> Recipe:
-        execution, worker = self._execution, self.worker
         return Recipe(
             plan_of=lambda lap: plan if lap == 0 else self._plan_at(place, lap),
-            open_driver=execution.open if worker is None else lambda tasks, _: execution.inline(tasks),
-            open_inline=execution.inline,
+            execution=self._execution,
             cut=self._cut(plan),
             form=self._form,
             steps=None if self._options.shard.even == "sync" else steps,
             laps=self._options.shard.steps_per_epoch is not None,
             ended=lambda batches, taken: self._ended(batches, taken, steps),
             collate=self._options.batch.collate_fn,
-            end=execution.end_pass,
         )
 
     def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:
@@ -161,15 +164,15 @@ class Epochs:
         planner, shard = self.planner, self._options.shard
         if not planner.has_peers:
             return self._plan_at(place)
-        position = planner.position(place.epoch, place=place_digest(place))
+        report = planner.report(place.epoch, place=place_digest(place))
         timeout = self._options.worker.timeout
         try:
             plan = self._plan_at(place)
         except Exception:
             # The others wait for this rank: they must hear of it before it goes.
-            check_positions(replace(position, failed=True), shard.peers, timeout)
+            check_reports(replace(report, failed=True), shard.peers, timeout)
             raise
-        check_positions(position, shard.peers, timeout)
+        check_reports(report, shard.peers, timeout)
         if not place.past:
             planner.warn_of_uneven_steps(place.epoch)
         return plan

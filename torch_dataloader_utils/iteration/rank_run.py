@@ -20,6 +20,7 @@ from torch_dataloader_utils.batching.batches import (
 )
 from torch_dataloader_utils.checkpoint.positions import EpochPosition, Trail, cursor_after, exact_cursor
 from torch_dataloader_utils.executors.laps import LapDriver
+from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows
 from torch_dataloader_utils.planning.schedule import turns
@@ -34,27 +35,23 @@ class Recipe:
 
     Attributes:
         plan_of: the plan of a lap, with the shards that are read here.
-        open_driver: a driver of tasks by shard, and whether it starts on them at once.
-        open_inline: a driver that decodes in the caller's thread.
+        execution: opens drivers of tasks by shard.
         cut: how shards are cut into batches.
         form: of the batches.
         steps: batches of the phase, or None where only reading tells.
         laps: whether shards that have ended begin again.
-        ended: from batches, and how many came before them, to those up to where the options say that all ranks end.
+        ended: cuts the batches where all ranks end; also called with how many were taken before them.
         collate: what becomes of a batch at last.
-        end: called once at the end.
     """
 
     plan_of: Callable[[int], RankPlan]
-    open_driver: Callable[[Tasks, bool], Driver]
-    open_inline: Callable[[Tasks], Driver]
+    execution: Execution
     cut: Cut
     form: Form
     steps: int | None
     laps: bool
     ended: Callable[[Iterator[Any], int], Iterator[Any]]
     collate: Callable[[Any], Any] | None
-    end: Callable[[], None]
 
 
 class RankRun:
@@ -116,7 +113,7 @@ class RankRun:
         self.batches = iter(())
         self._bare = self.batches
         self._tasks.clear()
-        self._recipe.end()
+        self._recipe.execution.end_pass()
 
     def _open(self, taken: int, cursor: RankCursor | None) -> None:
         recipe = self._recipe
@@ -154,7 +151,7 @@ class RankRun:
             for done in [done for done in self._tasks if 0 < done <= lap]:
                 del self._tasks[done]
             # What starts at once has all workers: one that begins in another lap may be at work on that already.
-            return self._recipe.open_driver(tasks, all(start.lap == lap for start in starts))
+            return self._recipe.execution.open(tasks, all(start.lap == lap for start in starts))
 
         if not self._recipe.laps:
             return open_lap(0)
@@ -176,7 +173,7 @@ class RankRun:
 
     def _head(self, shard: int) -> Iterator[Block]:
         """The blocks of a shard from its beginning."""
-        driver = self._recipe.open_inline([self._tasks_of(0)[shard]])
+        driver = self._recipe.execution.inline([self._tasks_of(0)[shard]])
         try:
             while (block := driver.next_block(0)) is not None:
                 yield block
