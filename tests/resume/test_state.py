@@ -16,7 +16,7 @@ import torch
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
 from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset
-from torch_dataloader_utils.checkpoint.positions import EpochPosition, Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
 from torch_dataloader_utils.planner import Planner
 
@@ -263,8 +263,8 @@ def test_output_formats_and_collate(folder: str) -> None:
         assert plain(whole[0])["n"] == 3
 
 
-def trail(start: WorkerCursor, *laps: list[int]) -> Trail:
-    made = Trail(start)
+def log(start: WorkerCursor, *laps: list[int]) -> BlockLog:
+    made = BlockLog(start)
     for number, blocks in enumerate(laps):
         if number:
             made.begin_lap()
@@ -274,7 +274,7 @@ def trail(start: WorkerCursor, *laps: list[int]) -> Trail:
 
 
 def test_a_trail_tells_where_a_shard_was() -> None:
-    seen = trail(WorkerCursor(2, 1, 4), [4, 0, 5])
+    seen = log(WorkerCursor(2, 1, 4), [4, 0, 5])
     assert seen.after(0, 3) == WorkerCursor(2, 1, 4)
     assert seen.after(1, 3) == WorkerCursor(4)
     assert seen.after(2, 3) == WorkerCursor(4, 3, 5)
@@ -286,21 +286,21 @@ def test_a_trail_tells_where_a_shard_was() -> None:
 
 
 def test_a_trail_over_laps() -> None:
-    seen = trail(WorkerCursor(1), [2], [0, 2, 1], [0, 2], [0, 0])
+    seen = log(WorkerCursor(1), [2], [0, 2, 1], [0, 2], [0, 0])
     assert seen.after(1, 2) == WorkerCursor(0, 0, 0, 1)  # nothing of the lap was seen: it begins anew
     assert seen.after(2, 2) == WorkerCursor(2, 0, 0, 1)
     assert seen.after(3, 2) == WorkerCursor(1, 1, 2, 2)
     seen.ended = True
     assert seen.after(4, 2) == WorkerCursor(0, 0, 0, 3)
-    begun = trail(WorkerCursor(2, 0, 0, 1), [0])
+    begun = log(WorkerCursor(2, 0, 0, 1), [0])
     assert begun.after(0, 2) == WorkerCursor(2, 0, 0, 1)
 
 
 def test_whose_turn_is_next() -> None:
-    trails = [trail(WorkerCursor(), [9]), trail(WorkerCursor(), [3]), trail(WorkerCursor(), [9])]
-    assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(4)] == [1, 2, 0, 1]
-    trails[1].ended = True
-    assert [cursor_after(trails, 1, taken, 3, False).turn for taken in range(7)] == [1, 2, 0, 2, 0, 2, 0]
+    logs = [log(WorkerCursor(), [9]), log(WorkerCursor(), [3]), log(WorkerCursor(), [9])]
+    assert [cursor_after(logs, 1, taken, 3, False).turn for taken in range(4)] == [1, 2, 0, 1]
+    logs[1].ended = True
+    assert [cursor_after(logs, 1, taken, 3, False).turn for taken in range(7)] == [1, 2, 0, 2, 0, 2, 0]
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, 1.5, "1", None, True])

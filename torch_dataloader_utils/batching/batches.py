@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from torch_dataloader_utils.checkpoint.positions import Trail
+from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
@@ -52,23 +52,23 @@ class Cut:
 Head = Callable[[], Iterator[Block]]
 
 
-def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, trail: Trail, head: Head) -> Iterator[Any]:
+def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, log: BlockLog, head: Head) -> Iterator[Any]:
     """The shard's batches: of full size whatever the borders of its blocks; only the last may be short.
 
     Args:
-        driver: hands on the blocks from `trail.start` on.
+        driver: hands on the blocks from `log.start` on.
         shard: the shard.
         cut: how it is cut.
         form: of the batches.
-        trail: where it begins; what is seen on the way is noted there.
+        log: where it begins; what is seen on the way is noted there.
         head: asked where the last batch is to be filled up.
     """
     size = cut.size
     parts: list[Part] = []
     gathered = 0
-    first = trail.start.rows  # of the first block: these were delivered before
+    first = log.start.rows  # of the first block: these were delivered before
     while (block := driver.next_block(shard)) is not None:
-        trail.take(block.rows)
+        log.take(block.rows)
         if parts:
             first = min(size - gathered, block.rows)
             parts.append((block, 0, first))
@@ -83,7 +83,7 @@ def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, trail: Trail
         if first < block.rows:
             parts, gathered = [(block, first, block.rows)], block.rows - first
         first = 0
-    trail.ended = True
+    log.ended = True
     if not parts or cut.last_batch == "drop":
         return
     if cut.last_batch == "pad":
@@ -151,19 +151,19 @@ def scheduled_batches(shards: Sequence[Iterator[Any]], turns: Iterable[int]) -> 
             return
 
 
-def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form) -> Iterator[Any]:
+def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: Form) -> Iterator[Any]:
     """The rank's batches, each of as many rows of every shard; at the end of those that are left.
 
     Where the blocks of all shards hold several steps, the rows of these are brought into order together.
 
     Args:
         driver: hands on the blocks of the shards.
-        trails: where each shard begins.
+        logs: where each shard begins.
         size: rows of a batch of all shards.
         form: of the batches.
     """
-    each = size // len(trails)
-    shards = [_ShardBatches(driver, shard, trail) for shard, trail in enumerate(trails)]
+    each = size // len(logs)
+    shards = [_ShardBatches(driver, shard, log) for shard, log in enumerate(logs)]
     while True:
         steps = min(min(shard.at_hand() for shard in shards) // each, max(1, _JOINED_ROWS // size))
         parts = [part for shard in shards for part in shard.take(max(1, steps) * each)]
@@ -183,22 +183,22 @@ def joint_batches(driver: Driver, trails: Sequence[Trail], size: int, form: Form
 class _ShardBatches:
     """A shard, and the block of which rows are taken."""
 
-    def __init__(self, driver: Driver, shard: int, trail: Trail) -> None:
+    def __init__(self, driver: Driver, shard: int, log: BlockLog) -> None:
         self._driver = driver
         self._shard = shard
-        self._trail = trail
+        self._log = log
         self._block: Block | None = None
         self._first = 0
-        self._delivered = trail.start.rows  # of the first block, before
+        self._delivered = log.start.rows  # of the first block, before
 
     def at_hand(self) -> int:
         """Rows left in the block; 0 once the shard has ended."""
-        while not self._trail.ended and (self._block is None or self._first == self._block.rows):
+        while not self._log.ended and (self._block is None or self._first == self._block.rows):
             self._block = self._driver.next_block(self._shard)
             if self._block is None:
-                self._trail.ended = True
+                self._log.ended = True
                 return 0
-            self._trail.take(self._block.rows)
+            self._log.take(self._block.rows)
             self._first, self._delivered = self._delivered, 0
         return 0 if self._block is None else self._block.rows - self._first
 

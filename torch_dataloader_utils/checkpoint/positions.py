@@ -63,7 +63,7 @@ def _joined(ranges: Iterable[Steps]) -> tuple[Steps, ...]:
 
 
 @dataclass(slots=True)
-class Trail:
+class BlockLog:
     """What the loop over the blocks of a shard saw: enough to infer where it was after any number of batches.
 
     Attributes:
@@ -115,26 +115,26 @@ class Trail:
         return self.ends[blocks - 1] if blocks else 0
 
 
-def cursor_after(trails: Sequence[Trail], turn: int, taken: int, size: int, drops_last: bool) -> RankCursor:
+def cursor_after(logs: Sequence[BlockLog], turn: int, taken: int, size: int, drops_last: bool) -> RankCursor:
     """How far the workers are after `taken` batches of the rank.
 
     Args:
-        trails: of each worker.
+        logs: of each worker.
         turn: the worker whose batch came first.
         taken: batches of the rank since then.
         size: rows of a batch.
         drops_last: whether a worker's short batch is not delivered.
     """
-    order = [*range(turn, len(trails)), *range(turn)]
-    if not any(trail.ended for trail in trails):
-        rounds, at = divmod(taken, len(trails))
-        given = [rounds + (place < at) for place in range(len(trails))]
+    order = [*range(turn, len(logs)), *range(turn)]
+    if not any(log.ended for log in logs):
+        rounds, at = divmod(taken, len(logs))
+        given = [rounds + (place < at) for place in range(len(logs))]
     else:
-        counts = [trails[shard].batches(size, drops_last) for shard in order]
+        counts = [logs[shard].batches(size, drops_last) for shard in order]
         known = [taken if count is None else count for count in counts]
         given, at = delivered_by_shard(known, min(taken, sum(known)))
-    shards = {shard: trails[shard].after(batches, size) for shard, batches in zip(order, given, strict=True)}
-    return RankCursor(order[at], tuple(shards[shard] for shard in range(len(trails))))
+    shards = {shard: logs[shard].after(batches, size) for shard, batches in zip(order, given, strict=True)}
+    return RankCursor(order[at], tuple(shards[shard] for shard in range(len(logs))))
 
 
 def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: int, *, laps: bool) -> RankCursor:

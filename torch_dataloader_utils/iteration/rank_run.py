@@ -18,7 +18,7 @@ from torch_dataloader_utils.batching.batches import (
     scheduled_batches,
     shard_batches,
 )
-from torch_dataloader_utils.checkpoint.positions import EpochPosition, Trail, cursor_after, exact_cursor
+from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor
 from torch_dataloader_utils.executors.laps import LapDriver
 from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
@@ -70,7 +70,7 @@ class RankRun:
     def __init__(self, recipe: Recipe, place: EpochPosition) -> None:
         self._recipe = recipe
         self._tasks: dict[int, Tasks] = {}
-        self._trails: list[Trail] = []
+        self._logs: list[BlockLog] = []
         self._driver: Driver | None = None
         self._closing = threading.Lock()  # taken once
         self.steps = recipe.steps
@@ -94,7 +94,7 @@ class RankRun:
         if self._exact:
             return None
         cut = self._recipe.cut
-        return cursor_after(self._trails, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
+        return cursor_after(self._logs, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
 
     def stop(self) -> None:
         """Let whoever waits for a batch get an error; for any thread."""
@@ -122,7 +122,7 @@ class RankRun:
             starts = exact_cursor(recipe.plan_of, self._tasks_of, taken, laps=recipe.laps)
         self._turn = starts.turn
         self._base = 0 if not self._exact and cursor is None else taken
-        self._trails = [Trail(start) for start in starts.shards]
+        self._logs = [BlockLog(start) for start in starts.shards]
         self._bare = iter(())
         if self.steps is None or taken < self.steps:
             self._driver = driver = self._open_driver(starts.shards)
@@ -135,11 +135,11 @@ class RankRun:
         """The rank's batches of what the driver hands on, behind the first `taken`."""
         recipe = self._recipe
         cut, form = recipe.cut, recipe.form
-        if recipe.plan_of(0).joint and len(self._trails) > 1:
-            return joint_batches(driver, self._trails, cut.size, form)
+        if recipe.plan_of(0).joint and len(self._logs) > 1:
+            return joint_batches(driver, self._logs, cut.size, form)
         shards = [
-            shard_batches(driver, shard, cut, form, trail, partial(self._head, shard))
-            for shard, trail in enumerate(self._trails)
+            shard_batches(driver, shard, cut, form, log, partial(self._head, shard))
+            for shard, log in enumerate(self._logs)
         ]
         if recipe.laps and self._exact and len(shards) > 1:
             return scheduled_batches(shards, itertools.islice(turns(lap_rows(recipe.plan_of), cut.size), taken, None))
@@ -155,7 +155,7 @@ class RankRun:
 
         if not self._recipe.laps:
             return open_lap(0)
-        return LapDriver(open_lap, starts, lambda shard: self._trails[shard].begin_lap())
+        return LapDriver(open_lap, starts, lambda shard: self._logs[shard].begin_lap())
 
     def _left(self, lap: int, shard: int, start: WorkerCursor) -> Sequence[Task]:
         """What a shard that began at `start` has to read in a lap."""

@@ -14,7 +14,7 @@ from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import Piece, RankCursor
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.plan import Plan
-from torch_dataloader_utils.planning.rest import Rest, left_by_rank, merged, rest_of
+from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
 
 _ALL = 2**62  # more batches than any rank has: of one that has finished the epoch
 _FUNCTION = "function "  # how the name of a policy that is a function begins
@@ -122,7 +122,7 @@ def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
     return first if rest is None else replace(first, rest=rest)
 
 
-def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> Rest:
+def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRows:
     """What is left of `epoch` when `plan` was followed as far as `phase` says.
 
     Args:
@@ -138,13 +138,13 @@ def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> Rest:
         steps = steps and [most] * plan.num_ranks
         done = [min(n, most) if isinstance(n, int) else n for n in done]
     if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
-        return Rest(epoch, number, rest_of(plan.splits, ()))
+        return RemainingRows(epoch, number, rest_of(plan.splits, ()))
     left = [left_by_rank(partial(plan.rank, epoch, rank), n, laps=most is not None) for rank, n in enumerate(done)]
     left_out = plan.left_out(epoch)
     if by_rank:
-        return Rest(epoch, number, rest_of(plan.splits, left_out), tuple(map(_few, left)))
+        return RemainingRows(epoch, number, rest_of(plan.splits, left_out), tuple(map(_few, left)))
     real = [piece for pieces in left for piece in pieces if not piece.pad]
-    return Rest(epoch, number, rest_of(plan.splits, [*real, *left_out]))
+    return RemainingRows(epoch, number, rest_of(plan.splits, [*real, *left_out]))
 
 
 def _few(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

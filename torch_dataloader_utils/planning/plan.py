@@ -15,7 +15,7 @@ from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import SplitTable
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.requirements import check_even_rows, check_unknown_counts
-from torch_dataloader_utils.planning.rest import Rest
+from torch_dataloader_utils.planning.rest import RemainingRows
 from torch_dataloader_utils.planning.sharding import Policy, Share, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, Shares, assign
 from torch_dataloader_utils.planning.tasks import SegmentTable
@@ -59,7 +59,7 @@ class Plan:
     num_ranks: int = 1
     exact: bool = True
     parts: Sequence[Part] = (Part(),)
-    rest: Rest | None = None
+    rest: RemainingRows | None = None
     _epochs: dict[int, Shares] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:

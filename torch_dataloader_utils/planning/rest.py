@@ -14,7 +14,7 @@ from torch_dataloader_utils.planning.runs import Runs
 
 
 @dataclass(frozen=True, eq=False)
-class Rest:
+class RemainingRows:
     """The rows of an epoch that are left after its first phases.
 
     Attributes:
