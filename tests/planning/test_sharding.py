@@ -172,6 +172,6 @@ def test_an_unknown_name() -> None:
         make_plan(chunk_files(4), sharding="interleaved")
 
 
-def test_rows_are_dealt_once() -> None:
-    with pytest.raises(ValueError, match="cannot be dealt again"):
+def test_rows_are_assigned_once() -> None:
+    with pytest.raises(ValueError, match="cannot be assigned again"):
         make_plan(chunk_files(8), 2, sharding=lambda order, world: order.deal(0, 2).deal(world.rank, 2)).rank(0, 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.resume.helpers import KEPT, batches, make, plain, through_json, write_files
 from torch_dataloader_utils import CheckpointMismatchError, OptionError, merge_state_dicts
+from torch_dataloader_utils.testing import assert_resumes_everywhere
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
 pytestmark = [
@@ -31,6 +32,10 @@ def foreign(folder: str, workers: int, *, persistent: bool = False, **options: A
     return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **start)
 
 
+def rows(batch: Any) -> list[tuple[int, str]]:
+    return list(zip(batch["id"].tolist(), batch["name"], strict=True))
+
+
 def ids(found: list[Any]) -> list[int]:
     return sorted(row for batch in found for row in batch["id"])
 
@@ -38,19 +43,15 @@ def ids(found: list[Any]) -> list[int]:
 @pytest.mark.parametrize("workers", [0, 2, 3])
 @pytest.mark.parametrize("options", [{}, {"filters": KEPT}, {"shuffle_buffer_size": 8}, {"steps_per_epoch": 17}])
 def test_every_step(folder: str, workers: int, options: dict[str, Any]) -> None:
-    loader = foreign(folder, workers, **options)
-    whole, states = [], [loader.state_dict()]
-    for batch in loader:
-        whole.append(plain(batch))
-        states.append(loader.state_dict())
+    def loader() -> Any:
+        return foreign(folder, workers, **options)
+
+    whole = batches(loader())
     if "steps_per_epoch" in options:
         assert len(whole) == 17
     else:
         assert ids(whole) == [row for row in range(38) if "filters" not in options or row % 3]
-    for step in range(0, len(states), 5 if workers else 1):
-        again = foreign(folder, workers, **options)
-        again.load_state_dict(through_json(states[step]))
-        assert batches(again) == whole[step:]
+    assert_resumes_everywhere(loader, every=5 if workers else 1, id_column=rows)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -71,15 +72,7 @@ def test_after_the_end_comes_a_whole_epoch(folder: str, workers: int, persistent
 
 def test_workers_that_ended_early_stay_ended(tmp_path: Any) -> None:
     folder = write_files(tmp_path, ((3,), (12,)))
-    loader = foreign(folder, 2, split_rows=20)
-    whole, states = [], []
-    for batch in loader:
-        whole.append(plain(batch))
-        states.append(through_json(loader.state_dict()))
-    for step, state in enumerate(states):
-        again = foreign(folder, 2, split_rows=20)
-        again.load_state_dict(state)
-        assert batches(again) == whole[step + 1 :]
+    assert_resumes_everywhere(lambda: foreign(folder, 2, split_rows=20), id_column=rows)
 
 
 def test_set_epoch_reaches_new_workers(folder: str) -> None:

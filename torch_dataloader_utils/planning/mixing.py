@@ -22,6 +22,7 @@ from torch_dataloader_utils.planning.sharding import Policy, inner_order, shard_
 from torch_dataloader_utils.seeding import derive_key
 
 
+# States hold a digest of its repr: another name, or field, is other data to them.
 @dataclass(frozen=True, slots=True)
 class Part:
     """What planning must know of one dataset of a combination, besides its files and splits.

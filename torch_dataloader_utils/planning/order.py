@@ -107,7 +107,7 @@ class Order:
 
     def every(self, turn: int, turns: int) -> Order:
         """The units `turn`, `turn + turns`, ...: whole splits of a fresh order."""
-        return self._units(slice(turn, None, turns))
+        return Order(self.rows.select(slice(turn, None, turns)))
 
     def take(self, first: int, last: int) -> Order:
         """The rows `[first, last)` of this sequence."""
@@ -138,7 +138,7 @@ class Order:
 
     def units(self, first: int, last: int) -> Order:
         """The units `[first, last)`: whole splits of a fresh order."""
-        return self._units(slice(first, last))
+        return Order(self.rows.select(slice(first, last)))
 
     def shuffled(self, key: int) -> Order:
         """The same units in an order drawn by `key`, numbered anew."""
@@ -147,7 +147,7 @@ class Order:
 
     def in_file_order(self) -> Order:
         """The same rows in file order; each keeps its place."""
-        return self._units(np.lexsort((self.rows.first, self.rows.source)))
+        return Order(self.rows.select(np.lexsort((self.rows.first, self.rows.source))))
 
     def without(self, run: Order) -> Order:
         """The rows that are not in `run`: consecutive rows of this sequence in file order."""
@@ -176,9 +176,6 @@ class Order:
         bounds = np.clip([picked.start + shift, picked.stop + shift], units.first, units.last)
         step, block = (np.full_like(shift, value) for value in (picked.step, picked.block))
         return replace(units, first=bounds[0], last=bounds[1], phase=picked.phase + shift, step=step, block=block)
-
-    def _units(self, which: slice | npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Order:
-        return Order(self.rows.select(which))
 
     def _picked_of_patterns(self, picked: Rows) -> Runs:
         """The picked rows of units that are patterns themselves: after a resume with another number of ranks."""

@@ -123,14 +123,7 @@ def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
 
 
 def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRows:
-    """What is left of `epoch` when `plan` was followed as far as `phase` says.
-
-    Args:
-        plan: of the phase.
-        epoch: the epoch.
-        phase: how far each rank came.
-        by_rank: whether each rank resumes with its own rows.
-    """
+    """What is left of `epoch` when `plan` was followed as far as `phase` says; `by_rank`: each rank keeps its rows."""
     number = 1 if plan.rest is None else plan.rest.phase + 1
     done = [phase.delivered(rank) for rank in range(plan.num_ranks)]
     steps, most = plan.steps(epoch), plan.options.steps_per_epoch

@@ -120,10 +120,10 @@ def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) 
 
 
 def _given(laps: Iterable[Sequence[int]], shards: int, batches: int) -> tuple[list[int], int]:
-    """How many batches each shard has given after some of the rank, and whose turn is next.
+    """How many batches each shard has given after `batches` of the rank, and whose turn is next.
 
     Args:
-        laps: how many begin in each lap.
+        laps: how many of each shard begin in each lap.
         shards: how many there are.
         batches: of the rank.
     """

@@ -126,6 +126,7 @@ def _runs(sizes: list[int], spans: list[tuple[int, int]] | None, limit: int | No
 
 
 def _split(file: DataFile, spans: list[tuple[int, int]] | None, run: tuple[int, int], index: int) -> Split:
+    # Whole segments: to find them by their rows, as `checks` does for a strategy of the user, takes twice the time.
     first, last = run
     segments = file.layout.segments
     if spans is None:
