@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import types
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from torch_dataloader_utils import DataLoaderUtilsError, errors
-from torch_dataloader_utils.options import option_defaults
+from torch_dataloader_utils.options import POLICY_OPTIONS, option_defaults
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -87,6 +88,13 @@ def table_rows(page: str) -> list[list[str]]:
 def test_options_page_lists_each_keyword_with_its_default():
     listed = {row[0]: row[2] for row in table_rows("options.md")}
     assert listed == {name: repr(default) for name, default in option_defaults().items()}
+
+
+def test_options_page_says_of_a_policys_option_what_its_declaration_says():
+    listed = {row[0]: row[3] for row in table_rows("options.md")}
+    for policy, options in POLICY_OPTIONS.items():
+        for item in fields(options):
+            assert listed[item.name] == f'with `"{policy}"`: {item.metadata["doc"]}'
 
 
 def test_troubleshooting_page_lists_each_error_with_its_builtin():

@@ -1,49 +1,21 @@
 """The options of a loader."""
 
-from torch_dataloader_utils.options.groups import (
-    EVEN,
-    LAST_BATCH,
-    BatchOptions,
-    ConvertOptions,
-    NullPolicy,
-    ReadOptions,
-    ShardOptions,
-    ShuffleOptions,
-    SplitOptions,
-    TableOptions,
-    WorkerOptions,
-)
-from torch_dataloader_utils.options.keywords import (
-    LoaderOptions,
-    Options,
-    TableLoaderOptions,
-    check_together,
-    option_defaults,
-    parse_options,
-    parse_table_options,
-    plain_value,
-    repeats_rows,
-)
-
-__all__ = [
-    "EVEN",
-    "LAST_BATCH",
-    "BatchOptions",
-    "ConvertOptions",
-    "LoaderOptions",
-    "NullPolicy",
-    "Options",
-    "ReadOptions",
-    "ShardOptions",
-    "ShuffleOptions",
-    "SplitOptions",
-    "TableLoaderOptions",
-    "TableOptions",
-    "WorkerOptions",
-    "check_together",
-    "option_defaults",
-    "parse_options",
-    "parse_table_options",
-    "plain_value",
-    "repeats_rows",
-]
+from torch_dataloader_utils.options.groups import EVEN as EVEN
+from torch_dataloader_utils.options.groups import LAST_BATCH as LAST_BATCH
+from torch_dataloader_utils.options.groups import ConvertOptions as ConvertOptions
+from torch_dataloader_utils.options.groups import ReadOptions as ReadOptions
+from torch_dataloader_utils.options.groups import SplitOptions as SplitOptions
+from torch_dataloader_utils.options.groups import TableOptions as TableOptions
+from torch_dataloader_utils.options.groups import WorkerOptions as WorkerOptions
+from torch_dataloader_utils.options.keywords import LoaderOptions as LoaderOptions
+from torch_dataloader_utils.options.keywords import Options as Options
+from torch_dataloader_utils.options.keywords import TableLoaderOptions as TableLoaderOptions
+from torch_dataloader_utils.options.keywords import option_defaults as option_defaults
+from torch_dataloader_utils.options.keywords import parse_options as parse_options
+from torch_dataloader_utils.options.keywords import parse_table_options as parse_table_options
+from torch_dataloader_utils.options.keywords import plain_value as plain_value
+from torch_dataloader_utils.options.keywords import repeats_rows as repeats_rows
+from torch_dataloader_utils.options.policies import POLICY_OPTIONS as POLICY_OPTIONS
+from torch_dataloader_utils.options.policies import PolicyOptions as PolicyOptions
+from torch_dataloader_utils.options.policies import check_names as check_names
+from torch_dataloader_utils.options.policies import split_sharding as split_sharding

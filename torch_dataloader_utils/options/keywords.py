@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_type_hints
 
 import numpy as np
 
@@ -54,12 +54,12 @@ class LoaderOptions(TypedDict, total=False):
     device_mesh: Any
     dp_mesh_dims: Sequence[str] | None
     accelerator: Any
-    sharding: str | Callable[..., Any]
     stick_to_shard: bool
     full_rotation: bool
+    total_shards: int | None
     shard_batches: bool
     split_batches: bool
-    total_shards: int | None
+    sharding: str | Callable[..., Any]
     canonical_ranks: int | None
     even: str
     count_rows: bool
@@ -120,15 +120,7 @@ class Options:
     worker: WorkerOptions
 
 
-_GROUPS: dict[str, type] = {
-    "read": ReadOptions,
-    "split": SplitOptions,
-    "shard": ShardOptions,
-    "shuffle": ShuffleOptions,
-    "batch": BatchOptions,
-    "convert": ConvertOptions,
-    "worker": WorkerOptions,
-}
+_GROUPS: dict[str, type] = get_type_hints(Options)
 
 # Keywords of torch's DataLoader that mean nothing here, and what to use for them.
 _TORCH_KEYWORDS = {

@@ -1,0 +1,116 @@
+"""What an option's value may be: each check returns the value as it is kept, or raises an OptionError."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.units import parse_bytes
+
+Check: TypeAlias = Callable[[str, Any], Any]  # from an option's name and its value to the value that is kept
+
+
+def option(default: Any, check: Check, *, doc: str = "", repr: bool = True) -> Any:
+    """The field of an option: its default, its check, and what the documentation says of it."""
+    return field(default=default, metadata={"check": check, "doc": doc}, repr=repr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Options that are checked, each by itself, when they are made."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if "check" in item.metadata:
+                value = item.metadata["check"](item.name, getattr(self, item.name))
+                object.__setattr__(self, item.name, value)
+
+
+def values(expected: str, holds: Callable[[Any], bool], *, secret: bool = False) -> Check:
+    """Values for which `holds` is true; one that is secret is not shown."""
+
+    def check(name: str, value: Any) -> Any:
+        if not holds(value):
+            raise OptionError(f"{name}{'' if secret else f'={value!r}'}: expected {expected}.")
+        return value
+
+    return check
+
+
+def maybe(check: Check) -> Check:
+    """None, or what `check` accepts."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def one_of(*allowed: object) -> Check:
+    """One of these values."""
+    return values(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
+
+
+def word_or_words(*allowed: str) -> Check:
+    """One of these words, or a dict of column -> word."""
+
+    def check(name: str, value: Any) -> Any:
+        for word in value.values() if isinstance(value, Mapping) else [value]:
+            one_of(*allowed)(name, word)
+        return value
+
+    return check
+
+
+def whole(least: int | None = None) -> Check:
+    """A whole number, which a bool is not."""
+    expected = "a whole number" if least is None else f"a whole number of at least {least}"
+    return values(expected, lambda value: _is_number(value, int) and (least is None or value >= least))
+
+
+def mapping(of: str) -> Check:
+    """None, or a dict."""
+    return maybe(values(f"a dict of {of}", lambda value: isinstance(value, Mapping)))
+
+
+def credentials(of: str) -> Check:
+    """None, or a dict that is not shown."""
+    return maybe(values(f"a dict, {of}", lambda value: isinstance(value, Mapping), secret=True))
+
+
+flag = values("True or False", lambda value: isinstance(value, bool))
+function = values("a callable", callable)
+word = values("a name", lambda value: isinstance(value, str) and value != "")
+path = values("a path", lambda value: isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)))
+seconds = values("seconds (0 for none)", lambda value: _is_number(value, (int, float)) and value >= 0)
+interval = values("seconds above 0", lambda value: _is_number(value, (int, float)) and value > 0)
+
+
+def num_bytes(name: str, value: Any) -> int:
+    """A positive number of bytes, or a word such as `"128MiB"`: kept as a number."""
+    return parse_bytes(value, name)
+
+
+def names(name: str, value: Any) -> list[str]:
+    """Different names in an order, at least one."""
+    if isinstance(value, str):
+        raise OptionError(f"{name}={value!r}: expected a list of names, such as [{value!r}].")
+    if isinstance(value, (set, frozenset)):
+        raise OptionError(f"{name}={value!r}: expected a list; the order of a set differs from process to process.")
+    items = list(value) if isinstance(value, Iterable) else []
+    if not items or not all(isinstance(item, str) for item in items):
+        raise OptionError(f"{name}={value!r}: expected a list of at least one name, or None for all columns.")
+    if len(set(items)) != len(items):
+        raise OptionError(f"{name}={items!r}: a name occurs twice.")
+    return items
+
+
+def value_lists(name: str, value: Any) -> Any:
+    """None, or a dict of column -> list of values."""
+    for column, items in (mapping("column -> list of values")(name, value) or {}).items():
+        if isinstance(items, (str, bytes)) or not hasattr(items, "__iter__"):
+            raise OptionError(f"{name}={{{column!r}: {items!r}}}: expected a list of values.")
+    return value
+
+
+def _is_number(value: Any, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,0 +1,110 @@
+"""The options of the sharding policies, each declared once, as a field of its policy's class.
+
+From the field come the flat keyword (`total_shards=8`), the option in `sharding={"policy": "rotate", ...}`, the check,
+the row of the documentation and the option of a plan. Policies of users declare theirs likewise, as the fields of a
+dataclass of their own (see `planning.sharding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.options.checks import Checked, flag, maybe, option, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotateOptions(Checked):
+    """The options of `sharding="rotate"`."""
+
+    stick_to_shard: bool = option(False, flag, doc="a rank keeps its shard in all epochs")
+    full_rotation: bool = option(False, flag, doc="of `total_shards` every rank meets every one in time")
+    total_shards: int | None = option(None, maybe(whole(1)), doc="the number of shards, one of which is a rank's epoch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StridedOptions(Checked):
+    """The options of `sharding="strided"`."""
+
+    shard_batches: bool = option(False, flag, doc="ranks get whole batches in turn, not rows")
+    split_batches: bool = option(False, flag, doc="each batch is shared among the ranks")
+
+
+POLICY_OPTIONS: dict[str, type[Checked]] = {"rotate": RotateOptions, "strided": StridedOptions}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(StridedOptions, RotateOptions):
+    """The options of all policies of the package."""
+
+    def check_policy(self, sharding: object) -> None:
+        """Check that the options are those of the policy, and what they mean for each other.
+
+        Raises:
+            OptionError: an option of another policy, or options that exclude each other.
+        """
+        for policy, kind in POLICY_OPTIONS.items():
+            for item in fields(kind):
+                value = getattr(self, item.name)
+                if value != item.default and sharding != policy:
+                    raise OptionError(
+                        f"{item.name}={value!r} with sharding={sharding!r}: {item.name} belongs to sharding={policy!r}."
+                    )
+        if self.full_rotation and self.total_shards is None:
+            raise OptionError("full_rotation=True without total_shards: give total_shards, or leave full_rotation out.")
+        if self.total_shards is not None and self.stick_to_shard:
+            raise OptionError("total_shards and stick_to_shard=True exclude each other: one moves on, the other stays.")
+        if self.shard_batches and self.split_batches:
+            raise OptionError("shard_batches=True and split_batches=True exclude each other: give one.")
+
+
+def flat_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords with `sharding={"policy": name, option: value}` as the flat ones that mean the same.
+
+    A policy of the user has no flat keywords: its dict stays.
+
+    Raises:
+        OptionError: a dict without a policy, an option that the policy does not have, or two different values of one.
+    """
+    sharding = keywords.get("sharding")
+    if not isinstance(sharding, Mapping):
+        return dict(keywords)
+    policy, given = split_sharding(sharding)
+    if not given:
+        return {**keywords, "sharding": policy}
+    if not isinstance(policy, str) or policy not in (*POLICY_OPTIONS, "auto"):
+        return dict(keywords)
+    check_names(policy, given, fields(POLICY_OPTIONS[policy]) if policy in POLICY_OPTIONS else ())
+    for name, value in given.items():
+        if name in keywords and keywords[name] != value:
+            raise OptionError(f"{name}={keywords[name]!r} and sharding={sharding!r} were both given: give one of them.")
+    return {**keywords, **given, "sharding": policy}
+
+
+def split_sharding(sharding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The policy of a dict, and its options.
+
+    Raises:
+        OptionError: it names no policy.
+    """
+    options = dict(sharding)
+    if "policy" not in options:
+        raise OptionError(f"sharding={options!r}: expected {{'policy': name, option: value}}.")
+    return options.pop("policy"), options
+
+
+def check_names(policy: object, given: Iterable[str], options: Sequence[Field[Any]]) -> None:
+    """Check that a policy has the options that are given for it.
+
+    Raises:
+        OptionError: it does not; lists those that it has, with their defaults.
+    """
+    for name in given:
+        if name not in {item.name for item in options}:
+            shown = [item.name if item.default is MISSING else f"{item.name}={item.default!r}" for item in options]
+            raise OptionError(
+                f"sharding={{'policy': {policy!r}, {name!r}: ...}}: the policy has no option {name!r}; it has "
+                f"{', '.join(shown) or 'none'}."
+            )

@@ -1,0 +1,97 @@
+"""The options that say which ranks there are, and which of them this process is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+from torch_dataloader_utils.distributed.ranks import (
+    Peers,
+    job_peers,
+    peers_of_accelerator,
+    peers_of_group,
+    peers_of_mesh,
+)
+from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.options.checks import Checked, maybe, option, whole
+
+_PEERS = ("process_group", "device_mesh", "accelerator")  # each names the processes that are the ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions(Checked):
+    """Which ranks there are, and which of them this process is."""
+
+    num_ranks: int | None = option(None, maybe(whole(1)))
+    rank: int | None = option(None, maybe(whole(0)))
+    process_group: Any = None
+    device_mesh: Any = None
+    dp_mesh_dims: Sequence[str] | None = None
+    accelerator: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_numbers()
+        self._check_peers()
+
+    def _check_numbers(self) -> None:
+        if (self.num_ranks is None) != (self.rank is None):
+            raise OptionError(
+                f"num_ranks={self.num_ranks!r}, rank={self.rank!r}: give both, or neither to have them detected."
+            )
+        if self.num_ranks is not None and self.rank is not None and self.rank >= self.num_ranks:
+            raise OptionError(
+                f"rank={self.rank} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
+            )
+
+    def _check_peers(self) -> None:
+        dims = self.dp_mesh_dims
+        if dims is not None and (isinstance(dims, str) or not isinstance(dims, Sequence)):
+            raise OptionError(f"dp_mesh_dims={dims!r}: expected names of dimensions, such as ('dp',).")
+        if dims is not None and self.device_mesh is None:
+            raise OptionError(f"dp_mesh_dims={dims!r} without device_mesh: they name dimensions of a mesh.")
+        given = self._given_peers
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} were given: each says which ranks there are, so pass one.")
+        peers = self.peers
+        if peers is not None and self.num_ranks not in (None, peers.world.num_ranks):
+            raise ShardingError(
+                f"num_ranks={self.num_ranks}, but {peers.world.source} has {peers.world.num_ranks} rank(s): leave "
+                f"num_ranks and rank out, or leave out {given[0]}."
+            )
+
+    @property
+    def peers(self) -> Peers | None:
+        """The processes that `process_group`, `device_mesh` or `accelerator` names; None where none is given."""
+        if self.device_mesh is not None:
+            return peers_of_mesh(self.device_mesh, self.dp_mesh_dims)
+        if self.process_group is not None:
+            return peers_of_group(self.process_group)
+        return None if self.accelerator is None else peers_of_accelerator(self.accelerator)
+
+    @property
+    def _given_peers(self) -> list[str]:
+        return [name for name in _PEERS if getattr(self, name) is not None]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The options without group, mesh and accelerator, which mean nothing outside of this process.
+
+        A process that this one is about to start, such as a worker of torch's DataLoader, is of this one's rank.
+
+        Raises:
+            ShardingError: a copy for elsewhere would not know its rank.
+        """
+        state = {**vars(self), **dict.fromkeys((*_PEERS, "dp_mesh_dims"))}
+        given, starting = self._given_peers, get_spawning_popen() is not None
+        if given and self.num_ranks is None and not starting:
+            raise ShardingError(
+                f"{given[0]} cannot be sent to another process: leave it out to have ranks detected there, or pass "
+                "num_ranks and rank."
+            )
+        job = job_peers()
+        if starting and self.num_ranks is None and job is not None:
+            world = (self.peers or job).world
+            state.update(num_ranks=world.num_ranks, rank=world.rank)
+        return state
