@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from functools import cached_property
 from typing import Any
 
 from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
-from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options import Options, PolicyOptions
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
 from torch_dataloader_utils.planning.rank_plan import rows_of_step
 from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.planning.sharding import policy_name, with_options
 from torch_dataloader_utils.planning.strategies import assignment_of
 from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.source import Source
@@ -131,7 +132,8 @@ class Planner:
     @cached_property
     def _options_digest(self) -> int:
         options = plan_options(self._options)
-        parts = [getattr(part, "__qualname__", part) for part in astuple(options)]
+        # A function by its name: an object's text may hold its address, which differs from rank to rank.
+        parts = astuple(replace(options, sharding=policy_name(options.sharding)))
         return digest([*map(str, parts), str(self._options.shard.sync_every), str(self._source.exact)])
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
@@ -208,12 +210,8 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),
-        sharding=shard.sharding,
-        stick_to_shard=shard.stick_to_shard,
-        full_rotation=shard.full_rotation,
-        shard_batches=shard.shard_batches,
-        split_batches=shard.split_batches,
-        total_shards=shard.total_shards,
+        sharding=with_options(shard.sharding),
+        **{item.name: getattr(shard, item.name) for item in fields(PolicyOptions)},
         even=shard.even if shard.steps_per_epoch is None else "none",
         last_batch=options.batch.last_batch,
         buffer_rows=options.shuffle.shuffle_buffer_size,

@@ -107,7 +107,7 @@ def test_auto_interleaves_where_each_shard_gets_two_splits(splits: int, chosen: 
 def test_shards_and_batches_that_do_not_fit_the_ranks() -> None:
     with pytest.raises(ShardingError, match=r"total_shards=10 with num_ranks=8.*multiple"):
         make_plan(chunk_files(20), 8, sharding="rotate", total_shards=10)
-    with pytest.raises(ShardingError, match="total_shards=0: expected a whole number of at least 1"):
+    with pytest.raises(OptionError, match="total_shards=0: expected a whole number of at least 1"):
         PlanOptions(sharding="rotate", total_shards=0)
     with pytest.raises(ShardingError, match="batch_size=5 and num_ranks=2"):
         make_plan(chunk_files(20), 2, sharding="strided", split_batches=True, batch_size=5)

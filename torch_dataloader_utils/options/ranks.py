@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from torch_dataloader_utils.distributed.ranks import (
+from torch_dataloader_utils.distributed.peers import (
     Peers,
     job_peers,
     peers_of_accelerator,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
-from torch_dataloader_utils.options import EVEN, LAST_BATCH
+from torch_dataloader_utils.options import EVEN, LAST_BATCH, PolicyOptions
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.planning.order import Order
     from torch_dataloader_utils.planning.sharding import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """What shapes a plan besides the splits and the number of ranks.
+class PlanOptions(PolicyOptions):
+    """What shapes a plan besides the splits and the number of ranks: also the options of the policies.
 
     Attributes:
         batch_size: rows of a batch (B).
@@ -24,12 +23,7 @@ class PlanOptions:
         seed: what the orders are drawn from.
         num_shards: I/O workers of a rank (W), at least 1.
         assignment: how splits are given to workers: `"lpt"` (largest first to the least loaded) or `"turn"`.
-        sharding: a policy's name, or the policy.
-        stick_to_shard: `rotate` without the rotation.
-        full_rotation: `total_shards` so that every rank meets every shard.
-        shard_batches: `strided` in blocks of B rows.
-        split_batches: `strided` in blocks of B / num_ranks rows, which are then a rank's batches.
-        total_shards: `rotate` over that many shards, one per rank and epoch.
+        sharding: a policy's name, the policy, or a dict of either and the policy's own options.
         even: how ranks get equal steps; `"sync"` does not change a plan.
         last_batch: what becomes of a rank's last, short batch.
         buffer_rows: rows of a row-shuffle window; None shuffles no rows.
@@ -45,12 +39,7 @@ class PlanOptions:
     seed: int = 42
     num_shards: int = 1
     assignment: str = "lpt"
-    sharding: str | Policy | Callable[[Order, PlanShape], Order] = "interleave"
-    stick_to_shard: bool = False
-    full_rotation: bool = False
-    shard_batches: bool = False
-    split_batches: bool = False
-    total_shards: int | None = None
+    sharding: str | Mapping[str, Any] | Policy | Callable[..., Any] = "interleave"
     even: str = "none"
     last_batch: str = "partial"
     buffer_rows: int | None = None
@@ -60,6 +49,8 @@ class PlanOptions:
     levelled: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_policy(self.sharding)
         for name in ("batch_size", "num_shards", "buffer_rows", "open_splits", "canonical_ranks", "steps_per_epoch"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -67,33 +58,11 @@ class PlanOptions:
         for name, allowed in (("even", EVEN), ("last_batch", LAST_BATCH), ("assignment", ("lpt", "turn"))):
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, allowed))}.")
-        self._check_sharding()
         if self.even != "none" and self.last_batch not in ("partial", self.even):
             raise OptionError(
                 f"even={self.even!r} with last_batch={self.last_batch!r}: even already decides about the last batch; "
                 "leave last_batch at 'partial'."
             )
-
-    def _check_sharding(self) -> None:
-        if self.total_shards is not None and self.total_shards < 1:
-            raise ShardingError(f"total_shards={self.total_shards!r}: expected a whole number of at least 1.")
-        for name, needed in (
-            ("total_shards", "rotate"),
-            ("stick_to_shard", "rotate"),
-            ("shard_batches", "strided"),
-            ("split_batches", "strided"),
-        ):
-            if getattr(self, name) and self.sharding != needed:
-                raise OptionError(
-                    f"{name}={getattr(self, name)!r} with sharding={self.sharding!r}: {name} belongs to "
-                    f"sharding={needed!r}."
-                )
-        if self.full_rotation and self.total_shards is None:
-            raise OptionError("full_rotation=True without total_shards: give total_shards, or use sharding='rotate'.")
-        if self.total_shards is not None and self.stick_to_shard:
-            raise OptionError("total_shards and stick_to_shard=True exclude each other: one moves on, the other stays.")
-        if self.shard_batches and self.split_batches:
-            raise OptionError("shard_batches=True and split_batches=True exclude each other: give one.")
 
     def batch_rows(self, num_ranks: int) -> int:
         """Rows of one batch of one rank."""

@@ -15,9 +15,9 @@ from torch_dataloader_utils.model import Piece, RankCursor
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
+from torch_dataloader_utils.planning.sharding import FUNCTION, policy_name
 
 _ALL = 2**62  # more batches than any rank has: of one that has finished the epoch
-_FUNCTION = "function "  # how the name of a policy that is a function begins
 _OF_DATA = ("seed", "shuffle")  # the same in all phases of an epoch: a state has them among its data
 
 
@@ -87,23 +87,19 @@ def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
     return plain | {"sharding": policy_name(options.sharding), "num_ranks": num_ranks}
 
 
-def policy_name(sharding: Any) -> str:
-    """How a state names a policy."""
-    if isinstance(sharding, str):
-        return sharding
-    name = getattr(sharding, "__qualname__", type(sharding).__name__)
-    return f"{_FUNCTION}{getattr(sharding, '__module__', '')}.{name}"
-
-
-def _policy_named(name: str, current: Any) -> Any:
-    if not name.startswith(_FUNCTION):
-        return name
-    if policy_name(current) != name:
+def _policy_named(saved: Any, current: Any) -> Any:
+    """The policy that a state names; one that is a function is taken from the options of now."""
+    function = current["policy"] if isinstance(current, Mapping) else current
+    if isinstance(saved, Mapping):
+        return {**saved, "policy": _policy_named(saved["policy"], function)}
+    if not saved.startswith(FUNCTION):
+        return saved
+    if policy_name(function) != saved:
         raise CheckpointMismatchError(
-            f"the state was taken with the {name} as sharding, and this loader has {policy_name(current)}: what was "
+            f"the state was taken with the {saved} as sharding, and this loader has {policy_name(current)}: what was "
             "delivered can be inferred only with the former. Pass it, or register it under a name with register_policy."
         )
-    return current
+    return function
 
 
 def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:

@@ -16,7 +16,7 @@ from torch_dataloader_utils.planning.order import SplitTable
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.requirements import check_even_rows, check_unknown_counts
 from torch_dataloader_utils.planning.rest import RemainingRows
-from torch_dataloader_utils.planning.sharding import Policy, Share, find_policy, resolve_auto
+from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, Shares, assign
 from torch_dataloader_utils.planning.tasks import SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
@@ -132,7 +132,7 @@ class Plan:
     @cached_property
     def sharding(self) -> str:
         """The name of the policy in use: what `"auto"` chose, or a function's own name."""
-        chosen = self._chosen
+        chosen = self._chosen["policy"] if isinstance(self._chosen, Mapping) else self._chosen
         return chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
 
     @cached_property
@@ -145,7 +145,7 @@ class Plan:
         return SplitTable(self.splits) if self.rest is None else self.rest.order.table
 
     @cached_property
-    def _chosen(self) -> str | Policy | Share:
+    def _chosen(self) -> Sharding:
         units = len(self.splits) if self.rest is None else self.rest.order.num_units
         return resolve_auto(self.options, self.num_ranks, units, self._table.uncounted is None)
 

@@ -7,19 +7,33 @@ one function:
         return order.part(shape.num_ranks - 1 - shape.rank, shape.num_ranks)
 
     register_policy("backwards", backwards)         # or sharding=backwards
+
+With options of its own it is a dataclass that is called like that function, and its fields are the options:
+
+    @dataclass(frozen=True)
+    class Shifted:
+        by: int = 1
+
+        def __call__(self, order: Order, shape: PlanShape) -> Order:
+            return order.part((shape.rank + self.by) % shape.num_ranks, shape.num_ranks)
+
+    register_policy("shifted", Shifted)             # sharding={"policy": "shifted", "by": 2}, or sharding=Shifted(by=2)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.options import check_names, split_sharding
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
 from torch_dataloader_utils.seeding import derive_key
 
-Share = Callable[[Order, PlanShape], Order]
+Share: TypeAlias = Callable[[Order, PlanShape], Order]
 
 
 @dataclass(frozen=True)
@@ -27,16 +41,20 @@ class Policy:
     """A function that assigns rows, and what planning must know of it.
 
     Attributes:
-        share: from the epoch's order and a rank's place in the plan to that rank's rows.
+        share: from the epoch's order and a rank's place in the plan to that rank's rows; or a dataclass of such
+            functions, whose fields are the policy's options.
         deals_kept: whether rows that `even="drop"` leaves out leave before it is called (else after).
         fixed_order: whether the order it cuts is the same in all epochs.
         complete: whether the ranks together get every row in every epoch.
     """
 
-    share: Share
+    share: Share | type[Any]
     deals_kept: bool = True
     fixed_order: bool = False
     complete: bool = True
+
+
+Sharding: TypeAlias = str | Mapping[str, Any] | Policy | Callable[..., Any]
 
 
 def interleave(order: Order, shape: PlanShape) -> Order:
@@ -95,37 +113,97 @@ _POLICIES = {
     "rotate": Policy(rotate, fixed_order=True),
     "strided": Policy(strided),
 }
+FUNCTION = "function "  # how the name of a policy that is a function begins
 _ROTATE_SHARDS = Policy(rotate_shards, deals_kept=False, fixed_order=True, complete=False)
 
 
-def register_policy(name: str, policy: Policy | Share) -> None:
+def register_policy(name: str, policy: Policy | Share | type[Any]) -> None:
     """Make `sharding=name` mean this policy.
+
+    Args:
+        name: what `sharding=` calls it.
+        policy: a function `(order, shape) -> order`; or a dataclass of such functions, whose fields are options that
+            are given as `sharding={"policy": name, option: value}`.
 
     Raises:
         OptionError: the name is taken.
     """
     if name in _POLICIES or name == "auto":
         raise OptionError(f"register_policy({name!r}): the name is taken; give another one.")
-    _POLICIES[name] = policy if isinstance(policy, Policy) else Policy(policy)
+    _POLICIES[name] = _policy(policy)
 
 
-def find_policy(sharding: str | Policy | Share, options: PlanOptions) -> Policy:
-    """The policy that `sharding` (a name other than `"auto"`, a policy or a function) means under these options.
+def find_policy(sharding: Sharding, options: PlanOptions) -> Policy:
+    """The policy that `sharding` (other than `"auto"`) means under these options.
 
     Raises:
-        OptionError: no policy has this name.
+        OptionError: no policy has this name, or it has no such option.
     """
-    if isinstance(sharding, Policy):
+    if sharding == "rotate" and options.total_shards is not None:
+        return _ROTATE_SHARDS
+    plain = with_options(sharding)
+    if not isinstance(plain, Mapping):
+        return _policy(plain)
+    name, given = split_sharding(plain)
+    policy = _policy(name)
+    made: Any = policy.share
+    return replace(policy, share=made(**given))
+
+
+def with_options(sharding: Sharding) -> Sharding:
+    """The same policy, with all options of its own where it has such, as a state holds them: plain values.
+
+    Raises:
+        OptionError: no policy has this name, it has no such option, or a value is not plain.
+    """
+    if sharding == "auto":
         return sharding
-    if not isinstance(sharding, str):
-        return Policy(sharding)
-    if sharding not in _POLICIES:
-        names = ", ".join(map(repr, ["auto", *_POLICIES]))
-        raise OptionError(f"sharding={sharding!r}: expected one of {names}, or a function (order, shape) -> order.")
-    return _ROTATE_SHARDS if options.total_shards is not None else _POLICIES[sharding]
+    if is_dataclass(sharding) and not isinstance(sharding, (type, Policy)):
+        given = {item.name: getattr(sharding, item.name) for item in _options_of(sharding)}
+        sharding = {"policy": type(sharding), **given}
+    name, given = split_sharding(sharding) if isinstance(sharding, Mapping) else (sharding, {})
+    share = _policy(name).share
+    options = _options_of(share)
+    check_names(policy_name(name), given, options)
+    if not isinstance(share, type) or not options:
+        return name
+    try:
+        made = share(**given)
+        values = json.loads(json.dumps({item.name: getattr(made, item.name) for item in options}))
+    except TypeError as error:  # an option without a default that is missing, or a value that no state can hold
+        raise OptionError(
+            f"sharding={policy_name(name)!r} with the options {given!r}: {error}. Give each option "
+            "without a default, as a plain value."
+        ) from error
+    return {"policy": name, **values}
 
 
-def resolve_auto(options: PlanOptions, num_ranks: int, num_splits: int, counted: bool) -> str | Policy | Share:
+def policy_name(sharding: Any) -> Any:
+    """How states and digests name a policy: a text, or a dict of that and the policy's options."""
+    if isinstance(sharding, Mapping):
+        return {**sharding, "policy": policy_name(sharding["policy"])}
+    if isinstance(sharding, str):
+        return sharding
+    name = getattr(sharding, "__qualname__", type(sharding).__name__)
+    return f"{FUNCTION}{getattr(sharding, '__module__', '')}.{name}"
+
+
+def _policy(sharding: Any) -> Policy:
+    """The policy of this name, or that is this function."""
+    if isinstance(sharding, str):
+        if sharding not in _POLICIES:
+            names = ", ".join(map(repr, ["auto", *_POLICIES]))
+            raise OptionError(f"sharding={sharding!r}: expected one of {names}, or a function (order, shape) -> order.")
+        return _POLICIES[sharding]
+    return sharding if isinstance(sharding, Policy) else Policy(sharding)
+
+
+def _options_of(policy: Any) -> list[Field[Any]]:
+    """The options of a policy that is a dataclass; none of another."""
+    return [item for item in fields(policy) if item.init] if is_dataclass(policy) else []
+
+
+def resolve_auto(options: PlanOptions, num_ranks: int, num_splits: int, counted: bool) -> Sharding:
     """The sharding to use: `"auto"` is interleave with 2 splits per shard or without counts, else contiguous."""
     if options.sharding != "auto":
         return options.sharding
