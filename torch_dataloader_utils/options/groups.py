@@ -99,7 +99,7 @@ class SplitOptions(Checked):
 class ShardOptions(PolicyOptions, RankOptions):
     """Which rows are this rank's."""
 
-    sharding: str | Callable[..., Any] = option("interleave", _policy)
+    sharding: str | Mapping[str, Any] | Callable[..., Any] = option("interleave", _policy)
     canonical_ranks: int | None = option(None, maybe(whole(1)))
     even: str = option("none", one_of(*EVEN))
     count_rows: bool = option(False, flag)

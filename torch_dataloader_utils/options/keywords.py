@@ -26,6 +26,7 @@ from torch_dataloader_utils.options.groups import (
     TableOptions,
     WorkerOptions,
 )
+from torch_dataloader_utils.options.policies import flat_keywords
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -59,7 +60,7 @@ class LoaderOptions(TypedDict, total=False):
     total_shards: int | None
     shard_batches: bool
     split_batches: bool
-    sharding: str | Callable[..., Any]
+    sharding: str | Mapping[str, Any] | Callable[..., Any]
     canonical_ranks: int | None
     even: str
     count_rows: bool
@@ -265,7 +266,8 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
     return {name: plain_value(value) for name, value in keywords.items()}
 
 
-def _options(keywords: Mapping[str, Any]) -> Options:
+def _options(given: Mapping[str, Any]) -> Options:
+    keywords = flat_keywords(given)
     groups = {
         group: cls(**{item.name: keywords[item.name] for item in fields(cls) if item.name in keywords})
         for group, cls in _GROUPS.items()
