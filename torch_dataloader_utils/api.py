@@ -207,7 +207,7 @@ class IcebergDataset(LoaderDataset):
         assert isinstance(scan, ScanSpec)
         storage = replace(scan.storage.latest, renewal=scan.storage.renewal)
         if storage != scan.storage:
-            self._read_by(replace(scan, storage=storage))
+            self._epochs.read_by(replace(scan, storage=storage))
 
     @property
     def _table(self) -> IcebergPlan:

@@ -207,7 +207,7 @@ def test_secrets_are_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.DEBUG):
         loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), storage_options={"password": secret})
         list(loader)
-    shown = caplog.text + repr(loader) + repr(dataset) + repr(dataset._options) + repr(dataset._source)
+    shown = caplog.text + repr(loader) + repr(dataset) + repr(dataset._options) + repr(dataset.source)
     assert secret not in shown
     with pytest.raises(DataLoaderUtilsError) as caught:
         StructuredDataset.create_dataloader(f"{tmp_path}/none", storage_options={"password": secret})

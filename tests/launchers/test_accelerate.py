@@ -120,7 +120,7 @@ def test_a_saved_place_is_the_same_on_all_ranks_and_is_continued(found: list[dic
 def test_wrappers_around_the_dataset_are_refused_on_every_rank(found: list[dict[str, Any]]) -> None:
     for process in found:
         dispatched, collated, split = process["errors"]
-        assert "DataLoaderDispatcher, which would deal out the rows of this rank, one of 2, again" in dispatched
+        assert "DataLoaderDispatcher, which would shard the rows of this rank, one of 2, again" in dispatched
         assert "ShardingError" in collated
         assert "split_batches=True to create_dataloader" in split
 

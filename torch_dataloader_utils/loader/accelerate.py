@@ -1,8 +1,8 @@
 """What Accelerate does for loaders that it wraps, for one that it must not wrap; and which framework calls.
 
-A wrapper of Accelerate deals the rows of a loader to the processes. Rows that are this rank's already would be dealt a
-second time, so our loader passes for prepared, and does the rest itself: batches go to the device, and GradientState
-hears which batch is the last. Nothing here imports Accelerate.
+A wrapper of Accelerate shards the rows of a loader over the processes. Ours are this rank's already, and would be
+sharded twice, so our loader counts as prepared and does the rest itself: batches go to the device, and GradientState
+learns which batch is the last. Nothing here imports Accelerate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch_dataloader_utils.loader.iterators import StatefulIterator
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
-_FABRIC = ("lightning.fabric", "lightning_fabric")
+_FABRIC = ("lightning.fabric.", "lightning_fabric.")
 _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")  # rank 0's rows only; every second of each rank's rows
 
 
@@ -73,7 +73,7 @@ def _state() -> Any:
 def placed(value: Any, device: torch.device) -> Any:
     """A batch with its tensors on the device: those in dicts and tuples, and whole lists of tensors, too.
 
-    Other lists, arrays and objects are left as they are.
+    Other lists, arrays and objects are left as they are: Accelerate's own function walks a list of strings one by one.
     """
     if isinstance(value, torch.Tensor):
         return value.to(device)
@@ -90,7 +90,7 @@ def placed(value: Any, device: torch.device) -> Any:
 
 
 def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
-    """What to warn of in the configuration of an Accelerator, whose wrappers do not come into it.
+    """What to warn of in the configuration of an Accelerator, whose wrappers are not used.
 
     Raises:
         OptionError: it asks for other batches than the options do.
@@ -112,15 +112,14 @@ def check_caller(num_ranks: Callable[[], int]) -> None:
     Each of them does so on every process before a pass: it is where a dataset can find out.
 
     Raises:
-        ShardingError: it deals out rows that are dealt out already, or makes batches of batches.
+        ShardingError: it shards rows that are sharded already, or makes batches of batches.
     """
-    frame = _caller("torch_dataloader_utils.")
-    if frame is None or frame.f_globals.get("__name__") != "accelerate.data_loader":
+    wrapper = _receiver("accelerate.data_loader")
+    if wrapper is None:
         return
-    wrapper = frame.f_locals.get("self")
     kind, batch_size = type(wrapper).__name__, getattr(wrapper, "batch_size", None)
     if kind in _RESHARDING and num_ranks() > 1:
-        wrong = f"would deal out the rows of this rank, one of {num_ranks()}, again: most would never be read"
+        wrong = f"would shard the rows of this rank, one of {num_ranks()}, again: most would never be read"
     elif batch_size is not None:
         wrong = f"would make batches of {batch_size} batches"
     else:
@@ -138,10 +137,8 @@ def check_fetcher() -> None:
     Raises:
         OptionError: it would make batches of batches.
     """
-    frame = _caller("torch_dataloader_utils.")
-    if frame is None or frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch":
-        return
-    if getattr(frame.f_locals.get("self"), "auto_collation", False):
+    fetcher = _receiver("torch.utils.data._utils.fetch")
+    if getattr(fetcher, "auto_collation", False):
         raise OptionError(
             "the dataset was put into torch's DataLoader with a batch_size, which would make batches of batches: "
             "give batch_size=None there (the dataset's own batch_size counts), or use the loader that "
@@ -150,31 +147,38 @@ def check_fetcher() -> None:
 
 
 def preparing_accelerator() -> Any:
-    """The Accelerator whose `prepare()` has just set a flag of a loader, which is all that it tells; None elsewhere."""
-    frame = _caller("torch_dataloader_utils.", "torch.")
-    if frame is None or not frame.f_globals.get("__name__", "").startswith("accelerate."):
-        return None
-    return frame.f_locals.get("self")
+    """The Accelerator whose `prepare()` has just set a flag of a loader, which is all that it does; None elsewhere."""
+    return _receiver("accelerate.", "torch.")
 
 
 def loaded_by_accelerate() -> bool:
     """Whether the call comes from Accelerate, such as `load_state()`."""
-    frame = _caller("torch_dataloader_utils.")
-    return frame is not None and frame.f_globals.get("__name__", "").startswith("accelerate.")
+    return _caller("accelerate.") is not None
 
 
 def counted_by_fabric() -> bool:
     """Whether the call comes from Lightning Fabric's wrapper of a loader, which counts its passes from 0."""
-    frame = _caller("torch_dataloader_utils.", *(f"{package}.utilities." for package in _FABRIC))
-    return frame is not None and frame.f_globals.get("__name__", "").startswith(_FABRIC)
+    return _caller(_FABRIC, *(f"{package}utilities." for package in _FABRIC)) is not None
 
 
-def _caller(*without: str) -> FrameType | None:
-    """The nearest call that was made from none of these packages."""
+def _receiver(package: str, *without: str) -> Any:
+    """The object whose method makes the call, if it is of this package; else None."""
+    return (_caller(package, *without) or {}).get("self")
+
+
+def _caller(package: str | tuple[str, ...], *without: str) -> Mapping[str, Any] | None:
+    """The local variables of the nearest call from outside of this package and of `without`, if `package` makes it.
+
+    No contract of Accelerate 1.15 answers what is asked here: `prepare` hands a loader nothing but a flag, neither
+    GradientState nor AcceleratorState knows the Accelerator, and `load_state` calls a loader as a user would.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(without):
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch_dataloader_utils.", *without)):
+            return frame.f_locals if name.startswith(package) else None
         frame = frame.f_back
-    return frame
+    return None
 
 
 class AcceleratedIterator(StatefulIterator):

@@ -11,18 +11,17 @@ import torch
 from torch.utils.data import IterableDataset
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state_dicts
-from torch_dataloader_utils.distributed.exchange import object_exchange
+from torch_dataloader_utils.checkpoint.state_dict import check_form
 from torch_dataloader_utils.distributed.ranks import World
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.loader.accelerate import AcceleratedIterator, check_caller, check_fetcher
 from torch_dataloader_utils.loader.iterators import StatefulIterator
+from torch_dataloader_utils.loader.local import LocalEpochs, rows_of_step, state_of_all_ranks
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
-from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.sources.source import Source
 
 
@@ -35,17 +34,14 @@ class LoaderDataset(IterableDataset[Any]):
 
     def __init__(self, source: Source, options: Options) -> None:
         self._options = options
-        self._epochs = Epochs(source, options, self._renew)
-        self._parent: Epochs | None = None
-        self._inherited: dict[str, Any] | None = None  # a state to begin at
+        self._local = LocalEpochs(source, options, self._renew)
         self._accelerated: tuple[torch.device | None] | None = None  # Accelerate drives the loop, on this device
 
     def __repr__(self) -> str:
         """Its kind and size; no path or option, which may hold secrets."""
         source = self._epochs.source
         counts = [split.row_count for split in source.splits]
-        known = [count for count in counts if count is not None]
-        rows = f"{sum(known):,}" if len(known) == len(counts) else "unknown"
+        rows = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
         return f"<{type(self).__name__}: files {len(source.files):,}, splits {len(source.splits):,}, rows {rows}>"
 
     @property
@@ -78,7 +74,7 @@ class LoaderDataset(IterableDataset[Any]):
 
         Raises:
             OptionError: it is not a number of an epoch.
-            ShardingError: a wrapper of Accelerate calls it, and would deal out the rows a second time.
+            ShardingError: a wrapper of Accelerate calls it, and would shard the rows a second time.
         """
         check_caller(lambda: self.world.num_ranks)
         self._here.passes.set_epoch(epoch_number(epoch))
@@ -94,7 +90,7 @@ class LoaderDataset(IterableDataset[Any]):
         return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
-        """The rows of a rank in an epoch (repeats not among them), or None where only reading tells."""
+        """The rows of a rank in an epoch (repeats not among them), or None if not known before reading."""
         return self.plan(epoch, rank).rows
 
     def rows_of(self, epoch: int, step: int, rank: int | None = None) -> tuple[RowRange, ...]:
@@ -109,18 +105,11 @@ class LoaderDataset(IterableDataset[Any]):
             CountsRequiredError: row counts are not known before reading.
             IndexError: there is no such step, or it was taken under other options, before the epoch was resumed.
         """
-        place, here = self._passes.place, self._here
-        past = place.past if place.epoch == epoch else ()
-        before = place.before if past else 0
-        if 0 <= step < before:
-            raise IndexError(
-                f"step {step} of epoch {epoch} was taken under other options; known are those from {before}."
-            )
-        return here.planner.rows_of(epoch_number(epoch), step - before, self.world.rank if rank is None else rank, past)
+        return rows_of_step(self._here, epoch_number(epoch), step, self.world.rank if rank is None else rank)
 
     @property
     def world(self) -> World:
-        """The number of ranks and this process's rank: found at first use, then kept."""
+        """The number of ranks and this process's rank: detected at first use, then kept."""
         return self._epochs.planner.world
 
     def __iter__(self) -> Iterator[Any]:
@@ -141,39 +130,30 @@ class LoaderDataset(IterableDataset[Any]):
         self._accelerated = (device,)
 
     def steps(self) -> int | None:
-        """How many batches this rank's live or next pass has, or None where only reading tells."""
+        """How many batches this rank's live or next pass has, or None if not known before reading."""
         return self._epochs.steps()
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
         """The place of the live or next pass, as plain data: what was delivered, whatever was read ahead.
 
         Args:
-            all_ranks: also how far each other rank came. Every rank must call it then. It is needed only where
-                row counts are unknown and the state shall be loaded by another number of ranks, or where ranks are at
-                different steps.
+            all_ranks: also how far the other ranks are; every rank must call it. Needed only where ranks are at
+                different steps, or row counts are unknown and another number of ranks will load the state.
         """
         here = self._here
         # Accelerate's loaders are one batch ahead, so for its loops an epoch is over once the last batch is delivered.
         place = here.passes.place if self._accelerated is None else here.passes.next_place()
-        own = self._with_cursor(here.codec.state(place))
-        if not all_ranks or here.planner.world.num_ranks == 1:
-            return own
-        _, _, exchange = object_exchange(self._options.shard.num_ranks, self._options.shard.peers)
-        if exchange is None or here.worker is not None:
-            raise OptionError(
-                f"state_dict(all_ranks=True) with num_ranks={here.planner.world.num_ranks}: the ranks must be able to "
-                "tell each other, and torch.distributed is not initialised. Save the state of each rank, and join them "
-                "with merge_state_dicts([...])."
-            )
-        found = dict(exchange((here.planner.world.rank, own)))
-        return merge_state_dicts([found[rank] for rank in sorted(found)])
+        state, cursor = here.codec.state(place), self.source_cursor()
+        if cursor is not None:
+            state["source"] = cursor
+        return state_of_all_ranks(state, here, self._options) if all_ranks else state
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Begin the next pass where the state was taken. A live pass ends.
 
         Args:
             state: from `state_dict()`. It may be of another number of ranks or workers, another batch size or sharding:
-                what is left of the epoch is then dealt out again.
+                what is left of the epoch is then sharded again.
             strict: whether other data than the state's are an error; else its counts are applied to what is here.
 
         Raises:
@@ -202,9 +182,7 @@ class LoaderDataset(IterableDataset[Any]):
         if not 0 <= begin <= end:
             raise OptionError(f"skip_steps({first!r}, {last!r}): expected the steps [a, b) with 0 <= a <= b.")
         if self._here.worker is not None:
-            raise OptionError(
-                "skip_steps in a worker of a foreign loader: only this package's loader leaves out steps."
-            )
+            raise OptionError("skip_steps in a worker of a foreign loader: only this package's loader leaves out steps")
         self._passes.skip_steps(begin, end)
 
     def source_cursor(self) -> dict[str, Any] | None:
@@ -222,30 +200,22 @@ class LoaderDataset(IterableDataset[Any]):
         """Plain data: a copy in another process finds its own rank and starts its own passes there."""
         place = self._passes.place
         # Without a place in the epoch the ranks need not be known yet.
-        told = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
-        return {"source": self.source, "options": self._options, **told}
+        start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
+        return {"source": self.source, "options": self._options, **start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         LoaderDataset.__init__(self, state["source"], state["options"])
         if "state" in state:
-            self._inherited = state["state"]
+            self._local.state = state["state"]
         else:
             self._passes.load(EpochPosition(state["epoch"]))
 
     def _renew(self) -> None:
         """Called before a pass is read, once the ranks have agreed."""
 
-    def _with_cursor(self, state: dict[str, Any]) -> dict[str, Any]:
-        cursor = self.source_cursor()
-        return state if cursor is None else {**state, "source": cursor}
-
-    def _read_by(self, scan: Scan) -> None:
-        """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
-        self._epochs.read_by(scan)
-
     @property
-    def _source(self) -> Source:
-        return self._epochs.source
+    def _epochs(self) -> Epochs:
+        return self._local.latest
 
     @property
     def _passes(self) -> Passes:
@@ -253,21 +223,7 @@ class LoaderDataset(IterableDataset[Any]):
 
     @property
     def _here(self) -> Epochs:
-        """The passes of this process: in a worker of a foreign loader, those of its shard."""
-        info = torch.utils.data.get_worker_info()
-        worker = None if info is None else (info.id, info.num_workers)
-        if worker != self._epochs.worker:
-            # The parent's passes go on in the parent: they are left as they are.
-            self._parent, self._epochs = self._epochs, Epochs(self._epochs.source, self._options, self._renew, worker)
-            place = self._parent.passes.place
-            if self._inherited is None and place != EpochPosition(place.epoch):
-                self._inherited = self._parent.codec.state(place)
-            self._epochs.passes.load(EpochPosition(place.epoch))
-        if self._inherited is not None:
-            state, self._inherited = self._inherited, None
-            self._epochs.passes.load(self._epochs.codec.place(state))
-        self._epochs.settle()
-        return self._epochs
+        return self._local.here()
 
 
 def epoch_number(epoch: Any) -> int:

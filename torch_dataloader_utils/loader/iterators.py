@@ -19,16 +19,16 @@ class StatefulIterator(BatchIterator):
         self._ended: Mapping[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """How far this pass came; after its end still this pass, where the dataset's state is the next epoch."""
+        """How far this pass is; after its end still this pass, where the dataset's state is the next epoch."""
         if self._ended is not None:
             return dict(self._ended)
-        own, codec = self._pass, self._epochs.codec
-        if own is None:
+        current, codec = self._pass, self._epochs.codec
+        if current is None:
             return codec.state(self._passes.place)
-        return codec.state(own.now) | ({"ended": True} if own.over else {})
+        return codec.state(current.now) | ({"ended": True} if current.over else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken; nowhere if that was the end of a pass."""
+        """Continue where the state was taken; deliver nothing if that was the end of a pass."""
         if state.get("ended"):
             self.close()
             self._pass, self._ended = None, state

@@ -67,7 +67,7 @@ class StructuredLoader(DataLoader[Any]):
         """The number of batches of this rank in the live or next pass.
 
         Raises:
-            TypeError: only reading tells (a filter on rows, for example).
+            TypeError: not known before reading (a filter on rows, for example).
         """
         steps = self._dataset.steps()
         if steps is None:
@@ -121,7 +121,7 @@ class StructuredLoader(DataLoader[Any]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """True: Accelerate must not wrap it, since a wrapper deals out the rows a second time."""
+        """True: Accelerate must not wrap it, since a wrapper shards the rows a second time."""
         return True
 
     @_is_accelerate_prepared.setter

@@ -1,0 +1,85 @@
+"""A dataset's passes in whatever process it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
+from torch_dataloader_utils.distributed.exchange import object_exchange
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.sources.source import Source
+
+
+class LocalEpochs:
+    """The epochs of this process: in a worker of a foreign loader, those of its shard.
+
+    Attributes:
+        latest: those that were last asked for.
+        state: what they begin at once the ranks must be known; None: the beginning of an epoch.
+    """
+
+    def __init__(self, source: Source, options: Options, before_reading: Callable[[], None]) -> None:
+        self.latest = Epochs(source, options, before_reading)
+        self.state: Mapping[str, Any] | None = None
+        self._shard_of = partial(Epochs, options=options, before_reading=before_reading)
+        self._parent: Epochs | None = None
+
+    def here(self) -> Epochs:
+        """The epochs of this process, at their place."""
+        info = get_worker_info()
+        worker = None if info is None else (info.id, info.num_workers)
+        if worker != self.latest.worker:
+            # The parent's passes go on in the parent: they are left as they are.
+            self._parent = self.latest
+            place = self._parent.passes.place
+            if self.state is None and place != EpochPosition(place.epoch):
+                self.state = self._parent.codec.state(place)
+            self.latest = self._shard_of(self._parent.source, worker=worker)
+            self.latest.passes.load(EpochPosition(place.epoch))
+        if self.state is not None:
+            state, self.state = self.state, None
+            self.latest.passes.load(self.latest.codec.place(state))
+        self.latest.settle()
+        return self.latest
+
+
+def rows_of_step(here: Epochs, epoch: int, step: int, rank: int) -> tuple[RowRange, ...]:
+    """The rows of one batch of a rank: file and row ranges.
+
+    Raises:
+        IndexError: there is no such step, or it was taken under other options, before the epoch was resumed.
+    """
+    place = here.passes.place
+    past = place.past if place.epoch == epoch else ()
+    before = place.before if past else 0
+    if 0 <= step < before:
+        raise IndexError(f"step {step} of epoch {epoch} was taken under other options; known are those from {before}.")
+    return here.planner.rows_of(epoch, step - before, rank, past)
+
+
+def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) -> dict[str, Any]:
+    """The states of all ranks as one; every rank calls it with its own.
+
+    Raises:
+        OptionError: the ranks cannot reach each other.
+    """
+    world = here.planner.world
+    if world.num_ranks == 1:
+        return state
+    _, _, exchange = object_exchange(options.shard.num_ranks, options.shard.peers)
+    if exchange is None or here.worker is not None:
+        raise OptionError(
+            f"state_dict(all_ranks=True) with num_ranks={world.num_ranks}: the ranks must be able to reach each other, "
+            "and torch.distributed is not initialised. Save the state of each rank, and join them with "
+            "merge_state_dicts([...])."
+        )
+    states = dict(exchange((world.rank, state)))
+    return merge_state_dicts([states[rank] for rank in sorted(states)])
