@@ -13,92 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from torch_dataloader_utils.rows import Rows as Rows
 
 FileKey: TypeAlias = tuple[int, str]  # (part, path)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The row numbers x in `[start, stop)` with `(x - phase) % step < block`: contiguous, strided, or blocks with gaps.
-
-    One value however many rows or blocks it selects; slicing it gives another one. Contiguous rows have step 1.
-    """
-
-    start: int
-    stop: int
-    step: int = 1
-    block: int = 1
-    phase: int = 0
-
-    def _before(self, row: int) -> int:
-        """How many selected places lie below `row`, counted from `phase` (negative below it)."""
-        turn, inside = divmod(row - self.phase, self.step)
-        return turn * self.block + min(inside, self.block)
-
-    def __len__(self) -> int:
-        if self.step == 1:
-            return max(0, self.stop - self.start)
-        return max(0, self._before(self.stop) - self._before(self.start))
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether no row between the first and the last is left out."""
-        return self.step == 1
-
-    def row(self, i: int) -> int:
-        """The number of the i-th selected row (0 <= i < len)."""
-        if self.step == 1:
-            return self.start + i
-        turn, inside = divmod(self._before(self.start) + i, self.block)
-        return self.phase + turn * self.step + inside
-
-    def slice(self, first: int, last: int) -> Rows:
-        """The selected rows with places `[first, last)`; places beyond the ends are ignored."""
-        first, last = max(first, 0), min(last, len(self))
-        if first >= last:
-            return Rows(self.start, self.start)
-        return replace(self, start=self.row(first), stop=self.row(last - 1) + 1)
-
-    def clip(self, start: int, stop: int) -> Rows:
-        """The selected rows whose numbers lie in `[start, stop)`."""
-        start, stop = max(self.start, start), min(self.stop, stop)
-        return Rows(start, max(start, stop), self.step, self.block, self.phase)  # plans clip often: `replace` is slow
-
-    def at(self, places: Rows) -> list[Rows]:
-        """The rows at these places (all within the length): one value where a pattern of patterns is one again."""
-        if not len(places):
-            return []
-        places = places.slice(0, len(places))
-        if places.contiguous:
-            return [self.slice(places.start, places.stop)]
-        if self.contiguous:
-            shifted = replace(places, start=places.start + self.start, stop=places.stop + self.start)
-            return [replace(shifted, phase=places.phase + self.start)]
-        if places.block == 1 and self.block == 1:
-            first, last = self.row(places.start), self.row(places.stop - 1)
-            return [Rows(first, last + 1, self.step * places.step, 1, first)]
-        return [self.slice(first, last) for first, last in places.runs()]
-
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """The runs of consecutive row numbers as half-open `(start, stop)`."""
-        at = 0
-        n = len(self)
-        while at < n:
-            first = self.row(at)
-            if self.contiguous:
-                yield first, self.stop
-                return
-            last = min(first + self.block - (first - self.phase) % self.step, self.stop)
-            yield first, last
-            at += last - first
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """All selected row numbers, int64, shape [len]: for the rows of one task, never of an epoch."""
-        if self.contiguous:
-            return np.arange(self.start, self.stop, dtype=np.int64)
-        places = np.arange(self._before(self.start), self._before(self.stop), dtype=np.int64)
-        return self.phase + places // self.block * self.step + places % self.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +26,7 @@ class DataFileInfo:
     Attributes:
         path: as the storage names it.
         file_size: bytes as stored.
-        record_count: rows, or None where only reading tells.
+        record_count: rows, or None if not known before reading.
         part: which dataset of a combination it belongs to.
         version: what its store says of its content (an etag, a time of change); "" where it says nothing. A file of
             another size or version than this is not read.
@@ -122,7 +40,7 @@ class DataFileInfo:
 
     @property
     def key(self) -> FileKey:
-        """What tells it from all other files of a plan: two parts may read one path."""
+        """What distinguishes it from all other files of a plan: two parts may read one path."""
         return self.part, self.path
 
 
@@ -143,7 +61,7 @@ class Segment:
     Attributes:
         number: its number in the file, as the format counts.
         first_row: physical number of its first row (0 where counts are unknown).
-        rows: physical rows, or None where only reading tells.
+        rows: physical rows, or None if not known before reading.
         size_bytes: estimated decoded bytes over all columns.
         live_rows: rows left after deletes and counted filters, where that is known.
     """
@@ -180,7 +98,7 @@ class FileLayout:
 
     @property
     def row_count(self) -> int | None:
-        """Physical rows, or None where only reading tells."""
+        """Physical rows, or None if not known before reading."""
         return sum(segment.rows or 0 for segment in self.segments) if self.known else None
 
     def plan_starts(self) -> tuple[int, ...]:
@@ -227,7 +145,7 @@ class Split:
 
     @property
     def row_count(self) -> int | None:
-        """Plan rows, or None where only reading tells."""
+        """Plan rows, or None if not known before reading."""
         return None if self.row_range is None else len(self.row_range)
 
 
@@ -238,7 +156,7 @@ class Shard:
     Attributes:
         id: the worker's number.
         splits: in the order of delivery.
-        row_count: plan rows, or None where only reading tells.
+        row_count: plan rows, or None if not known before reading.
         size_bytes: estimated decoded bytes over all columns.
     """
 
@@ -257,7 +175,7 @@ class Window:
     Attributes:
         pieces: whose rows it holds, in the order before they are permuted.
         key: of the permutation of its live rows (`permutation(n, key)`); None keeps the order.
-        row_count: rows delivered, or None where only reading tells.
+        row_count: rows delivered, or None if not known before reading.
         size_bytes: estimated decoded bytes.
         task: windows of a shard with the same number, one after another, are cut from the same runs of segments, which
             are decoded once.
@@ -280,7 +198,7 @@ class Piece:
 
     Attributes:
         source: the split or window.
-        rows: the selected plan rows of a split's file, or places in a window's order; None where only reading tells
+        rows: the selected plan rows of a split's file, or places in a window's order; None if not known before reading
             (such a piece is never cut).
         order: place of the source in this epoch's order; -1 for a begun window.
         pad: whether these rows are repeats, delivered under a False `valid` mask.
@@ -336,7 +254,7 @@ class WorkerCursor:
 
 @dataclass(frozen=True, slots=True)
 class RankCursor:
-    """How far a rank has come where row counts are unknown.
+    """How far a rank is where row counts are unknown.
 
     Attributes:
         turn: the worker whose batch is next.
@@ -354,7 +272,7 @@ class Task:
     Attributes:
         pieces: in the order of delivery; all of splits, each within the segments of one file; or all of windows, cut
             from the same runs of segments.
-        rows: plan rows, or None where only reading tells.
+        rows: plan rows, or None if not known before reading.
         size_bytes: estimated decoded bytes over all columns of the segments it reads.
         pad: whether its rows are repeats.
     """
