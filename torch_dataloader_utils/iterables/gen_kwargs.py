@@ -17,7 +17,7 @@ def number_of_shards(gen_kwargs: Mapping[str, Any]) -> int:
     """The length of the lists among the values; 1 without lists, or with empty ones.
 
     Raises:
-        ShardingError: lists of different lengths: nothing tells which of them counts the shards.
+        ShardingError: lists of different lengths: nothing says which of them counts the shards.
     """
     lengths = {name: len(value) for name, value in gen_kwargs.items() if isinstance(value, list)}
     if len(set(lengths.values())) > 1:

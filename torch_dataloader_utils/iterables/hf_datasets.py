@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.errors import ShardingError, UnsupportedTypeError
-from torch_dataloader_utils.iterables.deal import Deal
+from torch_dataloader_utils.iterables.rounds import Rounds
 
-ROWS_AT_ONCE = 64  # rows that are looked at together where the deal is finer; more is hardly faster
+ROWS_AT_ONCE = 64  # rows that are looked at together where rounds are smaller; more is hardly faster
 
 
-def shard_dataset(dataset: Any, deal: Deal) -> Any:
+def shard_dataset(dataset: Any, rounds: Rounds) -> Any:
     """The shard's rows of a `datasets.IterableDataset`, as one with the same features and format.
 
     Raises:
@@ -25,21 +25,21 @@ def shard_dataset(dataset: Any, deal: Deal) -> Any:
     """
     if getattr(dataset, "_distributed", None) is not None:
         raise ShardingError(
-            f"The dataset was split by split_dataset_by_node already; shard {deal.index} of {deal.num_shards} of that "
-            "would leave rows to nobody: use one of the two."
+            f"The dataset was split by split_dataset_by_node already; shard {rounds.index} of {rounds.num_shards} of "
+            "that would leave rows to nobody: use one of the two."
         )
-    rounds = 1 if deal.complete or deal.drop_last else max(1, ROWS_AT_ONCE // deal.round_size)
+    at_once = 1 if rounds.complete or rounds.drop_last else max(1, ROWS_AT_ONCE // rounds.round_size)
     stored = _undecoded(dataset)
-    own = stored.map(
-        OwnRows(deal),
+    shard = stored.map(
+        OwnRows(rounds),
         batched=True,
-        batch_size=rounds * deal.round_size,
+        batch_size=at_once * rounds.round_size,
         with_indices=True,
-        drop_last_batch=deal.drop_last,
+        drop_last_batch=rounds.drop_last,
         # Given features, datasets would take rows for decoded ones.
         features=dataset.features if stored is dataset else None,
     )
-    return own if stored is dataset else own.cast(dataset.features)
+    return shard if stored is dataset else shard.cast(dataset.features)
 
 
 class OwnRows:
@@ -49,25 +49,25 @@ class OwnRows:
     round that it meets: the numbers of rows stay equal on all ranks.
     """
 
-    def __init__(self, deal: Deal) -> None:
-        self.deal = deal
+    def __init__(self, rounds: Rounds) -> None:
+        self.rounds = rounds
         self._first: Any = None
 
     def __call__(self, batch: Any, indices: Sequence[int]) -> Any:
         """The shard's rows of `batch` (columns by name, or an Arrow table), in the same form."""
-        rows, deal = len(indices), self.deal
-        own = [i for i in range(rows) if (i // deal.block) % deal.num_shards == deal.index]
-        if not deal.complete:
-            return _take(batch, own)
+        num_rows, rounds = len(indices), self.rounds
+        kept = [i for i in range(num_rows) if (i // rounds.block) % rounds.num_shards == rounds.index]
+        if not rounds.complete:
+            return _take(batch, kept)
         if self._first is None or indices[0] == 0:
             self._first = batch
         first_rows = _num_rows(self._first)
-        missing = [(i - rows) % first_rows for i in deal.places(rows)]
-        return _join(_take(batch, own), _take(self._first, missing)) if missing else _take(batch, own)
+        missing = [(i - num_rows) % first_rows for i in rounds.places(num_rows)]
+        return _join(_take(batch, kept), _take(self._first, missing)) if missing else _take(batch, kept)
 
     def __getstate__(self) -> dict[str, Any]:
         # Rows of an earlier pass are of no use to another process.
-        return {"deal": self.deal, "_first": None}
+        return {"rounds": self.rounds, "_first": None}
 
 
 def _undecoded(dataset: Any) -> Any:

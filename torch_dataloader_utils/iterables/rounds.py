@@ -1,19 +1,17 @@
-"""How samples are dealt to shards, by their place in the stream alone."""
+"""One shard of any iterable: which samples are its own follows from their place in the stream alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
-
-from torch_dataloader_utils.errors import ShardingError
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Deal:
+class Rounds:
     """One shard's part of a stream: in each round, every shard gets a run of `block` samples.
 
     Attributes:
@@ -48,21 +46,21 @@ class Deal:
         last = 0 if self.drop_last else self.block - len(self.places(rest))
         return rounds * self.block + last
 
-    def own(self, samples: Iterable[T]) -> Iterator[T]:
+    def shard(self, samples: Iterable[T]) -> Iterator[T]:
         """This shard's samples of a stream, read once; keeps a round at most, and only if it is needed."""
         if self.block == 1 and not self.drop_last and not self.complete:
             return islice(samples, self.index, None, self.num_shards)
-        return self._own_with_ends(samples)
+        return self._shard_with_ends(samples)
 
-    def _own_with_ends(self, samples: Iterable[T]) -> Iterator[T]:
-        own, size = self.places(), self.round_size
+    def _shard_with_ends(self, samples: Iterable[T]) -> Iterator[T]:
+        places, size = self.places(), self.round_size
         first: list[T] = []  # the first round, for `complete`
         held: list[T] = []  # this shard's samples of a round that may be dropped
         place = 0
         for sample in samples:
             if self.complete and len(first) < size:
                 first.append(sample)
-            if place in own:
+            if place in places:
                 if self.drop_last:
                     held.append(sample)
                 else:
@@ -76,35 +74,43 @@ class Deal:
                 yield first[(missing - place) % len(first)]
 
 
-def part_of(total: int, num_shards: int, index: int) -> range:
-    """The places of a contiguous part: from `floor(index * total / num_shards)` up to where the next part starts."""
-    return range(index * total // num_shards, (index + 1) * total // num_shards)
+@dataclass(frozen=True, eq=False)
+class StreamShard:
+    """One shard of an iterable: can be iterated again, and has a length, if the source can and has.
 
-
-def plan_deal(
-    num_shards: int, index: int, batch_size: int | None, split_batches: bool, drop_last: bool, even_batches: bool
-) -> Deal:
-    """The deal that the options of `streaming_shard` mean.
-
-    Raises:
-        ShardingError: numbers that do not fit together.
+    Attributes:
+        source: the iterable.
+        rounds: which of its samples belong to this shard.
+        contiguous: whether they are one run of the source instead.
     """
-    _check_shard(num_shards, index)
-    if batch_size is None:
-        if split_batches:
-            raise ShardingError("split_batches=True without batch_size: give the batch_size that is to be split.")
-        return Deal(num_shards, index, drop_last=drop_last)
-    if batch_size < 1 or (split_batches and batch_size % num_shards):
-        raise ShardingError(
-            f"batch_size={batch_size} with num_shards={num_shards} and split_batches={split_batches}: expected a "
-            f"positive number of samples{', and a multiple of num_shards' if split_batches else ''}."
-        )
-    block = batch_size // num_shards if split_batches else batch_size
-    return Deal(num_shards, index, block, drop_last, complete=even_batches and not drop_last)
 
+    source: Any
+    rounds: Rounds
+    contiguous: bool = False
 
-def _check_shard(num_shards: int, index: int) -> None:
-    if num_shards < 1 or not 0 <= index < num_shards:
-        raise ShardingError(
-            f"num_shards={num_shards} and index={index}: expected at least one shard, and an index in [0, num_shards)."
-        )
+    def __iter__(self) -> Iterator[Any]:
+        if self.contiguous:
+            part = self._part()
+            return islice(self.source, part.start, part.stop)
+        return self.rounds.shard(self.source)
+
+    def __len__(self) -> int:
+        """How many samples this shard has.
+
+        Raises:
+            TypeError: the source has no length.
+        """
+        return len(self._part()) if self.contiguous else self.rounds.count(len(self.source))
+
+    def __bool__(self) -> bool:
+        # Or the truth of a shard without a length would be an error.
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hand the epoch on to the source, if it takes one."""
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+
+    def _part(self) -> range:
+        total, count, index = len(self.source), self.rounds.num_shards, self.rounds.index
+        return range(index * total // count, (index + 1) * total // count)

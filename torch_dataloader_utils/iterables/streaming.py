@@ -1,4 +1,4 @@
-"""`streaming_shard`: one rank's samples of any iterable, dealt before the costly part of a pipeline."""
+"""`streaming_shard`: one rank's samples of any iterable, taken before the costly part of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_dataloader_utils.errors import ShardingError, UnsupportedTypeError
-from torch_dataloader_utils.iterables.deal import plan_deal
-from torch_dataloader_utils.iterables.shards import StreamShard
+from torch_dataloader_utils.iterables.rounds import Rounds, StreamShard
 
 
 def streaming_shard(
@@ -43,7 +42,7 @@ def streaming_shard(
         UnsupportedTypeError: an argument of a wrong type, such as `contiguous=True` for an iterable without a length.
     """
     _check_iterable(iterable)
-    deal = plan_deal(
+    rounds = _rounds(
         _whole("num_shards", num_shards),
         _whole("index", index),
         None if batch_size is None else _whole("batch_size", batch_size),
@@ -56,12 +55,33 @@ def streaming_shard(
     if _is_instance(iterable, "datasets", "IterableDataset"):
         from torch_dataloader_utils.iterables.hf_datasets import shard_dataset
 
-        return shard_dataset(iterable, deal)
+        return shard_dataset(iterable, rounds)
     if _is_instance(iterable, "torch.utils.data", "IterableDataset"):
         from torch_dataloader_utils.iterables.torch_dataset import TorchStreamShard
 
-        return TorchStreamShard(iterable, deal, contiguous)
-    return StreamShard(iterable, deal, contiguous)
+        return TorchStreamShard(iterable, rounds, contiguous)
+    return StreamShard(iterable, rounds, contiguous)
+
+
+def _rounds(
+    num_shards: int, index: int, batch_size: int | None, split_batches: bool, drop_last: bool, even_batches: bool
+) -> Rounds:
+    """The rounds that the options mean."""
+    if num_shards < 1 or not 0 <= index < num_shards:
+        raise ShardingError(
+            f"num_shards={num_shards} and index={index}: expected at least one shard, and an index in [0, num_shards)."
+        )
+    if batch_size is None:
+        if split_batches:
+            raise ShardingError("split_batches=True without batch_size: give the batch_size that is split.")
+        return Rounds(num_shards, index, drop_last=drop_last)
+    if batch_size < 1 or (split_batches and batch_size % num_shards):
+        raise ShardingError(
+            f"batch_size={batch_size} with num_shards={num_shards} and split_batches={split_batches}: expected a "
+            f"positive number of samples{', and a multiple of num_shards' if split_batches else ''}."
+        )
+    block = batch_size // num_shards if split_batches else batch_size
+    return Rounds(num_shards, index, block, drop_last, complete=even_batches and not drop_last)
 
 
 def _is_instance(value: Any, module: str, name: str) -> bool:
@@ -93,7 +113,7 @@ def _check_contiguous(iterable: Any, batch_size: int | None, split_batches: bool
     if batch_size is not None or split_batches or drop_last:
         raise ShardingError(
             f"contiguous=True with batch_size={batch_size}, split_batches={split_batches} and drop_last={drop_last}: "
-            "these deal batches in turn; give either contiguous=True or them."
+            "these give batches to the shards in turn; pass either contiguous=True or them."
         )
     try:
         len(iterable)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from torch_dataloader_utils.iterables.shards import StreamShard
+from torch_dataloader_utils.iterables.rounds import StreamShard
 
 
 @dataclass(frozen=True, eq=False)
