@@ -16,7 +16,6 @@ from torch_dataloader_utils.options import (
     LoaderOptions,
     Options,
     TableLoaderOptions,
-    TableOptions,
     option_defaults,
     parse_options,
     parse_table_options,
@@ -24,17 +23,10 @@ from torch_dataloader_utils.options import (
 )
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
-from torch_dataloader_utils.sources.manifest import FileManifest
-from torch_dataloader_utils.sources.source import Source, open_files, source_of
+from torch_dataloader_utils.sources.source import Source, open_files
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.iceberg.tables import (
-        IcebergPlan,
-        IcebergRead,
-        PinnedSnapshot,
-        SnapshotInfo,
-        TableHistory,
-    )
+    from torch_dataloader_utils.iceberg.tables import IcebergPlan, PinnedSnapshot, SnapshotInfo, TableHistory
 
 PathLike = str | os.PathLike[str]
 
@@ -92,14 +84,16 @@ class IcebergDataset(LoaderDataset):
     ) -> None:
         if plan is None or options is None or unknown:
             raise UnknownOptionError("IcebergDataset(...): use IcebergDataset.create_dataloader(table, ...).")
+        from torch_dataloader_utils.iceberg.opening import table_source  # needs an extra
+
         self._history: TableHistory | None = history
-        super().__init__(_table_source(plan, options), options)
+        super().__init__(table_source(plan, options), options)
 
     @staticmethod
     def create_dataloader(table: Any, **options: Unpack[TableLoaderOptions]) -> tuple[StructuredLoader, IcebergDataset]:
         """A loader over a snapshot of an Iceberg table, and its dataset. Needs the iceberg extra.
 
-        The snapshot is found once: every epoch reads the same rows, whatever is committed meanwhile.
+        The snapshot is chosen once: every epoch reads the same rows, whatever is committed meanwhile.
 
         Example:
             ```python
@@ -121,16 +115,17 @@ class IcebergDataset(LoaderDataset):
             DataNotFoundError: there is no such table.
             SnapshotError: the table has no such snapshot.
             FileReadError: a file that cannot be read.
-            ColumnNotFoundError: a column that the table has not.
+            ColumnNotFoundError: a column that is not in the table.
             UnsupportedTypeError: a column of a type that cannot be read.
         """
-        from torch_dataloader_utils.iceberg.tables import TableHistory, plan_table  # needs an extra
+        from torch_dataloader_utils.iceberg.opening import table_read  # needs an extra
+        from torch_dataloader_utils.iceberg.tables import TableHistory, plan_table
 
-        parsed, own = parse_table_options(options)
-        table, read = plain_value(table), _table_read(parsed, own)
+        parsed, of_table = parse_table_options(options)
+        table, read = plain_value(table), table_read(parsed, of_table)
         plan = plan_table(table, read)
         if parsed.read.columns is not None:
-            columns = list(dict.fromkeys([*parsed.read.columns, *own.metadata_columns]))
+            columns = list(dict.fromkeys([*parsed.read.columns, *of_table.metadata_columns]))
             parsed = replace(parsed, read=replace(parsed.read, columns=columns))
         dataset = IcebergDataset(plan, parsed, TableHistory(table, read))
         return StructuredLoader(dataset, parsed), dataset
@@ -146,7 +141,7 @@ class IcebergDataset(LoaderDataset):
         return self._table.partitions
 
     def advance(self, appended_only: bool = False) -> bool:
-        """Move to the newest snapshot of the branch that is read: whether there was a newer one.
+        """Move to the newest snapshot of the branch that is read. Returns True if there was a newer one.
 
         Call it between epochs, on every rank: the newest is what rank 0 sees. During a pass it applies from the next
         one on. A copy of the dataset in another process stays where it is.
@@ -163,12 +158,12 @@ class IcebergDataset(LoaderDataset):
         """
         shard = self._options.shard
         here: PinnedSnapshot = self._epochs.next_source.table.pinned
-        there = self._known_history("advance()").newest(shard.num_ranks, shard.peers)
-        newer = there.end_snapshot_id != here.end_snapshot_id
+        newest = self._known_history("advance()").newest(shard.num_ranks, shard.peers)
+        newer = newest.end_snapshot_id != here.end_snapshot_id
         if appended_only:
-            there = replace(there, start_snapshot_id=here.end_snapshot_id)
-        if newer or (not appended_only and there.start_snapshot_id != here.start_snapshot_id):
-            self._epochs.move_to(self._source_at(there))
+            newest = replace(newest, start_snapshot_id=here.end_snapshot_id)
+        if newer or (not appended_only and newest.start_snapshot_id != here.start_snapshot_id):
+            self._epochs.move_to(self._source_at(newest))
         return newer
 
     def source_cursor(self) -> dict[str, Any]:
@@ -187,9 +182,7 @@ class IcebergDataset(LoaderDataset):
 
         here = self._table.pinned
         pin = PinnedSnapshot(cursor["end"], cursor["start"], cursor["schema"], here.ref)
-        if self._history is not None and self._history.pinned_by is not None:
-            return
-        if pin != here:
+        if pin != here and (self._history is None or self._history.pinned_by is None):
             source = self._source_at(pin)
             self._passes.load(EpochPosition(self._passes.epoch))
             self._epochs.move_to(source)
@@ -225,37 +218,13 @@ class IcebergDataset(LoaderDataset):
 
     def _source_at(self, pin: PinnedSnapshot) -> Source:
         """What another snapshot is read from."""
-        return _table_source(self._known_history("another snapshot than its own").plan(pin), self._options)
+        from torch_dataloader_utils.iceberg.opening import table_source  # needs an extra
+
+        return table_source(self._known_history("another snapshot than its own").plan(pin), self._options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._history = None  # it would hold a catalog
         super().__setstate__(state)
-
-
-def _table_source(plan: IcebergPlan, options: Options) -> Source:
-    from torch_dataloader_utils.iceberg.tables import table_manifest  # needs an extra
-
-    def manifest() -> FileManifest:
-        return table_manifest(plan, options.read.format_options or {}, options.split)
-
-    return replace(source_of(manifest, options, plan.name), table=plan)
-
-
-def _table_read(options: Options, own: TableOptions) -> IcebergRead:
-    """What the options ask of a table."""
-    from torch_dataloader_utils.iceberg.tables import IcebergRead, SnapshotChoice  # needs an extra
-
-    read = options.read
-    return IcebergRead(
-        catalog_config=own.catalog_config,
-        snapshot=SnapshotChoice(own.snapshot_id, own.ref, own.as_of, own.start_snapshot_id, own.end_snapshot_id),
-        filters=read.filters,
-        scan_filter=own.scan_filter,
-        columns=read.columns,
-        metadata_columns=tuple(own.metadata_columns),
-        storage_options=read.storage_options,
-        filesystem=read.filesystem,
-    )
 
 
 class CombinedDataset(LoaderDataset):
@@ -267,7 +236,7 @@ def combine(
 ) -> tuple[StructuredLoader, CombinedDataset]:
     """A loader over the rows of several datasets in one epoch, and its dataset.
 
-    Each dataset is dealt to the ranks by itself; then their rows are mixed on each rank, split by split, so that every
+    The ranks share each dataset by itself; then each rank mixes its rows of all of them, split by split, so that every
     beginning of the epoch holds rows of each in proportion; then `even` acts on what the ranks have.
 
     Example:
@@ -282,8 +251,8 @@ def combine(
             ranks, order, batches and workers), and map-style datasets: any object with `__getitem__` and `__len__`
             whose samples are dicts. One that keeps ESPnet3's contract for sharded datasets (`shard(i)`,
             `total_shards`, `dist_world_size`) gives its own shards to `sharding="rotate", total_shards=...`.
-        weights: how many rows of each dataset come in the same time, until one ends; by default as many as it has.
-            Every row comes once, whatever the weights.
+        weights: how many rows of each dataset are delivered in the same time, until one ends; by default as many as it
+            has. Every row is delivered once, whatever the weights.
         **options: as `create_dataloader` takes them, but for those that say what a dataset reads.
 
     Raises:
@@ -300,21 +269,18 @@ def combine(
     return StructuredLoader(dataset, parsed), dataset
 
 
-def _signature(*first: inspect.Parameter, table: bool = False) -> inspect.Signature:
-    """The signature `(*first, *, every option=default)`, for `help()` and IDEs."""
+def _show_options(function: Any, table: bool = False) -> None:
+    """Let `help()` and IDEs see all options and their defaults, which are declared once."""
     hints = TableLoaderOptions.__annotations__ if table else LoaderOptions.__annotations__
+    signature = inspect.signature(function)
+    named = [item for item in signature.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name].__forward_arg__)
         for name, default in option_defaults(table).items()
     ]
-    return inspect.Signature([*first, *options])
+    function.__signature__ = signature.replace(parameters=[*named, *options])
 
 
-_PATH = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=PathLike | Sequence[PathLike])
-# One declaration of the options serves help(), IDEs and the docs.
-StructuredDataset.create_dataloader.__signature__ = _signature(_PATH)  # type: ignore[attr-defined]
-_TABLE = inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
-IcebergDataset.create_dataloader.__signature__ = _signature(_TABLE, table=True)  # type: ignore[attr-defined]
-_DATASETS = inspect.Parameter("datasets", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Sequence[Any])
-_WEIGHTS = inspect.Parameter("weights", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Sequence[float] | None)
-combine.__signature__ = _signature(_DATASETS, _WEIGHTS)  # type: ignore[attr-defined]
+_show_options(StructuredDataset.create_dataloader)
+_show_options(IcebergDataset.create_dataloader, table=True)
+_show_options(combine)

@@ -7,10 +7,10 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from torch_dataloader_utils.options.groups import (
     WorkerOptions,
 )
 from torch_dataloader_utils.options.policies import flat_keywords
+
+T = TypeVar("T")
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -121,8 +123,6 @@ class Options:
     worker: WorkerOptions
 
 
-_GROUPS: dict[str, type] = get_type_hints(Options)
-
 # Keywords of torch's DataLoader that mean nothing here, and what to use for them.
 _TORCH_KEYWORDS = {
     "drop_last": "last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks)",
@@ -203,18 +203,15 @@ def repeats_rows(options: Options) -> bool:
     return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
 
 
-# Options of files that mean nothing for a table, whose metadata tells them.
+# Options of files that mean nothing for a table, whose metadata has them.
 _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 
 
 def option_defaults(table: bool = False) -> dict[str, Any]:
     """Every keyword with its default, in the order of the groups; those of Iceberg tables first, if asked for."""
-    found: dict[str, Any] = {}
-    for group in [*([TableOptions] if table else []), *_GROUPS.values()]:
-        for item in fields(group):
-            if not (table and item.name in _NOT_OF_TABLES):
-                found[item.name] = item.default_factory() if item.default_factory is not MISSING else item.default
-    return found
+    kinds = [*([TableOptions] if table else []), *get_type_hints(Options).values()]
+    defaults = {item.name: item.default for kind in kinds for item in fields(kind)}
+    return {name: default for name, default in defaults.items() if not (table and name in _NOT_OF_TABLES)}
 
 
 def plain_value(value: Any) -> Any:
@@ -240,11 +237,7 @@ def parse_options(keywords: Mapping[str, Any]) -> Options:
 def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:
     """As `parse_options`, for an Iceberg table: with the options that only a table has."""
     known = _known(keywords, option_defaults(table=True), "IcebergDataset")
-    own = {item.name for item in fields(TableOptions)}
-    return (
-        _options({name: value for name, value in known.items() if name not in own}),
-        TableOptions(**{name: value for name, value in known.items() if name in own}),
-    )
+    return _options(known), _group(TableOptions, known)
 
 
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -257,8 +250,8 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
         if name in known:
             continue
         if name in _NOT_OF_TABLES:
-            raise UnknownOptionError(f"{name!r} is an option of files: an Iceberg table's own metadata tells it.")
-        if any(item.name == name for item in fields(TableOptions)):
+            raise UnknownOptionError(f"{name!r} is an option of files: an Iceberg table's own metadata has it.")
+        if name in _names(TableOptions):
             raise UnknownOptionError(f"{name!r} is an option of Iceberg tables: use IcebergDataset.create_dataloader.")
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"see help({owner}.create_dataloader)."
@@ -268,10 +261,15 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
 
 def _options(given: Mapping[str, Any]) -> Options:
     keywords = flat_keywords(given)
-    groups = {
-        group: cls(**{item.name: keywords[item.name] for item in fields(cls) if item.name in keywords})
-        for group, cls in _GROUPS.items()
-    }
-    options = Options(**groups)
+    options = Options(**{name: _group(kind, keywords) for name, kind in get_type_hints(Options).items()})
     check_together(options)
     return options
+
+
+def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:
+    """The group of this kind, of those keywords that are its own."""
+    return kind(**{name: keywords[name] for name in _names(kind) if name in keywords})
+
+
+def _names(kind: type) -> list[str]:
+    return [item.name for item in fields(kind)]
