@@ -47,7 +47,7 @@ class MissingExtraError(DataLoaderUtilsError, ImportError):
 
 
 class DataNotFoundError(DataLoaderUtilsError, FileNotFoundError):
-    """A path holds no data files: says what was looked for and what was there."""
+    """A path holds no data files: says what was searched for, and what the path holds."""
 
 
 class CatalogError(DataLoaderUtilsError, OSError):
@@ -66,7 +66,7 @@ class FileChangedError(FileReadError):
     """A file is not the one that was planned: says what it was, and what it is.
 
     Attributes:
-        size: bytes that it has now; None where it has gone, or its store does not tell.
+        size: bytes that it has now; None where it has gone, or its store does not say.
     """
 
     size: int | None = None
@@ -93,7 +93,7 @@ class UnknownValueError(DataLoaderUtilsError, ValueError):
 
 
 class BatchTimeoutError(DataLoaderUtilsError, TimeoutError):
-    """No batch came within `timeout` seconds."""
+    """No batch arrived within `timeout` seconds."""
 
 
 class WorkerError(DataLoaderUtilsError, RuntimeError):
