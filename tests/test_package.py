@@ -1,5 +1,7 @@
 """The package as it is installed and imported."""
 
+import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -72,6 +74,15 @@ def test_exported_names():
 def test_exported_names_resolve(name):
     assert getattr(torch_dataloader_utils, name).__name__ == name
     assert name in dir(torch_dataloader_utils)
+
+
+def test_type_checkers_see_each_exported_name_where_it_is_loaded_from():
+    tree = ast.parse((ROOT / "torch_dataloader_utils/__init__.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    homes = {item.name: node.module for node in imports for item in node.names if item.name == item.asname}
+    assert sorted(homes) == EXPORTED
+    for name, module in homes.items():
+        assert getattr(importlib.import_module(module), name) is getattr(torch_dataloader_utils, name)
 
 
 def test_unknown_name_is_an_attribute_error():

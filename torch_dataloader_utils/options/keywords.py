@@ -123,6 +123,8 @@ class Options:
     worker: WorkerOptions
 
 
+_GROUPS: dict[str, type] = get_type_hints(Options)
+
 # Keywords of torch's DataLoader that mean nothing here, and what to use for them.
 _TORCH_KEYWORDS = {
     "drop_last": "last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks)",
@@ -209,7 +211,7 @@ _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 
 def option_defaults(table: bool = False) -> dict[str, Any]:
     """Every keyword with its default, in the order of the groups; those of Iceberg tables first, if asked for."""
-    kinds = [*([TableOptions] if table else []), *get_type_hints(Options).values()]
+    kinds = [*([TableOptions] if table else []), *_GROUPS.values()]
     defaults = {item.name: item.default for kind in kinds for item in fields(kind)}
     return {name: default for name, default in defaults.items() if not (table and name in _NOT_OF_TABLES)}
 
@@ -261,7 +263,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
 
 def _options(given: Mapping[str, Any]) -> Options:
     keywords = flat_keywords(given)
-    options = Options(**{name: _group(kind, keywords) for name, kind in get_type_hints(Options).items()})
+    options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()})
     check_together(options)
     return options
 
