@@ -64,8 +64,8 @@ def test_hf_issue_8253_every_other_sample_of_a_streaming_dataset(kind):
 @BOTH_SOURCES
 @pytest.mark.parametrize(("files", "ranks"), [(4, 64), (3, 5), (1, 2)])
 def test_hf_issue_8253_fewer_files_than_ranks(kind, files, ranks):
-    found = shards(stream(200, files, kind), ranks)
-    assert found == [list(range(index, 200, ranks)) for index in range(ranks)]
+    rank_rows = shards(stream(200, files, kind), ranks)
+    assert rank_rows == [list(range(index, 200, ranks)) for index in range(ranks)]
 
 
 @BOTH_SOURCES
@@ -135,35 +135,35 @@ def test_map_filter_and_batch_follow(kind):
 def test_hf_issue_8253_question_4_shuffle_before_it_follows_the_epoch_of_the_chain(kind, options):
     by_epoch = []
     for epoch in range(3):
-        found = []
+        rank_rows = []
         for index in range(2):
             shard = streaming_shard(stream(48, 4, kind).shuffle(seed=1, buffer_size=8), 2, index, **options)
             chain = shard.map(lambda row: {"double": 2 * row["id"]})
             chain.set_epoch(epoch)
-            found.append(ids(chain))
-        assert sorted(found[0] + found[1]) == list(range(48))
-        by_epoch.append(found)
+            rank_rows.append(ids(chain))
+        assert sorted(rank_rows[0] + rank_rows[1]) == list(range(48))
+        by_epoch.append(rank_rows)
     assert by_epoch[0] != by_epoch[1] != by_epoch[2] != by_epoch[0]
 
 
 def test_hf_issue_8253_question_4_shuffle_after_it_keeps_shards_apart_at_one_seed():
     for epoch in range(2):
-        found = []
+        rank_rows = []
         for index in range(3):
             chain = streaming_shard(stream(50, 4), 3, index).shuffle(seed=5, buffer_size=6)
             chain.set_epoch(epoch)
-            found.append(ids(chain))
-        assert sorted(row for rows in found for row in rows) == list(range(50))
-        assert all(rows != sorted(rows) for rows in found)
+            rank_rows.append(ids(chain))
+        assert sorted(row for rows in rank_rows for row in rows) == list(range(50))
+        assert all(rows != sorted(rows) for rows in rank_rows)
 
 
 @pytest.mark.parametrize("files", [1, 4, 15])
 def test_hf_issue_8253_question_4_shuffle_after_it_keeps_ranks_even(files):
-    """Read side by side, files are dealt and completed on their own: no row is lost, and ranks have as many rows."""
-    dealt = [streaming_shard(stream(101, files), 3, index, batch_size=4) for index in range(3)]
-    found = [ids(shard.shuffle(seed=5, buffer_size=6)) for shard in dealt]
-    assert len({len(rows) for rows in found}) == 1
-    assert {row for rows in found for row in rows} == set(range(101))
+    """Read side by side, files are shared and completed by themselves: no row is lost, and ranks have as many rows."""
+    parts = [streaming_shard(stream(101, files), 3, index, batch_size=4) for index in range(3)]
+    rank_rows = [ids(shard.shuffle(seed=5, buffer_size=6)) for shard in parts]
+    assert len({len(rows) for rows in rank_rows}) == 1
+    assert {row for rows in rank_rows for row in rows} == set(range(101))
 
 
 @BOTH_SOURCES
@@ -198,12 +198,12 @@ def test_passes_after_each_other_complete_by_their_own_first_round():
 
 @pytest.mark.slow
 def test_the_workers_of_a_data_loader_share_the_files():
-    found = []
+    rank_rows = []
     for index in range(2):
         shard = streaming_shard(stream(60, 4), 2, index, batch_size=3, even_batches=False)
         loader = DataLoader(shard, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
-        found.append(ids(loader))
-    assert sorted(found[0] + found[1]) == list(range(60))
+        rank_rows.append(ids(loader))
+    assert sorted(rank_rows[0] + rank_rows[1]) == list(range(60))
 
 
 # ---------------------------------------------------------------- formats
@@ -221,8 +221,8 @@ def test_a_torch_format_stays(options):
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}])
 def test_an_arrow_format_stays(options):
     tables = list(streaming_shard(stream(10).with_format("arrow"), 4, 1, **options))
-    found = [row for table in tables for row in table["id"].to_pylist()]
-    assert found == ids(streaming_shard(stream(10), 4, 1, **options))
+    rank_rows = [row for table in tables for row in table["id"].to_pylist()]
+    assert rank_rows == ids(streaming_shard(stream(10), 4, 1, **options))
 
 
 def test_a_format_of_other_tables_is_refused():

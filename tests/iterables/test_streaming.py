@@ -44,9 +44,9 @@ def test_hf_issue_8253_every_other_sample():
 def test_hf_issue_8253_four_files_for_64_ranks():
     """More ranks than files: every rank gets its own samples all the same."""
     files = [range(start, start + 1000) for start in range(0, 4000, 1000)]
-    found = shards([row for file in files for row in file], 64)
-    assert sorted(row for rows in found for row in rows) == list(range(4000))
-    assert {len(rows) for rows in found} == {62, 63}
+    rank_rows = shards([row for file in files for row in file], 64)
+    assert sorted(row for rows in rank_rows for row in rows) == list(range(4000))
+    assert {len(rows) for rows in rank_rows} == {62, 63}
 
 
 def test_hf_issue_8253_each_rank_maps_only_its_own_samples():
@@ -57,9 +57,9 @@ def test_hf_issue_8253_each_rank_maps_only_its_own_samples():
             mapped.append(row)
             return 10 * row
 
-        found = list(map(tokenize, streaming_shard(Lines(20), 4, index)))
+        rank_rows = list(map(tokenize, streaming_shard(Lines(20), 4, index)))
         assert mapped == list(range(index, 20, 4))
-        assert found == [10 * row for row in mapped]
+        assert rank_rows == [10 * row for row in mapped]
 
 
 # ---------------------------------------------------------------- question 1: IterableDatasetShard, exactly
@@ -101,7 +101,7 @@ def test_hf_issue_8253_question_2_every_sample_in_exactly_one_shard(n, batch, ra
     split_batches = split_batches and batch is not None
     contiguous = contiguous and batch is None
     size = batch * ranks if split_batches else batch
-    found = shards(
+    rank_rows = shards(
         Lines(n) if not contiguous else range(n),
         ranks,
         batch_size=size,
@@ -109,11 +109,11 @@ def test_hf_issue_8253_question_2_every_sample_in_exactly_one_shard(n, batch, ra
         even_batches=False,
         contiguous=contiguous,
     )
-    assert sorted(row for rows in found for row in rows) == list(range(n))
-    assert all(rows == sorted(rows) for rows in found)
+    assert sorted(row for rows in rank_rows for row in rows) == list(range(n))
+    assert all(rows == sorted(rows) for rows in rank_rows)
     block = 1 if batch is None else batch
     if not contiguous:
-        assert all((row // block) % ranks == index for index, rows in enumerate(found) for row in rows)
+        assert all((row // block) % ranks == index for index, rows in enumerate(rank_rows) for row in rows)
 
 
 # ---------------------------------------------------------------- question 3: strided and contiguous
@@ -149,12 +149,12 @@ class Shuffled:
 
 
 def test_hf_issue_8253_question_4_the_epoch_reaches_the_source():
-    found = []
+    rank_rows = []
     for index in range(2):
         shard = streaming_shard(Shuffled(), 2, index)
         shard.set_epoch(3)
-        found.append(list(shard))
-    assert found == [[3, 5, 7, 9, 1], [4, 6, 8, 0, 2]]
+        rank_rows.append(list(shard))
+    assert rank_rows == [[3, 5, 7, 9, 1], [4, 6, 8, 0, 2]]
 
 
 def test_hf_issue_8253_question_4_a_source_without_epochs_takes_any():

@@ -47,6 +47,19 @@ def test_both_spellings_are_the_same_options_of_a_plan(flat: dict[str, Any], nes
     assert plan_options(parse_options(flat)) == plan_options(parse_options({"sharding": nested}))
 
 
+class Backwards:
+    """A policy that is an object, without options."""
+
+    def __call__(self, order: Any, world: Any) -> Any:
+        return order.every(world.num_ranks - 1 - world.rank, world.num_ranks)
+
+
+def test_ranks_with_objects_of_one_class_agree(folder: str) -> None:
+    loaders = [make(folder, num_ranks=2, rank=0, sharding=Backwards()) for _ in range(2)]
+    first, second = (loader.dataset._epochs.planner.position(0) for loader in loaders)
+    assert first == second
+
+
 def test_a_value_may_be_given_twice_if_it_is_the_same() -> None:
     twice = {"sharding": {"policy": "rotate", "total_shards": 6}, "total_shards": 6}
     assert parse_options(twice).shard.total_shards == 6

@@ -35,6 +35,7 @@ class StructuredLoader(DataLoader[Any]):
     read as those of a loader of ready batches (`batch_size=None`).
     """
 
+    dataset: LoaderDataset
     _is_prepared = False
     use_stateful_dataloader = False  # whether Accelerate's save_state() saves the state, and load_state() loads it
     _loads_epochs = False  # whether load_state() leaves the place in the epoch to skip_first_batches()
@@ -43,10 +44,11 @@ class StructuredLoader(DataLoader[Any]):
         self, dataset: LoaderDataset, options: Options, sampler: Any = _OURS, batch_sampler: None = None
     ) -> None:
         super().__init__(dataset, batch_size=None)
+        workers = options.worker.num_workers
         # DataLoader refuses to set these after its own __init__, and that one would start its machinery for them.
         self.__dict__.update(
             batch_size=options.batch.batch_size,
-            num_workers=_number(options.worker.num_workers),
+            num_workers=usable_cores() if workers is None else workers,  # frameworks compare it with numbers
             pin_memory=options.worker.pin_memory,
             persistent_workers=options.worker.persistent_workers,
             timeout=options.worker.timeout,
@@ -69,7 +71,7 @@ class StructuredLoader(DataLoader[Any]):
         Raises:
             TypeError: not known before reading (a filter on rows, for example).
         """
-        steps = self._dataset.steps()
+        steps = self.dataset.steps()
         if steps is None:
             raise TypeError(
                 "the number of batches is not known before reading: a filter, nulls='drop', transform_rows='any' or a "
@@ -80,7 +82,7 @@ class StructuredLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch` (see `LoaderDataset.set_epoch`)."""
-        self._dataset.set_epoch(epoch)
+        self.dataset.set_epoch(epoch)
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
         """The place of the live or next pass, as plain data (see `LoaderDataset.state_dict`).
@@ -89,7 +91,7 @@ class StructuredLoader(DataLoader[Any]):
         """
         if isinstance(self.sampler, EpochSampler):
             self.sampler.warn_of_a_trainer_ahead()
-        state = self._dataset.state_dict(all_ranks)
+        state = self.dataset.state_dict(all_ranks)
         return state if all_ranks or not self._is_prepared else of_any_rank(state)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
@@ -101,7 +103,7 @@ class StructuredLoader(DataLoader[Any]):
         if self._loads_epochs and loaded_by_accelerate():
             self._load_epoch(state)
         else:
-            self._dataset.load_state_dict(state, strict)
+            self.dataset.load_state_dict(state, strict)
 
     def _load_epoch(self, state: Mapping[str, Any]) -> None:
         """Restore what Accelerate restores of its own samplers: the epoch, and with it the order."""
@@ -113,11 +115,11 @@ class StructuredLoader(DataLoader[Any]):
                 "them out. DataLoaderConfiguration(use_stateful_dataloader=True) restores the place by itself.",
                 state["epoch"], taken, taken,
             )  # fmt: skip
-        self._dataset.set_epoch(state["epoch"])
+        self.dataset.set_epoch(state["epoch"])
 
     def skip_steps(self, first: int, last: int) -> None:
         """Leave out the steps `[first, last)` of the live or next epoch, as far as they are yet to come."""
-        self._dataset.skip_steps(first, last)
+        self.dataset.skip_steps(first, last)
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -133,7 +135,7 @@ class StructuredLoader(DataLoader[Any]):
 
     def _prepare(self, accelerator: Any) -> None:
         """Do what Accelerate's wrappers do."""
-        shard, job = self._dataset.options.shard, job_peers()
+        shard, job = self.dataset.options.shard, job_peers()
         warning = check_accelerator(accelerator, shard.split_batches)
         if warning:
             _LOG.warning("%s", warning)
@@ -146,19 +148,9 @@ class StructuredLoader(DataLoader[Any]):
         self._is_prepared = True
         self.use_stateful_dataloader = True
         self._loads_epochs = not getattr(accelerator, "use_stateful_dataloader", False)
-        self._dataset.accelerate(accelerator.device if accelerator.device_placement else None)
+        self.dataset.accelerate(accelerator.device if accelerator.device_placement else None)
         # Of these skip_first_batches() makes torch's own loader around the dataset: it must leave the batches alone.
         self.__dict__.update(batch_size=None, num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
-
-    @property
-    def _dataset(self) -> LoaderDataset:
-        assert isinstance(self.dataset, LoaderDataset)
-        return self.dataset
-
-
-def _number(num_workers: int | None) -> int:
-    """The number of workers as frameworks compare it: they know no None."""
-    return usable_cores() if num_workers is None else num_workers
 
 
 def _as_it_is(batch: Any) -> Any:
