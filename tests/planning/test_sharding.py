@@ -1,5 +1,7 @@
 """The policies: their table of rows per rank, their rules, and the seam for a policy of the user."""
 
+from dataclasses import dataclass, field
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,6 +143,47 @@ def test_a_policy_is_one_function() -> None:
         register_policy("backwards for tests", backwards)
     with pytest.raises(OptionError, match="the name is taken"):
         register_policy("auto", backwards)
+
+
+@dataclass(frozen=True)
+class Shifted:
+    by: int
+    unless: list[int] = field(default_factory=list)
+
+    def __call__(self, order: Order, world: PlanShape) -> Order:
+        by = 0 if world.num_ranks in self.unless else self.by
+        return order.part((world.rank + by) % world.num_ranks, world.num_ranks)
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """Without options, which another version may have."""
+
+    def __call__(self, order: Order, world: PlanShape) -> Order:
+        return backwards(order, world)
+
+
+def test_a_policy_with_options_is_a_dataclass() -> None:
+    plan = make_plan(chunk_files(5, 5), 2, sharding={"policy": Shifted, "by": 1})
+    assert plan.sharding == "Shifted"
+    assert [rank_rows(plan, 0, rank)[0] for rank in (0, 1)] == [("C1", 0), ("C0", 0)]
+    for same in (Reversed, Reversed(), {"policy": Reversed}):
+        assert make_plan(chunk_files(5, 5), 2, sharding=same).rank(0, 0) == plan.rank(0, 0)
+    still = make_plan(chunk_files(5, 5), 2, sharding=Shifted(by=1, unless=[2]))
+    assert [rank_rows(still, 0, rank)[0] for rank in (0, 1)] == [("C0", 0), ("C1", 0)]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "message"),
+    [
+        (Shifted, "missing 1 required positional argument: 'by'"),
+        ({"policy": Shifted, "by": {1}}, "not JSON serializable.*as a plain value"),
+        ({"policy": Shifted, "of": 1}, "has no option 'of'; it has by, unless"),
+    ],
+)
+def test_an_option_that_cannot_be_kept_is_named(sharding: object, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make_plan(chunk_files(5, 5), 2, sharding=sharding)
 
 
 @pytest.mark.parametrize("policy", [backwards, last_splits_first, Policy(last_splits_first, deals_kept=False)])

@@ -158,24 +158,21 @@ def with_options(sharding: Sharding) -> Sharding:
     """
     if sharding == "auto":
         return sharding
-    if is_dataclass(sharding) and not isinstance(sharding, (type, Policy)):
-        given = {item.name: getattr(sharding, item.name) for item in _options_of(sharding)}
-        sharding = {"policy": type(sharding), **given}
-    name, given = split_sharding(sharding) if isinstance(sharding, Mapping) else (sharding, {})
-    share = _policy(name).share
+    policy, given = _given(sharding)
+    share, label = _policy(policy).share, getattr(policy, "__name__", policy)
     options = _options_of(share)
-    check_names(policy_name(name), given, options)
-    if not isinstance(share, type) or not options:
-        return name
+    check_names(label, given, options)
+    if not isinstance(share, type):
+        return policy
     try:
         made = share(**given)
         values = json.loads(json.dumps({item.name: getattr(made, item.name) for item in options}))
     except TypeError as error:  # an option without a default that is missing, or a value that no state can hold
         raise OptionError(
-            f"sharding={policy_name(name)!r} with the options {given!r}: {error}. Give each option "
-            "without a default, as a plain value."
+            f"sharding={label!r} with the options {given!r}: {error}. Give each option that has no default, as a plain "
+            "value."
         ) from error
-    return {"policy": name, **values}
+    return {"policy": policy, **values}
 
 
 def policy_name(sharding: Any) -> Any:
@@ -196,6 +193,15 @@ def _policy(sharding: Any) -> Policy:
             raise OptionError(f"sharding={sharding!r}: expected one of {names}, or a function (order, shape) -> order.")
         return _POLICIES[sharding]
     return sharding if isinstance(sharding, Policy) else Policy(sharding)
+
+
+def _given(sharding: Sharding) -> tuple[Sharding, dict[str, Any]]:
+    """The policy, and the options that are given for it."""
+    if isinstance(sharding, Mapping):
+        return split_sharding(sharding)
+    if not isinstance(sharding, (type, Policy)) and _options_of(sharding):
+        return type(sharding), {item.name: getattr(sharding, item.name) for item in _options_of(sharding)}
+    return sharding, {}
 
 
 def _options_of(policy: Any) -> list[Field[Any]]:
