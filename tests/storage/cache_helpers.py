@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import cache_file, cache_store
-from torch_dataloader_utils.storage.cache import CacheOptions, open_cached
+from torch_dataloader_utils.storage import cache_store
+from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions
+from torch_dataloader_utils.storage.remote import Fetch, RangeFile, RemoteFile
 
 MIB = 1 << 20
 LEAST = 16 * MIB  # the smallest cache
@@ -39,9 +40,9 @@ class Remote:
         """Bytes."""
         return sum(stop - start for _, start, stop in self.requests)
 
-    def open(self, options: CacheOptions, path: str = "a", version: str = "etag:1") -> cache_file.CachedFile:
+    def open(self, options: CacheOptions, path: str = "a", version: str = "etag:1") -> RemoteFile:
         info = DataFileInfo(path, len(self.files[path]), version=version)
-        return open_cached("memory", info, self.read_ranges, options)
+        return open_cached("memory", info, lambda ranges: self.read_ranges(path, ranges), options)
 
     def read(self, options: CacheOptions, path: str = "a", version: str = "etag:1") -> bytes:
         with self.open(options, path, version) as file:
@@ -49,19 +50,28 @@ class Remote:
         return data
 
 
+def open_cached(identity: str, file: DataFileInfo, fetch: Fetch, options: CacheOptions) -> RemoteFile:
+    """The file as a storage with a cache opens it, where `fetch` reads from the store."""
+    cached = CachedRanges(identity, file, fetch, options)
+    return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, lambda: None, gap=0), "r")
+
+
 def forget() -> None:
     """Be as a process that has just started: know nothing of the folder."""
-    for store in cache_store._STORES.values():
-        store.disconnect()
-    cache_store._STORES.clear()
+    cache_store.block_store.cache_clear()
 
 
 def block_files(options: CacheOptions) -> list[Path]:
     return sorted(Path(options.folder).glob("??/*.block"))
 
 
+def block_bytes(path: Path) -> int:
+    """Those of the block, without its seal."""
+    return path.stat().st_size - cache_store._SEAL
+
+
 def stored_bytes(options: CacheOptions) -> int:
-    return sum(path.stat().st_size for path in block_files(options))
+    return sum(map(block_bytes, block_files(options)))
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

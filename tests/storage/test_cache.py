@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
-import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.storage.cache_helpers import LEAST, MIB, Remote, block_files, content, forget, stored_bytes, warnings_of
-from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
+from tests.storage.cache_helpers import (
+    LEAST,
+    MIB,
+    Remote,
+    block_files,
+    content,
+    forget,
+    open_cached,
+    stored_bytes,
+    warnings_of,
+)
+from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.metrics import CACHE_HITS, CACHE_MISSES, COUNTS
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import cache_file
-from torch_dataloader_utils.storage.cache import CacheOptions, cache_options, can_cache, open_cached
-
-pytest.importorskip("diskcache")
+from torch_dataloader_utils.storage import cache, cache_store
+from torch_dataloader_utils.storage.cache import CacheOptions, cache_options, can_cache
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +55,13 @@ def options(tmp_path: Path) -> CacheOptions:
 
 @given(size=st.integers(1, 5_000_000))
 def test_blocks_tile_the_file_and_its_end_is_one_of_them(size: int) -> None:
-    edges = cache_file.block_edges(size)
+    edges = cache.block_edges(size)
     assert edges[0] == 0
     assert edges[-1] == size
     lengths = np.diff(edges)
     assert (lengths > 0).all()
-    assert (lengths <= cache_file.BLOCK).all()
-    assert len(edges) == 2 or size - edges[-2] == cache_file.FOOTER
+    assert (lengths <= cache.BLOCK).all()
+    assert len(edges) == 2 or size - edges[-2] == cache.FOOTER
 
 
 @st.composite
@@ -72,7 +81,7 @@ def test_any_reads_give_the_files_bytes_and_ask_for_each_once(
     options = CacheOptions(str(tmp_path_factory.mktemp("cache")), LEAST)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("BLOCK", 64), ("FOOTER", 16), ("REQUEST", 150)):
-            patch.setattr(cache_file, name, value)
+            patch.setattr(cache, name, value)
         remote = Remote(a=content(size))
         for _ in range(2):  # the second time as another process
             with remote.open(options) as file:
@@ -110,7 +119,7 @@ def test_columns_that_are_not_read_are_not_fetched(options: CacheOptions) -> Non
         forget()
     chunk = 200_000 * 4
     # Each of the four column chunks with the rest of its two outer blocks, and the footer.
-    assert remote.fetched <= 4 * (chunk + 2 * cache_file.BLOCK) + 2 * cache_file.FOOTER
+    assert remote.fetched <= 4 * (chunk + 2 * cache.BLOCK) + 2 * cache.FOOTER
     assert len(remote.requests) <= 4 + 1
 
 
@@ -118,7 +127,7 @@ def test_a_footer_costs_one_small_request(options: CacheOptions) -> None:
     remote = Remote(a=wide_parquet())
     with remote.open(options) as source:
         assert pq.ParquetFile(source).metadata.num_row_groups == 2
-    assert remote.fetched == cache_file.FOOTER
+    assert remote.fetched == cache.FOOTER
     assert len(remote.requests) == 1
 
 
@@ -157,7 +166,7 @@ def test_what_was_fetched_ahead_is_there_even_if_nothing_can_be_kept(options: Ca
 
 
 def test_hits_and_misses_are_counted_in_blocks(options: CacheOptions) -> None:
-    remote = Remote(a=content(3 * cache_file.BLOCK + cache_file.FOOTER))
+    remote = Remote(a=content(3 * cache.BLOCK + cache.FOOTER))
     before = COUNTS[CACHE_HITS], COUNTS[CACHE_MISSES]
     remote.read(options)
     assert (COUNTS[CACHE_HITS] - before[0], COUNTS[CACHE_MISSES] - before[1]) == (0, 4)
@@ -168,11 +177,11 @@ def test_hits_and_misses_are_counted_in_blocks(options: CacheOptions) -> None:
 def test_errors_of_the_store_reach_the_reader_and_nothing_is_kept(options: CacheOptions) -> None:
     remote = Remote(a=content(MIB))
 
-    def fail(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        raise FileReadError(f"{path}: gone")
+    def fail(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        raise FileReadError("a: gone")
 
-    def cut(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [data[:-1] for data in remote.read_ranges(path, ranges)]
+    def cut(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [data[:-1] for data in remote.read_ranges("a", ranges)]
 
     info = DataFileInfo("a", MIB, version="etag:1")
     with open_cached("memory", info, fail, options) as file, pytest.raises(FileReadError, match="a: gone"):
@@ -203,7 +212,7 @@ def test_other_stores_paths_and_sizes_are_other_files(options: CacheOptions) -> 
     for seed, (identity, path, size) in enumerate(files):
         remote = Remote(**{path: content(size, seed)})
         info = DataFileInfo(path, size, version="mtime:5")
-        with open_cached(identity, info, remote.read_ranges, options) as file:
+        with open_cached(identity, info, partial(remote.read_ranges, path), options) as file:
             assert file.read() == remote.files[path]
 
 
@@ -234,12 +243,6 @@ def test_options_are_checked_at_construction(tmp_path: Path) -> None:
         cache_options(tmp_path / "file" / "below")
 
 
-def test_a_missing_diskcache_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "diskcache", None)
-    with pytest.raises(MissingExtraError, match=r"torch-dataloader-utils\[cache\]"):
-        cache_options(tmp_path)
-
-
 # --------------------------------------------------------------------------------------------- eviction and sizes
 
 
@@ -250,7 +253,7 @@ def test_the_size_cap_holds_and_evicted_blocks_are_fetched_again(tmp_path: Path)
     first.prefetch([(0, 5 * MIB)])
     for path in remote.files:
         assert remote.read(options, path) == remote.files[path]
-        assert stored_bytes(options) <= LEAST + cache_file.BLOCK
+        assert stored_bytes(options) <= LEAST
     assert stored_bytes(options) > LEAST // 2
     first.prefetch([])  # from now on it knows only of blocks that others have evicted
     assert first.read() == remote.files["f0"]
@@ -271,21 +274,48 @@ def test_files_that_killed_writers_left_are_removed_and_no_others(options: Cache
     remote.read(options)
     forget()
     kept = block_files(options)
-    left, young = (kept[0].with_name(kept[0].name.replace(".", f".{c}", 1)) for c in "0f")
+    left, young = (kept[0].with_name(kept[0].name.replace(".", f".{c}.", 1)) for c in "0f")
     stranger = kept[0].with_name("notes.txt")
     strange_block = kept[0].with_name("my own.block")
     for path in (left, young, stranger, strange_block):
         path.write_bytes(b"half a block")
     old = time.time() - 7200
-    for path in (*kept, left, stranger, strange_block, Path(options.folder, "swept")):
+    for path in (*kept, left, stranger, strange_block):
         os.utime(path, (old, old))
+    counted = Path(options.folder, "count")
+    total, _ = cache_store._COUNT.unpack(counted.read_bytes())
+    counted.write_bytes(cache_store._COUNT.pack(total, old))
     assert remote.read(options) == remote.files["a"]
     assert set(kept[0].parent.iterdir()) == {*kept, young, stranger, strange_block}
+
+
+@pytest.mark.parametrize(
+    "harm", [b"", b"no count" * 500, cache_store._COUNT.pack(0, 0.0), cache_store._COUNT.pack(-1, math.nan)]
+)
+def test_a_damaged_count_is_made_anew(harm: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = CacheOptions(str(tmp_path), LEAST)
+    remote = Remote(**{f"f{i}": content(5 * MIB, i) for i in range(8)})
+    for path in remote.files:
+        assert remote.read(options, path) == remote.files[path]
+        Path(tmp_path, "count").write_bytes(harm)
+        assert stored_bytes(options) <= LEAST
+    assert warnings_of(caplog) == []
+
+
+def test_blocks_of_the_caches_before_are_evicted(options: CacheOptions) -> None:
+    """They were named by a random word, too."""
+    before = Path(options.folder, "ab", f"{'ab' * 16}-7.{'0f' * 8}.block")
+    before.parent.mkdir(parents=True)
+    before.write_bytes(content(MIB))
+    os.utime(before, (0, 0))
+    remote = Remote(a=content(MIB))
+    assert remote.read(options) == remote.files["a"]
+    assert not before.exists()
 
 
 def test_keys_are_digests_that_show_nothing(options: CacheOptions) -> None:
     remote = Remote(a=content(MIB))
     remote.read(options)
-    said = repr((1, cache_file.BLOCK, cache_file.FOOTER, "memory", "a", "etag:1", MIB))
+    said = repr((2, cache.BLOCK, cache.FOOTER, "memory", "a", "etag:1", MIB))
     digest = hashlib.sha256(said.encode()).hexdigest()[:32]
     assert {path.name.partition("-")[0] for path in block_files(options)} == {digest}

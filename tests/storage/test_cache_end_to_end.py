@@ -17,12 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tests.storage.cache_helpers import block_bytes, forget
 from tests.storage.proxy import Faults, Proxy, faulty
 from tests.storage.servers import Store
 from torch_dataloader_utils import StructuredDataset
-from torch_dataloader_utils.storage import cache_store
-
-pytest.importorskip("diskcache")
 
 FILES, ROWS = 4, 120_000  # rows of a file, in two row groups: 4 MB each
 SPAWN = multiprocessing.get_context("spawn")
@@ -53,8 +51,7 @@ def proxy(moto_s3: Store, folder: Path, tmp_path: Path) -> Iterator[Proxy]:
     moto_s3.put(folder, "cached")
     with faulty(moto_s3, tmp_path) as proxy:
         yield proxy
-    cache_store._disconnect()
-    cache_store._STORES.clear()
+    forget()
 
 
 def batches(path: str, rank: int = 0, **options: Any) -> Iterator[dict[str, torch.Tensor]]:
@@ -92,7 +89,7 @@ def test_what_was_read_once_is_not_asked_for_again(mode: str, proxy: Proxy, fold
     proxy.inject(Faults())
     assert everything(**given) == expected
     assert proxy.counts().of("part-")["gets"] == 0
-    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.block")) == size
+    assert sum(map(block_bytes, (tmp_path / "cache").rglob("*.block"))) == size
 
 
 def test_columns_that_are_not_read_are_not_fetched(proxy: Proxy, folder: Path, tmp_path: Path) -> None:

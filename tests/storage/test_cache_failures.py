@@ -7,8 +7,8 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -22,11 +22,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.storage.cache_helpers import LEAST, MIB, Remote, block_files, content, forget, stored_bytes, warnings_of
-from torch_dataloader_utils.storage import cache_file, cache_store
+from tests.storage.cache_helpers import (
+    LEAST,
+    MIB,
+    Remote,
+    block_bytes,
+    block_files,
+    content,
+    forget,
+    stored_bytes,
+    warnings_of,
+)
+from torch_dataloader_utils.storage import cache_store
 from torch_dataloader_utils.storage.cache import CacheOptions, cache_options
-
-pytest.importorskip("diskcache")
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -93,28 +101,31 @@ def test_the_checksum_tells_every_single_change(data: bytes, place: int, bit: in
     assert -(2**63) <= cache_store.checksum_of(memoryview(data)) < 2**63
 
 
-@pytest.mark.parametrize("harm", ["table", "folder"])
 @pytest.mark.parametrize("known", [True, False])
-def test_without_table_or_folder_reading_goes_on(
-    harm: str, known: bool, options: CacheOptions, caplog: pytest.LogCaptureFixture
+def test_without_the_folder_reading_continues(
+    known: bool, options: CacheOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote = Remote(a=content(3 * MIB), b=content(2 * MIB, 1))
     remote.read(options)
     if not known:
         forget()
-    for path in sorted(Path(options.folder).rglob("*"), reverse=True):
-        if harm == "table" and path.name.startswith("cache.db"):
-            path.write_bytes(b"no table" * 5000)
-        elif harm == "folder":
-            path.rmdir() if path.is_dir() else path.unlink()
-    if harm == "folder":
-        Path(options.folder).rmdir()
-        Path(options.folder).touch()  # nor can it be made again
+    shutil.rmtree(options.folder)
+    Path(options.folder).touch()  # nor can it be made again
     for _ in range(3):
         assert remote.read(options) == remote.files["a"]
         assert remote.read(options, "b") == remote.files["b"]
     [said] = warnings_of(caplog)
-    assert "Reading goes on" in said
+    assert "Reading continues" in said
+
+
+def test_a_folder_that_was_removed_is_made_again(options: CacheOptions, caplog: pytest.LogCaptureFixture) -> None:
+    remote = Remote(a=content(3 * MIB))
+    remote.read(options)
+    shutil.rmtree(options.folder)
+    for _ in range(2):
+        assert remote.read(options) == remote.files["a"]
+    assert remote.fetched == 6 * MIB
+    assert warnings_of(caplog) == []
 
 
 # ------------------------------------------------------------------------------------------------------ full disks
@@ -149,6 +160,7 @@ def test_blocks_that_cannot_be_written_cost_speed_only(tmp_path: Path) -> None:
 FULL = """
 import logging, os, sys
 from tests.storage.cache_helpers import *
+from torch_dataloader_utils.storage.cache import BLOCK, FOOTER
 logging.basicConfig(level=logging.WARNING, format="WARNED %(message)s", stream=sys.stdout)
 folder = sys.argv[1]
 remote = Remote(**{f"f{i}": content(4 * MIB, i) for i in range(8)})
@@ -159,8 +171,8 @@ for _ in range(2):
 free = os.statvfs(folder)
 assert free.f_bavail * free.f_bsize < 4 * MIB, free
 assert remote.fetched < 2 * 32 * MIB  # what did fit was used
-sizes = {path.stat().st_size for path in block_files(options)}
-assert sizes <= {cache_file.BLOCK, cache_file.BLOCK - cache_file.FOOTER, cache_file.FOOTER}, sizes
+sizes = set(map(block_bytes, block_files(options)))
+assert sizes <= {BLOCK, BLOCK - FOOTER, FOOTER}, sizes
 """
 
 
@@ -203,7 +215,7 @@ def test_threads_share_a_cache_that_evicts(tmp_path: Path) -> None:
     remote, options = some_files(), CacheOptions(str(tmp_path), LEAST)
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda seed: read_at_random(remote, options, seed, 40), range(6)))
-    assert stored_bytes(options) <= LEAST + 6 * cache_file.BLOCK
+    assert stored_bytes(options) <= LEAST
 
 
 def process_reads(folder: str, seed: int, reads: int) -> None:
@@ -217,7 +229,7 @@ def test_processes_share_a_cache_that_evicts(tmp_path: Path) -> None:
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert stored_bytes(CacheOptions(str(tmp_path), LEAST)) <= LEAST + 3 * cache_file.BLOCK
+    assert stored_bytes(CacheOptions(str(tmp_path), LEAST)) <= LEAST
 
 
 def read_all(folder: str, barrier: Any, queue: Any) -> None:
@@ -244,7 +256,7 @@ def test_two_processes_that_read_the_same_at_once_fetch_it_at_most_twice(tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_inherits_no_connection_and_shares_the_cache(tmp_path: Path) -> None:
+def test_a_child_forked_at_any_moment_shares_the_cache(tmp_path: Path) -> None:
     options = CacheOptions(str(tmp_path), LEAST)
     remote, stop = some_files(), threading.Event()
 
@@ -254,10 +266,12 @@ def test_a_forked_child_inherits_no_connection_and_shares_the_cache(tmp_path: Pa
             read_at_random(remote, options, seed := seed + 1, 3)
 
     def child() -> None:
-        for entry in os.listdir("/proc/self/fd"):
-            if os.path.exists(f"/proc/self/fd/{entry}"):
-                assert "cache.db" not in os.readlink(f"/proc/self/fd/{entry}")
         read_at_random(remote, options, 99, 5)
+        store = cache_store.BlockStore(options.folder, LEAST)
+        store.put(f"{'cd' * 16}-0", memoryview(b"of the child"))
+        into = memoryview(bytearray(12))
+        assert store.read(f"{'cd' * 16}-0", into)
+        assert into == b"of the child"
 
     threads = [threading.Thread(target=busy) for _ in range(3)]
     for thread in threads:
@@ -277,30 +291,51 @@ def test_a_forked_child_inherits_no_connection_and_shares_the_cache(tmp_path: Pa
 # ----------------------------------------------------------------------------------------------------------- kills
 
 
-def hold_the_table(folder: str, held: Any) -> None:
-    """Write a block within a transaction, and never end it."""
-    table = cache_store.open_table(folder, LEAST)
-    block = cache_store._write(folder, f"{'ab' * 16}-1", memoryview(content(MIB)))
-    with table.transact():
-        table.set(block.key, block, tag=block.checksum)
+def hold_the_count(folder: str, held: Any) -> None:
+    """Begin a block, and never end it."""
+
+    def stay() -> None:
         held.set()
         time.sleep(600)
 
+    cache_store.BlockStore(folder, LEAST)._admit(MIB, stay)
 
-def test_a_writer_killed_within_a_transaction_holds_up_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options, held = CacheOptions(str(tmp_path), LEAST), SPAWN.Event()
-    process = SPAWN.Process(target=hold_the_table, args=(str(tmp_path), held))
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[Any]:
+    """A process that holds the lock of the cache in `tmp_path`."""
+    held = SPAWN.Event()
+    process = SPAWN.Process(target=hold_the_count, args=(str(tmp_path), held))
     process.start()
     assert held.wait(60)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
+    yield process
+    process.kill()
     process.join()
-    remote = Remote(a=content(MIB))
+
+
+def test_a_writer_killed_while_it_counts_holds_up_nobody(
+    holder: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    options, remote = CacheOptions(str(tmp_path), LEAST), Remote(a=content(MIB))
     for _ in range(2):
         assert remote.read(options) == remote.files["a"]
     assert remote.fetched == MIB
     assert warnings_of(caplog) == []
-    assert stored_bytes(options) == 2 * MIB  # the killed writer's block waits for the sweep
+
+
+def test_a_writer_that_stops_while_it_counts_costs_the_others_seconds(
+    holder: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_store, "_BUSY", 0.2)
+    options, remote = CacheOptions(str(tmp_path), LEAST), Remote(a=content(MIB))
+    for _ in range(3):
+        assert remote.read(options) == remote.files["a"]
+    assert remote.fetched == 3 * MIB
+    [message] = warnings_of(caplog)
+    assert "cannot write blocks" in message
+    assert "another process" in message
 
 
 def fill_forever(folder: str, started: Any) -> None:
@@ -321,19 +356,17 @@ def start_filling(folder: Path) -> tuple[Any, Any]:
 
 
 def check_clean(folder: Path, remote: Remote) -> None:
-    """All versions that were filled read right, and the table is whole and names whole files only."""
+    """All versions that were filled read right, and the blocks are whole and no more than fit."""
     options = CacheOptions(str(folder), LEAST)
     for version in (1, 2):
         for path in remote.files:
             assert remote.read(options, path, f"etag:{version}") == remote.files[path]
-    with sqlite3.connect(folder / "cache.db") as table:
-        assert table.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        rows = table.execute("SELECT filename, size, tag FROM Cache").fetchall()
-    table.close()
-    for name, size, checksum in rows:
-        data = (folder / name).read_bytes()
-        assert len(data) == size
-        assert cache_store.checksum_of(memoryview(data)) == checksum
+    assert stored_bytes(options) <= LEAST
+    store = cache_store.BlockStore(str(folder), LEAST)
+    finished = [path for path in block_files(options) if path.name.count(".") == 1]
+    assert finished
+    for path in finished:
+        assert store.read(path.stem, memoryview(bytearray(block_bytes(path))))
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])

@@ -232,10 +232,10 @@ def test_a_range_file_reads_as_a_file_does(data: st.DataObject) -> None:
         assert all(0 <= start < stop <= len(content) for start, stop in ranges)
         return [content[start:stop] for start, stop in ranges]
 
-    hole, longest, ahead = remote._HOLE, remote._LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST)
-    remote._HOLE, remote._LONGEST, remote._AHEAD_LEAST, remote._AHEAD_MOST = 50, 300, 100, 400
+    longest, ahead = remote._LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST)
+    remote._LONGEST, remote._AHEAD_LEAST, remote._AHEAD_MOST = 300, 100, 400
     try:
-        file = RangeFile("x", len(content), fetch, lambda: None)
+        file = RangeFile("x", len(content), fetch, lambda: None, gap=50)
         for _ in range(data.draw(st.integers(1, 12))):
             if data.draw(st.booleans()):
                 file.prefetch(data.draw(st.lists(st.tuples(places, places), max_size=5)))
@@ -245,7 +245,7 @@ def test_a_range_file_reads_as_a_file_does(data: st.DataObject) -> None:
             assert file.read(count) == content[at : at + count]
             assert file.tell() == max(at, min(at + count, len(content)))
     finally:
-        remote._HOLE, remote._LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST) = hole, longest, ahead
+        remote._LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST) = longest, ahead
 
 
 def test_reads_that_follow_one_another_fetch_ahead() -> None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
 import tempfile
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
-from torch_dataloader_utils.errors import MissingExtraError, OptionError
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import FileReadError, OptionError
+from torch_dataloader_utils.metrics import CACHE_HITS, CACHE_MISSES, COUNTS
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage.cache_file import CachedFile, CachedObject, ReadRanges
+from torch_dataloader_utils.storage.cache_store import block_store
+from torch_dataloader_utils.storage.errors import printable
+from torch_dataloader_utils.storage.remote import Fetch, Range, coalesced
 from torch_dataloader_utils.units import parse_bytes
 
 _LOG = logging.getLogger(__name__)
 _LEAST = 1 << 24  # bytes: less holds not even what a few threads read at a time
+
+BLOCK = 1 << 19  # bytes: about a column of a row group
+FOOTER = 1 << 16  # bytes: what readers of Parquet and ORC ask for first; planning reads nothing else
+REQUEST = 1 << 24  # bytes of one request at most: more and smaller ones would wait for the store more often
 
 
 @dataclass(frozen=True)
@@ -31,15 +42,12 @@ def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | s
 
     Raises:
         OptionError: the folder cannot be written, or `cache_bytes` is no size or too small.
-        MissingExtraError: diskcache is not installed.
     """
     size = parse_bytes(cache_bytes, "cache_bytes")
     if cache_dir is None:
         return None
     if size < _LEAST:
         raise OptionError(f"cache_bytes={cache_bytes!r}: expected at least 16 MiB.")
-    if find_spec("diskcache") is None:
-        raise MissingExtraError("cache_dir= needs diskcache: pip install 'torch-dataloader-utils[cache]'")
     folder = os.path.abspath(os.path.expanduser(cache_dir))
     try:
         os.makedirs(folder, exist_ok=True)
@@ -53,7 +61,7 @@ def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | s
 
 
 def can_cache(storage_identity: str, file: DataFileInfo) -> bool:
-    """Whether the store tells the file's size and version, so that a changed file is noticed; warns once if not."""
+    """Whether the file's size and version are known, so that a changed file is noticed; warns once if not."""
     known = bool(file.version) and file.file_size > 0
     if not known:
         _warn_unversioned(storage_identity)
@@ -63,24 +71,85 @@ def can_cache(storage_identity: str, file: DataFileInfo) -> bool:
 @functools.cache
 def _warn_unversioned(storage_identity: str) -> None:
     _LOG.warning(
-        "%s tells no version of its files (an etag or a time of change), so a changed file could not be told from a "
+        "%s gives no version of its files (an etag or a time of change), so a changed file could not be told from a "
         "cached one: files without a version are read without the cache.",
         storage_identity,
     )
 
 
-def open_cached(
-    storage_identity: str, file: DataFileInfo, read_ranges: ReadRanges, options: CacheOptions
-) -> CachedFile:
-    """The file, open for random reads through the cache: what lies there is not asked of the store again.
+def block_edges(size: int) -> list[int]:
+    """Where the blocks of a file of `size` bytes begin and end: n + 1 positions from 0 to `size`."""
+    if size <= BLOCK:
+        return [0, size]
+    return [*range(0, size - FOOTER, BLOCK), size - FOOTER, size]
+
+
+class CachedRanges:
+    """Ranges of one version of a remote file: from the cache as far as it has them, else from the store.
 
     Args:
         storage_identity: which store: protocol, endpoint, bucket; no secrets.
         file: with the size and version that its bytes are kept under: other versions have other bytes.
-        read_ranges: `(path, ranges) -> bytes of each`, of that version only; asked for what the cache lacks.
+        fetch: reads ranges of that version from the store.
         options: where blocks are kept.
     """
-    from torch_dataloader_utils.storage.cache_store import block_store  # needs an extra
 
-    store = block_store(options.folder, options.size_bytes)
-    return CachedFile(CachedObject(storage_identity, file, read_ranges, store), "r")
+    def __init__(self, storage_identity: str, file: DataFileInfo, fetch: Fetch, options: CacheOptions) -> None:
+        self._path = file.path
+        self._edges = block_edges(file.file_size)
+        identity = repr((2, BLOCK, FOOTER, storage_identity, file.path, file.version, file.file_size))
+        self._digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
+        self._fetch_from_store = fetch
+        self._store = block_store(options.folder, options.size_bytes)
+
+    def fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """The bytes of each range; what the cache lacks of them is kept in it from now on."""
+        spans = coalesced(map(self._whole_blocks, ranges), gap=0)
+        buffers = [pa.allocate_buffer(stop - start) for start, stop in spans]
+        views = {
+            number: memoryview(buffer).cast("B")[self._edges[number] - start : self._edges[number + 1] - start]
+            for (start, stop), buffer in zip(spans, buffers, strict=True)
+            for number in self._numbers(start, stop)
+        }
+        missing = [number for number, view in views.items() if not self._store.read(self._key(number), view)]
+        COUNTS.add(CACHE_HITS, len(views) - len(missing))
+        if missing:
+            self._fill(missing, views)
+        starts = [start for start, _ in spans]
+        places = [bisect_right(starts, start) - 1 for start, _ in ranges]
+        return [buffers[i].slice(a - starts[i], b - a) for i, (a, b) in zip(places, ranges, strict=True)]
+
+    def _fill(self, missing: Sequence[int], views: dict[int, memoryview]) -> None:
+        """Read these blocks (in ascending order) from the store, into their views and the cache."""
+        runs = self._runs(missing)
+        ranges = [(self._edges[run[0]], self._edges[run[-1] + 1]) for run in runs]
+        for run, (start, stop), data in zip(runs, ranges, self._fetch_from_store(ranges), strict=True):
+            if len(data) != stop - start:
+                raise FileReadError(
+                    f"{printable(self._path)}: bytes [{start}, {stop}): the store sent {len(data)} bytes."
+                )
+            for number in run:
+                views[number][:] = memoryview(data)[self._edges[number] - start : self._edges[number + 1] - start]
+                self._store.put(self._key(number), views[number])
+        COUNTS.add(CACHE_MISSES, len(missing))
+
+    def _runs(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The blocks (in ascending order) by request: neighbours, up to `REQUEST` bytes."""
+        runs: list[list[int]] = []
+        for n in numbers:
+            if runs and n == runs[-1][-1] + 1 and self._edges[n + 1] - self._edges[runs[-1][0]] <= REQUEST:
+                runs[-1].append(n)
+            else:
+                runs.append([n])
+        return runs
+
+    def _numbers(self, start: int, stop: int) -> range:
+        """The blocks that hold bytes of `[start, stop)`."""
+        return range(bisect_right(self._edges, start) - 1, bisect_right(self._edges, stop - 1))
+
+    def _whole_blocks(self, span: Range) -> Range:
+        numbers = self._numbers(*span)
+        return self._edges[numbers.start], self._edges[numbers.stop]
+
+    def _key(self, number: int) -> str:
+        return f"{self._digest}-{number}"

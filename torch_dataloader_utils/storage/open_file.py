@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class HeldFile:
-    """An open file; it is opened again by the latest storage, where that is another one. For one thread at a time.
+    """A file, opened at first use, and again where the latest storage is another one. For one thread at a time.
 
     Args:
         storage: where it is.
@@ -28,14 +28,13 @@ class HeldFile:
         self._open_by = open_by
         self._by: Storage | None = None
         self._opened: Opened | None = None
-        self._accepted(self._by_latest)
 
     @property
     def size(self) -> int:
         """Bytes."""
-        assert self._opened is not None
-        assert self._opened.facts.size is not None
-        return self._opened.facts.size
+        size = self._accepted(self._by_latest).facts.size
+        assert size is not None
+        return size
 
     def fetch(self, ranges: Sequence[Range]) -> list[bytes]:
         """The bytes of each range."""

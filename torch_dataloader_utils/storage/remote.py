@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,10 +18,10 @@ from torch_dataloader_utils.storage.errors import Naming
 
 Range: TypeAlias = tuple[int, int]  # [start, stop), bytes of a file
 # Reads ranges of one file; may be called by several threads at once.
-Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
+Fetch: TypeAlias = Callable[[Sequence[Range]], Sequence["bytes | pa.Buffer"]]
 
 # A gap that is read rather than asked around: a request's latency (tens of ms) lets that many bytes pass.
-_HOLE = 1 << 20
+REMOTE_GAP = 1 << 20
 # The longest range of a request: longer ones are split, so that several are in flight.
 _LONGEST = 16 << 20
 # What reading on where the last read ended fetches: at least, and at most.
@@ -58,6 +58,7 @@ class RangeFile:
         fetch: Fetch,
         close: Callable[[], None],
         confirm: Callable[[], None] = lambda: None,
+        gap: int = REMOTE_GAP,
     ) -> None:
         self.path = path
         self.size = size
@@ -65,6 +66,7 @@ class RangeFile:
         self.confirm = confirm
         self._fetch = fetch
         self._close = close
+        self._gap = gap  # bytes between ranges that are fetched with them
         self._at = 0
         self._last = -1  # where the last read ended
         self._ahead = 0  # bytes that reading on fetches
@@ -113,10 +115,10 @@ class RangeFile:
 
     def prefetch(self, ranges: Sequence[Range], keep: bool = False) -> None:
         """Fetch what of these ranges is not at hand, in few requests; what else was at hand goes."""
-        wanted = sorted((start, min(stop, self.size)) for start, stop in ranges if start < min(stop, self.size))
+        wanted = [(start, min(stop, self.size)) for start, stop in ranges if start < min(stop, self.size)]
         missing = [span for span in wanted if not self._at_hand(*span)]
         self._blocks = [block for block in self._blocks if any(_shared(block, span) for span in wanted)]
-        pieces = [piece for joined in coalesced(missing) for piece in _pieces(joined)]
+        pieces = [piece for joined in coalesced(missing, self._gap) for piece in _pieces(joined)]
         for (start, _), data in zip(pieces, self._get(pieces), strict=True):
             block = _Block(start, pa.py_buffer(data), 0)
             block.wanted = sys.maxsize if keep else sum(_shared(block, span) for span in missing)
@@ -147,13 +149,14 @@ class RangeFile:
             self._ahead = min(max(2 * self._ahead, _AHEAD_LEAST), _AHEAD_MOST)
             if not self._blocks:
                 end = min(max(end, start + self._ahead), self.size)
-        data = b"".join(self._get(list(_pieces((start, end)))))
-        block = _Block(start, pa.py_buffer(data), len(data))
+        pieces = self._get(list(_pieces((start, end))))
+        data = pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        block = _Block(start, data, data.size)
         if end > stop:
             self._blocks.append(block)
         return block
 
-    def _get(self, ranges: Sequence[Range]) -> list[bytes]:
+    def _get(self, ranges: Sequence[Range]) -> Sequence[bytes | pa.Buffer]:
         with Naming(self.path):
             return self._fetch(ranges)
 
@@ -189,11 +192,13 @@ def prefetch(source: pa.NativeFile, ranges: Sequence[Range]) -> None:
         source.prefetch(ranges)
 
 
-def coalesced(ranges: Sequence[Range]) -> list[Range]:
-    """Sorted ranges, with those joined between which lies at most a small gap."""
+def coalesced(ranges: Iterable[Range], gap: int) -> list[Range]:
+    """The ranges, sorted and without empty ones; those with at most `gap` bytes between them are joined."""
     joined: list[Range] = []
-    for start, stop in ranges:
-        if joined and start - joined[-1][1] <= _HOLE:
+    for start, stop in sorted(ranges):
+        if start == stop:
+            continue
+        if joined and start - joined[-1][1] <= gap:
             joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
         else:
             joined.append((start, stop))

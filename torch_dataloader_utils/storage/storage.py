@@ -32,7 +32,7 @@ from torch_dataloader_utils.errors import (
     OptionError,
 )
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage.cache import CacheOptions, can_cache, open_cached
+from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can_cache
 from torch_dataloader_utils.storage.clients import ArrowClient, Client, Opened, PairClient
 from torch_dataloader_utils.storage.errors import Naming, printable
 from torch_dataloader_utils.storage.locks import ForkLock
@@ -216,13 +216,15 @@ class Storage:
 
     def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
         """The file through the cache; the store is asked only for what is not in it, and then checked first."""
-        held = lru_cache(maxsize=1)(lambda: HeldFile(self, lambda storage: storage._checked(file)))
+        held = HeldFile(self, lambda storage: storage._checked(file))
 
-        def read(path: str, ranges: Sequence[Range]) -> list[bytes]:
+        def fetch(ranges: Sequence[Range]) -> list[bytes]:
             with _planned(file, self.remedy):
-                return held().fetch(ranges)
+                return held.fetch(ranges)
 
-        return open_cached(self.identity, file, read, cache)
+        cached = CachedRanges(self.identity, file, fetch, cache)
+        # No gap is read: its blocks would be kept, too.
+        return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, held.close, gap=0), "r")
 
 
 @contextmanager
