@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.storage.servers import BUCKET, Store
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
 from torch_dataloader_utils.metrics import COUNTS, RETRIES
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import Storage, open_storage, prefetch, remote, retries
+from torch_dataloader_utils.storage import Storage, coalesced, open_storage, prefetch, remote, retries
 from torch_dataloader_utils.storage.remote import RangeFile
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -246,6 +247,24 @@ def test_a_range_file_reads_as_a_file_does(data: st.DataObject) -> None:
             assert file.tell() == max(at, min(at + count, len(content)))
     finally:
         remote._LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST) = longest, ahead
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)).map(lambda pair: tuple(sorted(pair)))),
+    gap=st.integers(0, 20),
+)
+def test_coalesced_ranges_hold_the_same_bytes_and_lie_further_apart_than_the_gap(
+    ranges: list[tuple[int, int]], gap: int
+) -> None:
+    joined = coalesced(ranges, gap)
+    assert all(start < stop for start, stop in joined)
+    assert all(after[0] - before[1] > gap for before, after in pairwise(joined))
+    given = {byte for span in ranges for byte in range(*span)}
+    covered = {byte for span in joined for byte in range(*span)}
+    assert given <= covered
+    filled = {byte for byte in covered if any(byte - i in given for i in range(gap + 1))}
+    assert covered == filled
+    assert all(start in given and stop - 1 in given for start, stop in joined)
 
 
 def test_reads_that_follow_one_another_fetch_ahead() -> None:

@@ -2,9 +2,20 @@
 
 from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Naming, printable
-from torch_dataloader_utils.storage.remote import prefetch
+from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.storage import Storage, open_storage
 from torch_dataloader_utils.storage.versions import Stored
 
-__all__ = ["Naming", "Renewal", "Storage", "Stored", "open_storage", "prefetch", "printable", "usable_cores"]
+__all__ = [
+    "REMOTE_GAP",
+    "Naming",
+    "Renewal",
+    "Storage",
+    "Stored",
+    "coalesced",
+    "open_storage",
+    "prefetch",
+    "printable",
+    "usable_cores",
+]

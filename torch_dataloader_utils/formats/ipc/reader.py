@@ -22,13 +22,13 @@ from torch_dataloader_utils.formats.base import BatchReader
 from torch_dataloader_utils.formats.ipc.arrays import buffer_starts, check, writable
 from torch_dataloader_utils.formats.ipc.messages import BATCH, Index, Message, buffer_ranges
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, prefetch
+from torch_dataloader_utils.storage import REMOTE_GAP, Storage, coalesced, prefetch
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Part: TypeAlias = tuple[Bytes, int, int]  # memory, and offset and size of what is read into its first bytes
 
 # Parts of a body that are no further apart (bytes) are read together.
-_LOCAL_GAP, _REMOTE_GAP = 1 << 16, 1 << 20
+_LOCAL_GAP, _REMOTE_GAP = 1 << 16, REMOTE_GAP
 
 
 class IpcReader(BatchReader):
@@ -122,10 +122,10 @@ class IpcReader(BatchReader):
         if starts[-1] != len(buffers):
             return [(batch.metadata, batch.size)]
         wanted = (buffers[i] for field in fields for i in range(starts[field], starts[field + 1]))
-        ranges = _coalesced(((batch.metadata + offset, size) for offset, size in wanted), self._gap)
+        ranges = [(batch.metadata + offset, batch.metadata + offset + size) for offset, size in wanted if size]
         if any(not batch.metadata <= start <= stop <= batch.size for start, stop in ranges):
             raise ValueError(f"a buffer lies outside of its body of {batch.body} bytes.")
-        return ranges
+        return coalesced(ranges, self._gap)
 
     def _decoded(self, content: Bytes, numbers: Sequence[int], included: list[int]) -> list[pa.RecordBatch]:
         """The batches in the memory that was read, checked: what is in a file must not crash the process."""
@@ -148,16 +148,3 @@ def _owned(batch: pa.RecordBatch, memory: Bytes) -> pa.RecordBatch:
     address = memory.ctypes.data
     columns = [writable(column, memory, address) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def _coalesced(ranges: Iterable[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Half-open (start, stop) that cover all (offset, size), with no two closer than `gap`."""
-    found: list[tuple[int, int]] = []
-    for offset, size in sorted(ranges):
-        if not size:
-            continue
-        if found and offset - found[-1][1] <= gap:
-            found[-1] = (found[-1][0], max(found[-1][1], offset + size))
-        else:
-            found.append((offset, offset + size))
-    return found
