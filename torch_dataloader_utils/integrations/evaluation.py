@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object, recursively_apply
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -15,7 +15,25 @@ from torch_dataloader_utils.loader.loader import StructuredLoader
 _RAGGED = {"values", "offsets"}
 
 
-class EvalLoader(DataLoader[Any]):
+class PreparedLoader(DataLoader[Any]):
+    """A loader that Accelerate leaves as it is; `dataset` is for the loaders that a Trainer makes itself."""
+
+    _is_accelerate_prepared = True
+
+    def __init__(self, loader: StructuredLoader, dataset: Dataset[Any]) -> None:
+        super().__init__(dataset, batch_size=None, collate_fn=lambda batch: batch)
+        self.loader = loader
+
+    def __len__(self) -> int:
+        """The batches of this rank in an epoch; a TypeError where only reading shows how many."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """One pass."""
+        return iter(self.loader)
+
+
+class EvalLoader(PreparedLoader):
     """A loader as a Trainer evaluates on it: batches of real rows, and what the model makes of them, gathered.
 
     Without a real row a batch is given as it is: all processes must call the model. What comes of it does not count.
@@ -28,18 +46,10 @@ class EvalLoader(DataLoader[Any]):
         as_objects: whether it gathers objects instead of tensors (`eval_use_gather_object`).
     """
 
-    _is_accelerate_prepared = True
-
     def __init__(
-        self,
-        loader: StructuredLoader,
-        key: str | None,
-        accelerator: Any,
-        repeats: int,
-        as_objects: bool = False,
+        self, loader: StructuredLoader, key: str | None, accelerator: Any, repeats: int, as_objects: bool = False
     ) -> None:
-        super().__init__(loader.dataset, batch_size=None, collate_fn=lambda batch: batch)
-        self.loader = loader
+        super().__init__(loader, loader.dataset)
         self._key = key
         self._accelerator = accelerator
         self._repeats = repeats
@@ -47,10 +57,6 @@ class EvalLoader(DataLoader[Any]):
         self._rows = 0  # of the newest batch, as the model gets it
         self._real = 0  # of these rows
         self._counts = torch.zeros(0, dtype=torch.int64)  # its real rows on each process
-
-    def __len__(self) -> int:
-        """The batches of this rank in an epoch; a TypeError where only reading tells."""
-        return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """One pass."""
@@ -119,12 +125,12 @@ def _real_lists(values: torch.Tensor, offsets: torch.Tensor, valid: torch.Tensor
 
 def gather_rows(rows: torch.Tensor, counts: torch.Tensor, accelerator: Any) -> torch.Tensor:
     """The first rows of each process, as many as `counts` says, in the order of processes."""
-    own = rows[: int(counts[accelerator.process_index])]
+    real = rows[: int(counts[accelerator.process_index])]
     if accelerator.num_processes == 1:
-        return own
+        return real
     size = int(counts.max())
-    sent = rows.new_zeros((size, *rows.shape[1:]))
-    sent[: len(own)] = own
-    found: torch.Tensor = accelerator.gather(sent)
-    real = torch.arange(size) < counts[:, None]
-    return found[real.flatten().to(found.device)]
+    padded = rows.new_zeros((size, *rows.shape[1:]))
+    padded[: len(real)] = real
+    gathered: torch.Tensor = accelerator.gather(padded)
+    kept = torch.arange(size) < counts[:, None]
+    return gathered[kept.flatten().to(gathered.device)]

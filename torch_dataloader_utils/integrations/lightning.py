@@ -118,11 +118,11 @@ class TrainerLoader:
         self._before: dict[str, Any] | None = None  # the state before a batch that was fetched ahead
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`; a pass that has begun goes on."""
+        """Make the next pass that of `epoch`; a pass that has begun continues."""
         self._epoch = 0 if self._fixed else epoch
 
     def __len__(self) -> int:
-        """The batches of this rank in an epoch; a TypeError where only reading tells."""
+        """The batches of this rank in an epoch; a TypeError where only reading shows how many."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:

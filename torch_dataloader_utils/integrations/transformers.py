@@ -1,6 +1,6 @@
 """Transformers: a mixin that makes a Trainer train and evaluate on our loaders.
 
-A Trainer puts a dataset into a loader of its own, which Accelerate deals to the processes once more, and resumes by
+A Trainer puts a dataset into a loader of its own, which Accelerate shards over the processes once more, and resumes by
 dropping batches in the order of epoch 0. With the mixin it takes a loader as it is, and resumes at the place in the
 epoch of the checkpoint.
 """
@@ -28,7 +28,7 @@ from torch_dataloader_utils.options import repeats_rows
 try:
     from transformers.trainer_callback import ExportableState, TrainerCallback
 
-    from torch_dataloader_utils.integrations.evaluation import EvalLoader
+    from torch_dataloader_utils.integrations.evaluation import EvalLoader, PreparedLoader
 except ModuleNotFoundError as error:
     raise MissingExtraError("TrainerMixin needs transformers: pip install transformers accelerate") from error
 
@@ -81,22 +81,19 @@ class TrainerMixin:
         if isinstance(given, str):
             given = self.eval_dataset[given]  # type: ignore[attr-defined]
         loader = self._evaluated(given)
-        if loader is None:
-            loader = super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
-        return loader
+        return super().get_eval_dataloader(eval_dataset) if loader is None else loader  # type: ignore[misc]
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
         """The loader that was given to `predict`; raises as `get_eval_dataloader`."""
         loader = self._evaluated(test_dataset)
-        if loader is None:
-            loader = super().get_test_dataloader(test_dataset)  # type: ignore[misc]
-        return loader
+        return super().get_test_dataloader(test_dataset) if loader is None else loader  # type: ignore[misc]
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """The rows of all ranks in an epoch."""
-        loader = dataloader.loader if isinstance(dataloader, (TrainLoader, EvalLoader)) else dataloader
-        if isinstance(loader, StructuredLoader) and isinstance(loader.dataset, LoaderDataset):
-            rows = [loader.dataset.shard_size(rank) for rank in range(loader.dataset.world.num_ranks)]
+        loader = dataloader.loader if isinstance(dataloader, PreparedLoader) else dataloader
+        if isinstance(loader, StructuredLoader):
+            dataset = _dataset_of(loader)
+            rows = [dataset.shard_size(rank) for rank in range(dataset.world.num_ranks)]
             if None not in rows:
                 return sum(filter(None, rows))
         examples: int = super().num_examples(dataloader)  # type: ignore[misc]
@@ -130,7 +127,7 @@ class TrainerMixin:
         return loader
 
 
-class TrainLoader(DataLoader[Any]):
+class TrainLoader(PreparedLoader):
     """A loader as a Trainer trains on it.
 
     On resuming, the Trainer makes a loader of its own around `dataset`, and drops batches of that: those are empty.
@@ -143,21 +140,14 @@ class TrainLoader(DataLoader[Any]):
         ShardingError: its ranks may have different numbers of steps.
     """
 
-    _is_accelerate_prepared = True
-
     def __init__(self, loader: StructuredLoader) -> None:
-        super().__init__(_Rest(loader), batch_size=None, collate_fn=_as_it_is)
-        self.loader = loader
+        super().__init__(loader, _Rest(loader))
         _check_even(loader)
         self._steps = self._steps_of(0)
 
     def __len__(self) -> int:
         """The batches of this rank in an epoch."""
         return self._steps
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """One pass."""
-        return iter(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""
@@ -196,14 +186,14 @@ class TrainLoader(DataLoader[Any]):
 
 
 class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # untyped where there is no transformers
-    """Saves with each checkpoint what its steps count on, and has the next run go on at the same place."""
+    """Saves with each checkpoint what its steps count on, and has the next run resume at the same place."""
 
     def __init__(self) -> None:
         self._loader: TrainLoader | None = None
         self._accumulated = 1  # batches of a step
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Check that a checkpoint is of the same data, and note where it goes on.
+        """Check that a checkpoint is of the same data, and note where it resumes.
 
         Raises:
             CheckpointMismatchError: it is not, or of other batches.
@@ -245,10 +235,6 @@ class _Rest(IterableDataset[Any]):
         yield from self._loader
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
 def _loader_of(given: Any) -> StructuredLoader | None:
     """The loader that was given to a Trainer; None if it is something else."""
     if isinstance(given, LoaderDataset):
@@ -274,15 +260,14 @@ def _check_even(loader: StructuredLoader) -> None:
         )
 
 
-def _check_same(said: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that steps are of the same batches."""
-    theirs, ours = ({**place["loader"]["links"][-1]["options"]} for place in (said, own))
-    theirs["gradient_accumulation_steps"] = said["gradient_accumulation_steps"]
-    ours["gradient_accumulation_steps"] = own["gradient_accumulation_steps"]
-    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    word = "gradient_accumulation_steps"
+    before, now = ({**place["loader"]["links"][-1]["options"], word: place[word]} for place in (saved, current))
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if names:
-        listed = "; ".join(f"{name}: {theirs.get(name)!r} in the checkpoint, {ours.get(name)!r} here" for name in names)
+        listed = "; ".join(f"{name}: {before.get(name)!r} in the checkpoint, {now.get(name)!r} here" for name in names)
         raise CheckpointMismatchError(
-            f"the checkpoint was taken under other options ({listed}). A Trainer says its place as a number of steps, "
-            "which are other rows then: resume with the same options; or train on from the model alone."
+            f"the checkpoint was taken under other options ({listed}). A Trainer counts its place in steps, "
+            "which are other rows then: resume with the same options, or train from the model alone."
         )
