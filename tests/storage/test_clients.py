@@ -31,15 +31,20 @@ from torch_dataloader_utils.errors import FileReadError, MissingExtraError, Opti
 from torch_dataloader_utils.metrics import COUNTS, RETRIES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, coalesced, open_storage, prefetch, remote, retries
+from torch_dataloader_utils.storage.open_file import HeldFile
 from torch_dataloader_utils.storage.remote import RangeFile
 
 CONTENT = random.Random(0).randbytes(300_000)
 
 
 def planned(storage: Storage, path: str) -> DataFileInfo:
-    there = storage.look(path)
-    assert there is not None
-    return DataFileInfo(path, there.size, version=there.version)
+    stored = storage.look(path)
+    assert stored is not None
+    return DataFileInfo(path, stored.size, version=stored.version)
+
+
+def ranges_of(storage: Storage, path: str, ranges: list[tuple[int, int]], size: int = 0) -> list[bytes]:
+    return HeldFile(storage, lambda latest: latest.client().open(path, size)).fetch(ranges)
 
 
 # ------------------------------------------------------------------------------------------------- whose client reads
@@ -78,10 +83,10 @@ HERE = {"endpoint_url": "http://127.0.0.1:1"}
 )
 def test_options_of_s3fs_that_pyarrow_has_too(options: dict[str, Any], same: dict[str, Any]) -> None:
     storage, path = open_storage("s3://bucket/x", options)
-    found = storage.client().arrow(path)
+    native = storage.client().arrow(path)
     strategy = pafs.AwsStandardS3RetryStrategy(max_attempts=1)
     place = {"endpoint_override": "127.0.0.1:1", "scheme": "http", "connect_timeout": 5, "retry_strategy": strategy}
-    assert found == pafs.S3FileSystem(**same, **place)
+    assert native == pafs.S3FileSystem(**same, **place)
     assert pickle.loads(pickle.dumps(storage)) == storage
 
 
@@ -284,7 +289,7 @@ def test_reads_that_follow_one_another_fetch_ahead() -> None:
 
 
 def _bytes_in(storage: Storage, path: str, queue: Any) -> None:
-    queue.put(storage.read_ranges(path, [(0, 10), (100, 110)]))
+    queue.put(ranges_of(storage, path, [(0, 10), (100, 110)]))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -296,14 +301,14 @@ def test_many_threads_and_then_forked_children_read(moto_s3: Store, arrow: bool)
     options = {**moto_s3.storage_options, **({} if arrow else {"requester_pays": True})}
     storage, path = open_storage(moto_s3.url("clients/threads"), options)
     assert (storage.client().arrow(path) is not None) == arrow
-    found: list[list[bytes]] = []
-    reads = partial(storage.read_ranges, path, [(0, 10), (100, 110), (299_999, 300_000)], len(CONTENT))
-    threads = [threading.Thread(target=lambda: found.extend(reads() for _ in range(5))) for _ in range(8)]
+    results: list[list[bytes]] = []
+    reads = partial(ranges_of, storage, path, [(0, 10), (100, 110), (299_999, 300_000)], len(CONTENT))
+    threads = [threading.Thread(target=lambda: results.extend(reads() for _ in range(5))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [[CONTENT[:10], CONTENT[100:110], CONTENT[-1:]]] * 40
+    assert results == [[CONTENT[:10], CONTENT[100:110], CONTENT[-1:]]] * 40
     for method in ("fork", "forkserver"):
         context = multiprocessing.get_context(method)
         queue = context.SimpleQueue()
@@ -320,7 +325,7 @@ from torch_dataloader_utils.storage import open_storage
 storage, path = open_storage(sys.argv[1], json.loads(sys.argv[2]))
 file = storage.open(path)
 file.read(10)
-threading.Thread(target=lambda: [storage.read_ranges(path, [(0, 10)]) for _ in range(50)]).start()
+threading.Thread(target=lambda: [storage.open(path).read(10) for _ in range(50)]).start()
 """
 
 
@@ -458,10 +463,11 @@ def test_a_missing_package_for_retries_names_the_extra(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("quick")
-def test_tries_are_bounded_and_told() -> None:
+def test_tries_are_bounded_and_reported() -> None:
     fs, storage = shaky(*[ConnectionResetError("reset") for _ in range(100)])
-    with pytest.raises(FileReadError, match=r"^/x: cannot be read: .*: reset; given up after 8 tries"):
-        storage.read_ranges("/x", [(0, 10)])
+    message = r"^/x: cannot be read: .*: reset; given up after 8 tries"
+    with storage.open("/x") as file, pytest.raises(FileReadError, match=message):
+        file.read_at(10, 0)
     assert fs.tries == 8
 
 
@@ -469,7 +475,7 @@ def test_tries_are_bounded_and_told() -> None:
 def test_only_the_range_that_failed_is_asked_for_again() -> None:
     fs, storage = shaky(ConnectionResetError("reset"))
     ranges = [(i * 1000, i * 1000 + 10) for i in range(20)]
-    assert storage.read_ranges("/x", ranges) == [CONTENT[start:stop] for start, stop in ranges]
+    assert ranges_of(storage, "/x", ranges) == [CONTENT[start:stop] for start, stop in ranges]
     assert fs.tries == 21
 
 

@@ -50,14 +50,14 @@ def test_half_of_the_time_is_used(clock: Clock) -> None:
 
 def test_many_threads_ask_once(clock: Clock) -> None:
     office = Office()
-    renewal, found = Renewal(office, 100.0), []
+    renewal, storages = Renewal(office, 100.0), []
     clock(60)
-    threads = [threading.Thread(target=lambda: found.append(renewal.latest("first"))) for _ in range(16)]
+    threads = [threading.Thread(target=lambda: storages.append(renewal.latest("first"))) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == ["second"] * 16
+    assert storages == ["second"] * 16
     assert office.given == ["second"]
 
 
@@ -69,8 +69,8 @@ def test_a_catalog_that_is_away_is_asked_later(clock: Clock, caplog: pytest.LogC
         for seconds in (60, 70, 79):
             clock(seconds)
             assert renewal.latest("first") == "first"
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "until 1970-01-01T00:01:40Z" in said
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "until 1970-01-01T00:01:40Z" in message
     office.open = True
     clock(81)
     assert renewal.latest("first") == "second"
@@ -99,5 +99,5 @@ def test_a_copy_cannot_ask(clock: Clock) -> None:
     assert not copy.possible
     assert copy.latest("first") == "first"
     assert copy.instead_of("first", "first") is None
-    assert copy.told == "until 1970-01-01T00:01:40Z"
+    assert copy.validity == "until 1970-01-01T00:01:40Z"
     assert office.given == []

@@ -1,10 +1,11 @@
-"""Stores and their files: local disks, object stores, web servers, archives; found, checked and read."""
+"""Stores and their files: local disks, object stores, web servers, archives; listed, checked and read."""
 
 from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Naming, printable
+from torch_dataloader_utils.storage.opening import open_storage
 from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
-from torch_dataloader_utils.storage.storage import Storage, open_storage
+from torch_dataloader_utils.storage.storage import Storage
 from torch_dataloader_utils.storage.versions import Stored
 
 __all__ = [

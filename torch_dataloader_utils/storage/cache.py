@@ -71,7 +71,7 @@ def can_cache(storage_identity: str, file: DataFileInfo) -> bool:
 @functools.cache
 def _warn_unversioned(storage_identity: str) -> None:
     _LOG.warning(
-        "%s gives no version of its files (an etag or a time of change), so a changed file could not be told from a "
+        "%s gives no version of its files (an etag or a time of change), so a changed file would pass for a "
         "cached one: files without a version are read without the cache.",
         storage_identity,
     )

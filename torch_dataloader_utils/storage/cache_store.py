@@ -167,19 +167,15 @@ def _locked(path: str) -> Iterator[int]:
     """
     descriptor, end = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), time.monotonic() + _BUSY
     try:
-        while not _lock(descriptor):
-            if time.monotonic() > end:
-                raise TimeoutError(f"another process has held {path} for {_BUSY:.0f} s")
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"another process has held {path} for {_BUSY:.0f} s") from None
             time.sleep(0.001)
         yield descriptor
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing would leave the lock to a child that was forked meanwhile
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

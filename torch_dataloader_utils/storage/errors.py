@@ -20,7 +20,7 @@ class Naming:
 
     Args:
         path: of the file.
-        piece: of the file, or what tells it.
+        piece: of the file, or a function that returns it.
     """
 
     __slots__ = ("_path", "_piece")
@@ -37,11 +37,10 @@ class Naming:
             return
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
-        said = _told(error)
-        if any(printable(told) != told for told in map(_told, _chain(error))):
-            # Nor may a traceback print the cause, which tells a secret.
-            raise FileReadError(f"{where}: cannot be read: {printable(said)}") from None
-        raise FileReadError(f"{where}: cannot be read: {said}") from error
+        readable = FileReadError(f"{where}: cannot be read: {printable(_message(error))}")
+        if any(printable(message) != message for message in map(_message, _chain(error))):
+            raise readable from None  # a traceback would print the cause, with its secret
+        raise readable from error
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -54,8 +53,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         last = last.__cause__ or last.__context__
 
 
-def _told(error: BaseException) -> str:
-    """The error's type, what it says, and its notes (such as how often a request was tried)."""
+def _message(error: BaseException) -> str:
+    """The error's type, its text, and its notes (such as how often a request was tried)."""
     return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 

@@ -104,10 +104,10 @@ def _s3_access(fs: Any, config: Any) -> Mapping[str, Any] | None:
         return None
     if fs.key and fs.secret:
         return {"access_key": fs.key, "secret_key": fs.secret, "session_token": fs.token}
-    found: Any = None if fs.key or fs.secret else sync(fs.loop, fs.session.get_credentials)
-    if type(found) is not AioCredentials:
+    kept: Any = None if fs.key or fs.secret else sync(fs.loop, fs.session.get_credentials)
+    if type(kept) is not AioCredentials:
         return None
-    return {"access_key": found.access_key, "secret_key": found.secret_key, "session_token": found.token}
+    return {"access_key": kept.access_key, "secret_key": kept.secret_key, "session_token": kept.token}
 
 
 def _s3_place(fs: Any, bucket: str) -> Mapping[str, Any] | None:

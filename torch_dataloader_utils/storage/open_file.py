@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from torch_dataloader_utils.storage.clients import Opened
-from torch_dataloader_utils.storage.remote import Range, in_flight
+from torch_dataloader_utils.storage.remote import Range
 from torch_dataloader_utils.storage.retries import refused, retried
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.storage.storage import Storage
 
 T = TypeVar("T")
+
+_IN_FLIGHT = 32  # requests of a process beyond those of its reading threads
 
 
 class HeldFile:
@@ -37,8 +42,8 @@ class HeldFile:
         return size
 
     def fetch(self, ranges: Sequence[Range]) -> list[bytes]:
-        """The bytes of each range."""
-        return self._accepted(lambda: fetched(self._by_latest(), ranges))
+        """The bytes of each range, all in flight at once if the file can be; each request is retried on its own."""
+        return self._accepted(lambda: self._fetch(self._by_latest(), ranges))
 
     def confirm(self) -> None:
         """Check that the file has the size that it was opened by, as `Opened.confirm` does.
@@ -52,6 +57,13 @@ class HeldFile:
         """Close the file, unless others may read it, too: the last one lets go of it."""
         if self._opened is not None and not self._opened.parallel:
             self._opened.close()
+
+    def _fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[bytes]:
+        def read(span: Range) -> bytes:
+            return retried(lambda: opened.read(*span))
+
+        several = opened.parallel and len(ranges) > 1
+        return list(_pool(os.getpid()).map(read, ranges) if several else map(read, ranges))
 
     def _by_latest(self) -> Opened:
         latest = self._storage.latest
@@ -71,7 +83,7 @@ class HeldFile:
                 raise
             if not renewal.possible:
                 raise PermissionError(
-                    f"the store refuses the credentials that the catalog gave {renewal.told}, and only the process "
+                    f"the store refuses the credentials that the catalog gave {renewal.validity}, and only the process "
                     "that made the loader can ask for others. Worker processes have new ones from the next epoch on; "
                     f"worker_mode='thread' has them within one. ({type(error).__name__}: {error})"
                 ) from error
@@ -80,10 +92,7 @@ class HeldFile:
             return call()
 
 
-def fetched(opened: Opened, ranges: Sequence[Range]) -> list[bytes]:
-    """The bytes of each range; each request is retried on its own."""
-
-    def read(start: int, stop: int) -> bytes:
-        return retried(lambda: opened.read(start, stop))
-
-    return in_flight(read, ranges) if opened.parallel else [read(start, stop) for start, stop in ranges]
+@lru_cache(maxsize=1)
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """This process's threads that wait for requests; a forked child has none of its parent's."""
+    return ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="ranges")

@@ -1,13 +1,11 @@
-"""Files of remote stores: ranges joined into few requests, several in flight, each retried on its own."""
+"""Files of remote stores as pyarrow reads them: ranges fetched ahead, joined into few requests."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -26,7 +24,6 @@ REMOTE_GAP = 1 << 20
 _LONGEST = 16 << 20
 # What reading on where the last read ended fetches: at least, and at most.
 _AHEAD_LEAST, _AHEAD_MOST = 1 << 20, 8 << 20
-_IN_FLIGHT = 32  # requests of a process beyond those of its reading threads
 
 
 @dataclass(slots=True)
@@ -71,14 +68,6 @@ class RangeFile:
         self._last = -1  # where the last read ended
         self._ahead = 0  # bytes that reading on fetches
         self._blocks: list[_Block] = []
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
 
     def tell(self) -> int:
         """Where the next read begins."""
@@ -216,16 +205,3 @@ def _pieces(span: Range) -> Iterator[Range]:
     count = max(1, -(-(stop - start) // _LONGEST))
     edges = [start + (stop - start) * i // count for i in range(count + 1)]
     return pairwise(edges)
-
-
-def in_flight(read: Callable[[int, int], bytes], ranges: Sequence[Range]) -> list[bytes]:
-    """What `read(start, stop)` returns for each range; the calls run at the same time."""
-    if len(ranges) <= 1:
-        return [read(start, stop) for start, stop in ranges]
-    return list(_pool(os.getpid()).map(lambda span: read(*span), ranges))
-
-
-@lru_cache(maxsize=1)
-def _pool(pid: int) -> ThreadPoolExecutor:
-    """This process's threads that wait for requests; a forked child has none of its parent's."""
-    return ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="ranges")

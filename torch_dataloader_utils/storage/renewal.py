@@ -44,10 +44,10 @@ class Renewal(Generic[S]):
         return self._ask is not None and os.getpid() == self._pid
 
     @property
-    def told(self) -> str:
+    def validity(self) -> str:
         """When the credentials end, for messages."""
         if self._expires_at is None:
-            return "for a time that it does not tell"
+            return "for an unknown time"
         return f"until {datetime.fromtimestamp(self._expires_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     def latest(self, first: S) -> S:
@@ -86,7 +86,7 @@ class Renewal(Generic[S]):
             if time.time() >= self._expires_at:
                 raise
             self._renew_at = _half_life(self._expires_at)
-            _LOG.warning("credentials could not be renewed; those at hand hold %s: %s", self.told, error)
+            _LOG.warning("credentials could not be renewed; those at hand hold %s: %s", self.validity, error)
 
     def _renew(self) -> None:
         assert self._ask is not None

@@ -47,7 +47,7 @@ _CODES = ("gcsfs.", "google.", "urllib.")
 
 
 class ShortReadError(OSError):
-    """A store sent fewer bytes than were asked for, though they are there."""
+    """A store sent fewer bytes of a file than were asked for, though it has them."""
 
 
 def retried(call: Callable[[], T]) -> T:
@@ -60,7 +60,7 @@ def retried(call: Callable[[], T]) -> T:
 
 
 def permanent(error: BaseException) -> bool:
-    """Whether trying again cannot help: told by the types and HTTP statuses of the error and of what caused it."""
+    """Whether trying again cannot help, by the types and HTTP statuses of the error and of what caused it."""
     if isinstance(error, (DataLoaderUtilsError, MemoryError)) or not isinstance(error, Exception):
         return True
     chain = list(_causes(error))
@@ -68,12 +68,12 @@ def permanent(error: BaseException) -> bool:
         status = status_of(fault)
         if status is not None:
             return 400 <= status < 500 and status not in _LATER
-    # A client may report any fault of an inquiry as a missing file: the first cause tells.
+    # A client may report any fault of an inquiry as a missing file: the first cause decides.
     return isinstance(chain[-1], (*_PERMANENT, *_loaded_permanent()))
 
 
 def refused(error: BaseException) -> bool:
-    """Whether a store does not take the credentials: told as `permanent` tells."""
+    """Whether a store refuses the credentials: known as in `permanent`."""
     return any(isinstance(fault, PermissionError) or status_of(fault) in _REFUSED for fault in _causes(error))
 
 
@@ -86,11 +86,11 @@ def status_of(error: BaseException) -> int | None:
     """The HTTP status that an error of a client carries: aiohttp's, Azure's, Google's, botocore's."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     else:
         words = ("status", "status_code", *(["code"] if type(error).__module__.startswith(_CODES) else []))
-        found = next((word for name in words if isinstance(word := getattr(error, name, None), (int, str))), None)
-    return int(found) if str(found).isdigit() else None
+        status = next((word for name in words if isinstance(word := getattr(error, name, None), (int, str))), None)
+    return int(status) if str(status).isdigit() else None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -8,35 +8,25 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from fsspec.core import split_protocol, url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from fsspec.registry import available_protocols
-from fsspec.spec import AbstractFileSystem
-from fsspec.utils import stringify_path
 
-from torch_dataloader_utils.errors import (
-    DataNotFoundError,
-    FileChangedError,
-    FileReadError,
-    MissingExtraError,
-    OptionError,
-)
+from torch_dataloader_utils.errors import FileChangedError, FileReadError
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can_cache
-from torch_dataloader_utils.storage.clients import ArrowClient, Client, Opened, PairClient
+from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, printable
+from torch_dataloader_utils.storage.fsspec_client import FsspecClient
 from torch_dataloader_utils.storage.locks import ForkLock
-from torch_dataloader_utils.storage.open_file import HeldFile, fetched
+from torch_dataloader_utils.storage.open_file import HeldFile
 from torch_dataloader_utils.storage.recipes import Recipe, built
 from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
 from torch_dataloader_utils.storage.renewal import Renewal
@@ -44,13 +34,8 @@ from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.versions import Facts, Stored, check_unchanged, gone
 
 T = TypeVar("T")
+Client: TypeAlias = ArrowClient | FsspecClient
 
-_EXTRAS = {
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
-    **dict.fromkeys(("http", "https"), "http"),
-}
 # Options that say where a store is.
 _ADDRESSES = ("endpoint_url", "account_name", "account_host", "host")
 # What is read of a file's end at first when it is planned: one request for most footers.
@@ -104,10 +89,10 @@ class Storage:
         """Which store this is, such as "s3 http://localhost:9000": protocol, endpoint and account, and no secret."""
         options = getattr(self.filesystem, "storage_options", {}) if self.recipe is None else self.recipe[2]
         options = {**options, **(options.get("client_kwargs") or {})}
-        said = [str(options[name]) for name in _ADDRESSES if options.get(name)]
+        names = [str(options[name]) for name in _ADDRESSES if options.get(name)]
         parts = str(options.get("connection_string") or "").split(";")
-        said += [part for part in parts if part.partition("=")[0] in ("AccountName", "BlobEndpoint")]
-        return " ".join([self.protocol, *map(printable, said)])
+        names += [part for part in parts if part.partition("=")[0] in ("AccountName", "BlobEndpoint")]
+        return " ".join([self.protocol, *map(printable, names)])
 
     @property
     def latest(self) -> Storage:
@@ -148,8 +133,8 @@ class Storage:
                 return self._cached(file, self.cache)
             return self._remote(file.path, lambda storage: storage._checked(file))
 
-    def open_footer(self, file: DataFileInfo, nbytes: int = _TAIL) -> pa.NativeFile:
-        """As `open_data`, to plan the file: its last `nbytes` are at hand after one request for data.
+    def open_footer(self, file: DataFileInfo) -> pa.NativeFile:
+        """As `open_data`, to plan the file: its last 64 KiB are at hand after one request for data.
 
         A client that can read a file of known size without asking about it first does so: then the size is checked only
         where bytes are missing or make no sense.
@@ -158,26 +143,8 @@ class Storage:
             return self.open_data(file)
         with _planned(file, self.remedy):
             source = self._remote(file.path, lambda storage: storage._checked(file, file.file_size))
-            source.prefetch([(max(0, source.size() - nbytes), source.size())], keep=True)
+            source.prefetch([(max(0, source.size() - _TAIL), source.size())], keep=True)
         return source
-
-    def read_ranges(self, path: str, ranges: Sequence[Range], size: int = 0) -> list[bytes]:
-        """The bytes of each range `[start, stop)` of the file, several in flight, each retried.
-
-        Args:
-            path: of the file.
-            ranges: which lie in the file.
-            size: of the file in bytes, if known: spares a request.
-
-        Raises:
-            FileReadError: names the file.
-        """
-        with Naming(path):
-            opened = retried(lambda: self.client().open(path, size))
-            try:
-                return fetched(opened, ranges)
-            finally:
-                opened.close()
 
     def look(self, path: str) -> Stored | None:
         """What lies at `path`; None where nothing does."""
@@ -187,9 +154,9 @@ class Storage:
     def find(self, folder: str, recursive: bool = True) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`, sorted by path: one listing."""
         with Naming(folder):
-            found = self._tried(lambda client: client.find(folder, recursive))
+            files = self._tried(lambda client: client.find(folder, recursive))
         # Object stores have markers of folders.
-        return sorted((file for file in found if not file.path.endswith("/")), key=lambda file: file.path)
+        return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
 
     def _tried(self, call: Callable[[Client], T]) -> T:
         return call(self.client()) if self.local else retried(lambda: call(self.client()))
@@ -234,12 +201,12 @@ def _planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
         with Naming(file.path):
             yield
     except FileReadError as error:
-        found = gone(file) if isinstance(error.__cause__, FileNotFoundError) else error
-        if isinstance(found, FileChangedError) and remedy:
-            found.args = (f"{found} {remedy}",)
-        if found is error:
+        clearer = gone(file) if isinstance(error.__cause__, FileNotFoundError) else error
+        if isinstance(clearer, FileChangedError) and remedy:
+            clearer.args = (f"{clearer} {remedy}",)
+        if clearer is error:
             raise
-        raise found from error.__cause__
+        raise clearer from error.__cause__
 
 
 def _checked_local(file: DataFileInfo) -> pa.NativeFile:
@@ -253,67 +220,6 @@ def _checked_local(file: DataFileInfo) -> pa.NativeFile:
     return source
 
 
-# ---------------------------------------------------------------------------------------------------------- opening
-
-
-def open_storage(
-    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, filesystem: Any = None
-) -> tuple[Storage, str]:
-    """The storage that `path` lies on, and the path as that storage names it (absolute on the local disk).
-
-    Args:
-        path: a local path or a URL such as "s3://bucket/folder".
-        storage_options: what the fsspec filesystem of the URL's protocol takes (credentials, endpoints).
-        filesystem: a ready fsspec or pyarrow filesystem, used instead.
-
-    Raises:
-        MissingExtraError: the protocol's client is not installed.
-        OptionError: the protocol is not known, or `filesystem` is no filesystem.
-    """
-    url = stringify_path(path)
-    if not isinstance(url, str) or not url:
-        raise OptionError(f"path={path!r}: expected a path or URL, or a list of these.")
-    if filesystem is not None:
-        return _given_storage(url, filesystem)
-    protocol = split_protocol(url.rpartition("::")[2])[0] or "file"
-    fs, inner = _url_to_fs(url, protocol, storage_options or {})
-    if type(fs) is LocalFileSystem:
-        return Storage(), inner
-    return Storage(protocol, (type(fs), tuple(fs.storage_args), dict(fs.storage_options))), inner
-
-
-def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    try:
-        fs, path = url_to_fs(url, **options)
-    except ImportError as error:
-        extra = _EXTRAS.get(protocol)
-        remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else str(error)
-        raise MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}") from error
-    except ValueError as error:
-        if protocol in available_protocols():
-            raise OptionError(f"{protocol}://: its client refuses the options it was given: {error}") from error
-        raise OptionError(
-            f"{protocol}:// is no protocol known here: register it with fsspec, or give filesystem=."
-        ) from error
-    except FileNotFoundError as error:  # an archive, which is opened to see what is in it
-        raise DataNotFoundError(f"{printable(url)}: there is no such archive.") from error
-    return fs, path
-
-
-def _given_storage(url: str, filesystem: Any) -> tuple[Storage, str]:
-    if isinstance(filesystem, pafs.LocalFileSystem) or type(filesystem) is LocalFileSystem:
-        return Storage(), url_to_fs(url)[1]
-    if isinstance(filesystem, pafs.PyFileSystem) and isinstance(filesystem.handler, pafs.FSSpecHandler):
-        filesystem = filesystem.handler.fs
-    if isinstance(filesystem, pafs.FileSystem):
-        path = split_protocol(url)[1].rstrip("/")
-        return Storage(filesystem.type_name, filesystem=filesystem), path
-    if isinstance(filesystem, AbstractFileSystem):
-        protocol = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
-        return Storage(protocol, filesystem=filesystem), filesystem._strip_protocol(url)
-    raise OptionError(f"filesystem={type(filesystem).__name__}: expected an fsspec or a pyarrow filesystem.")
-
-
 @lru_cache(maxsize=32)
 def _client(storage: Storage, pid: int) -> Client:
     if storage.local:
@@ -323,4 +229,4 @@ def _client(storage: Storage, pid: int) -> Client:
     else:
         # A forked child must not use its parent's sockets: unpickling makes a filesystem of its own.
         fs = storage.filesystem if pid == _BORN else pickle.loads(pickle.dumps(storage.filesystem))
-    return ArrowClient(fs) if isinstance(fs, pafs.FileSystem) else PairClient(fs)
+    return ArrowClient(fs) if isinstance(fs, pafs.FileSystem) else FsspecClient(fs)

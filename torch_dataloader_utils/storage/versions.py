@@ -1,4 +1,4 @@
-"""What a store says of a file's content, and whether that is still what was planned."""
+"""What a store reports of a file's content, and whether that is still what was planned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch_dataloader_utils.errors import FileChangedError
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.errors import printable
 
-_ETAGS = ("etag",)
 # fsspec's clients have a word each.
 _TIMES = ("lastmodified", "last-modified", "last_modified", "updated", "mtime", "modified", "created")
 _SECOND = 10**9
@@ -22,7 +21,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a store says of a file: each None where it says nothing.
+    """What a store reports of a file: each None where it reports nothing.
 
     Attributes:
         size: bytes.
@@ -48,8 +47,8 @@ class Stored:
 
     Attributes:
         path: as the storage names it.
-        size: bytes; 0 where the store does not tell.
-        version: what the store says of its content; "" where it says nothing.
+        size: bytes; 0 where the store does not report it.
+        version: what the store reports of its content; "" where it reports nothing.
         folder: whether it is a folder.
     """
 
@@ -59,26 +58,25 @@ class Stored:
     folder: bool = False
 
 
-def facts_of(said: Mapping[Any, Any]) -> Facts:
-    """What an fsspec `info`, or the headers of an open pyarrow file, say."""
-    words = {_text(key).lower(): value for key, value in said.items()}
-    size = words.get("size", words.get("content-length"))
-    etag = next((_text(words[word]) for word in _ETAGS if words.get(word)), None)
+def facts_of(info: Mapping[Any, Any]) -> Facts:
+    """What an fsspec `info`, or the headers of an open pyarrow file, report."""
+    words = {_text(key).lower(): value for key, value in info.items()}
+    size, etag = words.get("size", words.get("content-length")), words.get("etag")
     times = (_nanoseconds(words[word]) for word in _TIMES if words.get(word))
     return Facts(
         size=None if size is None else int(size),
-        etag=None if etag is None else etag.removeprefix("W/").strip('"'),
+        etag=_text(etag).removeprefix("W/").strip('"') if etag else None,
         mtime=next((time for time in times if time is not None), None),
     )
 
 
 def facts_of_info(info: pafs.FileInfo) -> Facts:
-    """What a pyarrow listing says."""
+    """What a pyarrow listing reports."""
     return Facts(size=info.size, mtime=info.mtime_ns)
 
 
 def check_unchanged(file: DataFileInfo, now: Facts) -> None:
-    """Check that a file is the one that was planned, as far as both the plan and the store tell.
+    """Check that a file is the one that was planned, as far as both the plan and the store know.
 
     Raises:
         FileChangedError: it is not.
@@ -110,7 +108,7 @@ def _changed(file: DataFileInfo, now: Facts, was: str, is_now: str) -> FileChang
 
 
 def _same_time(one: int, other: int) -> bool:
-    """Whether two times are equal; to the second where one was told in whole seconds (HTTP headers are)."""
+    """Whether two times are equal; to the second where one is in whole seconds (as in HTTP headers)."""
     if one % _SECOND and other % _SECOND:
         return one == other
     return one // _SECOND == other // _SECOND

@@ -1,0 +1,209 @@
+"""A store through its fsspec client; data through pyarrow's where that reaches the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+import pyarrow.fs as pafs
+from fsspec.asyn import AsyncFileSystem
+
+from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.storage.clients import ArrowFile, Opened, complete
+from torch_dataloader_utils.storage.native import native_filesystem
+from torch_dataloader_utils.storage.retries import past_end, permanent, status_of
+from torch_dataloader_utils.storage.versions import Facts, Stored, check_unchanged, facts_of
+
+_GONE = (404, 410)
+
+
+class FsspecClient:
+    """A store through fsspec's client for listings and inquiries, and pyarrow's for data where that is the same.
+
+    It stays in its process; each call is tried once, and listings are asked for anew each time.
+    """
+
+    def __init__(self, fs: fsspec.AbstractFileSystem) -> None:
+        self.fs = fs
+        self._natives: dict[str, pafs.FileSystem | None] = {}
+
+    def look(self, path: str) -> Stored | None:
+        """What lies at `path`, or None."""
+        if path.endswith("/") and path.startswith(("http://", "https://")):
+            return Stored(path, folder=True)  # a page of links, which answers as a file does
+        try:
+            return _stored(path, self.info(path))
+        except FileNotFoundError:
+            return None
+
+    def find(self, folder: str, recursive: bool) -> list[Stored]:
+        """The files in `folder`, and below it if `recursive`."""
+        self.fs.invalidate_cache()
+        with _true_faults(self.fs):
+            if _walks(self.fs):
+                infos = _walked(self.fs, folder, recursive)
+            else:
+                infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
+        self.fs.invalidate_cache()
+        return [_stored(path, info) for path, info in infos.items() if info and info["type"] != "directory"]
+
+    def open(self, path: str, size: int = 0) -> Opened:
+        """The file; clients that read by path need no request where the size is known.
+
+        pyarrow always asks first, and still reads more files a second.
+        """
+        native = self.arrow(path)
+        if native is not None:
+            return ArrowFile(native, path, lambda: self._typed(path))
+        by_path = _reads_by_path(self.fs)
+        asked = not (size and by_path)
+        facts = facts_of(self.info(path)) if asked else Facts(size)
+        return _ByPath(self, path, facts, asked) if by_path else _ByHandle(self.fs.open(path, "rb"), facts)
+
+    def arrow(self, path: str) -> pafs.FileSystem | None:
+        """The pyarrow filesystem of the path's bucket, if there is one."""
+        if "//" in path:
+            return None  # pyarrow takes no empty part of a name
+        bucket = path.partition("/")[0]
+        if bucket not in self._natives:
+            self._natives[bucket] = native_filesystem(self.fs, bucket)
+        return self._natives[bucket]
+
+    def info(self, path: str) -> Mapping[str, Any]:
+        """What the store reports of `path`, now."""
+        self.fs.invalidate_cache()
+        with _true_faults(self.fs):
+            info: Mapping[str, Any] = self.fs.info(path)
+        return info
+
+    def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """The bytes `[start, stop)`, or all: one request. A server without ranges sends all."""
+        with _true_faults(self.fs):
+            data: bytes = self.fs.cat_file(path, start=start, end=stop)
+        return data
+
+    @contextmanager
+    def _typed(self, path: str) -> Iterator[None]:
+        """A context in which an error of pyarrow without a type becomes fsspec's, where that one is permanent."""
+        try:
+            yield
+        except OSError as error:
+            if type(error) is OSError:
+                self._ask(path)
+            raise
+
+    def _ask(self, path: str) -> None:
+        try:
+            self.read(path, 0, 1)
+        except Exception as typed:
+            if permanent(typed):
+                raise
+
+
+class _ByPath:
+    """A file of a client that keeps nothing open."""
+
+    parallel = True
+
+    def __init__(self, client: FsspecClient, path: str, facts: Facts, asked: bool) -> None:
+        self._client = client
+        self._path = path
+        self._asked = asked  # the store, for these facts
+        # All of the file, where its server has sent it: it knows no ranges, or no sizes.
+        self._whole = client.read(path) if facts.size is None else None
+        self.facts = facts if self._whole is None else Facts(len(self._whole), facts.etag, facts.mtime)
+
+    def read(self, start: int, stop: int) -> bytes:
+        try:
+            return complete(self._sent(start, stop), start, stop)
+        except Exception as error:
+            if past_end(error):
+                self.confirm()
+            raise
+
+    def confirm(self) -> None:
+        if not self._asked:
+            check_unchanged(DataFileInfo(self._path, self.facts.size or 0), self._client.open(self._path).facts)
+            self._asked = True
+
+    def close(self) -> None:
+        self._whole = None
+
+    def _sent(self, start: int, stop: int) -> bytes:
+        """The bytes `[start, stop)`, as far as they came."""
+        if self._whole is None:
+            data = self._client.read(self._path, start, stop)
+            if len(data) <= stop - start:
+                return data
+            self._whole = data
+        return self._whole[start:stop]
+
+
+class _ByHandle:
+    """A file that fsspec keeps open: of an archive, of a server with sessions."""
+
+    parallel = False
+
+    def __init__(self, handle: Any, facts: Facts) -> None:
+        self._handle = handle
+        self.facts = facts if facts.size is not None else Facts(handle.seek(0, 2), facts.etag, facts.mtime)
+
+    def read(self, start: int, stop: int) -> bytes:
+        self._handle.seek(start)
+        return complete(self._handle.read(stop - start), start, stop)
+
+    def confirm(self) -> None:
+        """Nothing: it was asked."""
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def _stored(path: str, info: Mapping[str, Any]) -> Stored:
+    facts = facts_of(info)
+    return Stored(path, facts.size or 0, facts.version, folder=info.get("type") == "directory")
+
+
+def _walks(fs: fsspec.AbstractFileSystem) -> bool:
+    """Whether it lists by fsspec's own walk over folders."""
+    kind = type(fs)
+    if isinstance(fs, AsyncFileSystem):
+        return kind.find is AsyncFileSystem.find and kind._find is AsyncFileSystem._find
+    return kind.find is fsspec.AbstractFileSystem.find
+
+
+def _walked(fs: fsspec.AbstractFileSystem, folder: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
+    """As its `find`, but a folder that cannot be listed is an error: fsspec's walk leaves it out."""
+    infos: dict[str, Mapping[str, Any]] = {}
+    pending, seen = [folder], {folder}
+    while pending:
+        for info in fs.ls(pending.pop(), detail=True):
+            if info["type"] != "directory":
+                infos[info["name"]] = info
+            elif recursive and info["name"] not in seen:
+                pending.append(info["name"])
+                seen.add(info["name"])
+    return infos
+
+
+def _reads_by_path(fs: fsspec.AbstractFileSystem) -> bool:
+    """Whether it has a way of its own to read a range of a path, instead of opening the file each time."""
+    return isinstance(fs, AsyncFileSystem) or type(fs).cat_file is not fsspec.AbstractFileSystem.cat_file
+
+
+@contextmanager
+def _true_faults(fs: fsspec.AbstractFileSystem) -> Iterator[None]:
+    """A context in which what clients report as something else is raised as what it is."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        cause = error.__cause__  # fsspec's HTTP client reports every failed inquiry as "not found"
+        if cause is None or isinstance(cause, (LookupError, FileNotFoundError)) or status_of(cause) in _GONE:
+            raise
+        raise cause from None
+    except OSError as error:
+        if type(error) is OSError and error.errno is None and type(fs).__module__.startswith("gcsfs."):
+            raise PermissionError(*error.args) from None  # all that gcsfs raises so are refusals (403)
+        raise

@@ -1,0 +1,83 @@
+"""From a path, URL or filesystem to a `Storage`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow.fs as pafs
+from fsspec.core import split_protocol, url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.registry import available_protocols
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from torch_dataloader_utils.errors import DataNotFoundError, MissingExtraError, OptionError
+from torch_dataloader_utils.storage.errors import printable
+from torch_dataloader_utils.storage.storage import Storage
+
+_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
+    **dict.fromkeys(("http", "https"), "http"),
+}
+
+
+def open_storage(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, filesystem: Any = None
+) -> tuple[Storage, str]:
+    """The storage that `path` lies on, and the path as that storage names it (absolute on the local disk).
+
+    Args:
+        path: a local path or a URL such as "s3://bucket/folder".
+        storage_options: what the fsspec filesystem of the URL's protocol takes (credentials, endpoints).
+        filesystem: a ready fsspec or pyarrow filesystem, used instead.
+
+    Raises:
+        MissingExtraError: the protocol's client is not installed.
+        OptionError: the protocol is not known, or `filesystem` is no filesystem.
+    """
+    url = stringify_path(path)
+    if not isinstance(url, str) or not url:
+        raise OptionError(f"path={path!r}: expected a path or URL, or a list of these.")
+    if filesystem is not None:
+        return _given_storage(url, filesystem)
+    protocol = split_protocol(url.rpartition("::")[2])[0] or "file"
+    fs, inner = _url_to_fs(url, protocol, storage_options or {})
+    if type(fs) is LocalFileSystem:
+        return Storage(), inner
+    return Storage(protocol, (type(fs), tuple(fs.storage_args), dict(fs.storage_options))), inner
+
+
+def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    try:
+        fs, path = url_to_fs(url, **options)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else str(error)
+        raise MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}") from error
+    except ValueError as error:
+        if protocol in available_protocols():
+            raise OptionError(f"{protocol}://: its client refuses the options it was given: {error}") from error
+        raise OptionError(
+            f"{protocol}:// is no protocol known here: register it with fsspec, or give filesystem=."
+        ) from error
+    except FileNotFoundError as error:  # an archive, which is opened to see what is in it
+        raise DataNotFoundError(f"{printable(url)}: there is no such archive.") from error
+    return fs, path
+
+
+def _given_storage(url: str, filesystem: Any) -> tuple[Storage, str]:
+    if isinstance(filesystem, pafs.LocalFileSystem) or type(filesystem) is LocalFileSystem:
+        return Storage(), url_to_fs(url)[1]
+    if isinstance(filesystem, pafs.PyFileSystem) and isinstance(filesystem.handler, pafs.FSSpecHandler):
+        filesystem = filesystem.handler.fs
+    if isinstance(filesystem, pafs.FileSystem):
+        path = split_protocol(url)[1].rstrip("/")
+        return Storage(filesystem.type_name, filesystem=filesystem), path
+    if isinstance(filesystem, AbstractFileSystem):
+        protocol = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
+        return Storage(protocol, filesystem=filesystem), filesystem._strip_protocol(url)
+    raise OptionError(f"filesystem={type(filesystem).__name__}: expected an fsspec or a pyarrow filesystem.")
