@@ -96,9 +96,9 @@ class Store:
 
     def through(self, port: int) -> Store:
         """The same store as clients reach it by a proxy that listens on `port`."""
-        own, other = f"{HOST}:{self.port}", f"{HOST}:{port}"
-        options = json.loads(json.dumps(self.storage_options).replace(own, other))
-        return replace(self, root=self.root.replace(own, other), port=port, storage_options=options)
+        origin, other = f"{HOST}:{self.port}", f"{HOST}:{port}"
+        options = json.loads(json.dumps(self.storage_options).replace(origin, other))
+        return replace(self, root=self.root.replace(origin, other), port=port, storage_options=options)
 
 
 def free_ports(count: int) -> list[int]:
@@ -154,10 +154,10 @@ def running(command: list[Any], folder: Path, ready: Callable[[], bool], **varia
 def program(name: str, package: str) -> str:
     """The path of a program that a Python package of the test extras installs."""
     here = Path(sys.executable).parent / name
-    found = str(here) if here.exists() else shutil.which(name)
-    if found is None:
+    program = str(here) if here.exists() else shutil.which(name)
+    if program is None:
         raise ServerMissingError(f"{name} is not installed: pip install {package}")
-    return found
+    return program
 
 
 def s3_store(port: int, key: str, secret: str) -> Store:

@@ -45,9 +45,9 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def options(tmp_path: Path) -> CacheOptions:
-    found = cache_options(tmp_path / "cache", "64MiB")
-    assert found is not None
-    return found
+    checked = cache_options(tmp_path / "cache", "64MiB")
+    assert checked is not None
+    return checked
 
 
 # ------------------------------------------------------------------------------------------------------ reading
@@ -224,17 +224,17 @@ def test_files_without_version_or_size_are_not_cached_and_one_warning_says_so(
     for _ in range(2):
         assert not can_cache("odd store 1", DataFileInfo("a", 5))
         assert not can_cache("odd store 1", DataFileInfo("a", 0, version="etag:1"))
-    [said] = warnings_of(caplog)
-    assert "odd store 1" in said
-    assert "without the cache" in said
+    [message] = warnings_of(caplog)
+    assert "odd store 1" in message
+    assert "without the cache" in message
 
 
 def test_options_are_checked_at_construction(tmp_path: Path) -> None:
     assert cache_options(None) is None
-    found = cache_options(tmp_path / "new" / "cache")
-    assert found == CacheOptions(str(tmp_path / "new" / "cache"), 10 << 30)
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert list(Path(found.folder).iterdir()) == []
+    checked = cache_options(tmp_path / "new" / "cache")
+    assert checked == CacheOptions(str(tmp_path / "new" / "cache"), 10 << 30)
+    assert pickle.loads(pickle.dumps(checked)) == checked
+    assert list(Path(checked.folder).iterdir()) == []
     for value in (0, "1MiB", "many"):
         with pytest.raises(OptionError, match="cache_bytes"):
             cache_options(tmp_path, value)
@@ -316,6 +316,6 @@ def test_blocks_of_the_caches_before_are_evicted(options: CacheOptions) -> None:
 def test_keys_are_digests_that_show_nothing(options: CacheOptions) -> None:
     remote = Remote(a=content(MIB))
     remote.read(options)
-    said = repr((2, cache.BLOCK, cache.FOOTER, "memory", "a", "etag:1", MIB))
-    digest = hashlib.sha256(said.encode()).hexdigest()[:32]
+    identity = repr((2, cache.BLOCK, cache.FOOTER, "memory", "a", "etag:1", MIB))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
     assert {path.name.partition("-")[0] for path in block_files(options)} == {digest}

@@ -150,7 +150,7 @@ def test_after_kill_9_of_one_of_two_ranks_that_fill_the_cache_a_clean_run_is_rig
     for process in ranks:
         process.join()
     assert ranks[1].exitcode == 0  # the other is not disturbed
-    found = everything(**given, worker_mode="process")
-    assert found == everything(str(folder))
-    ids = np.concatenate([np.frombuffer(dict(batch)["id"], np.int64) for batch in found])
+    batches_after = everything(**given, worker_mode="process")
+    assert batches_after == everything(str(folder))
+    ids = np.concatenate([np.frombuffer(dict(batch)["id"], np.int64) for batch in batches_after])
     assert np.array_equal(np.sort(ids), np.arange(FILES * ROWS))

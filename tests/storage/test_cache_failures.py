@@ -48,9 +48,9 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def options(tmp_path: Path) -> CacheOptions:
-    found = cache_options(tmp_path / "cache", "64MiB")
-    assert found is not None
-    return found
+    checked = cache_options(tmp_path / "cache", "64MiB")
+    assert checked is not None
+    return checked
 
 
 # --------------------------------------------------------------------------------------------------------- damage
@@ -114,8 +114,8 @@ def test_without_the_folder_reading_continues(
     for _ in range(3):
         assert remote.read(options) == remote.files["a"]
         assert remote.read(options, "b") == remote.files["b"]
-    [said] = warnings_of(caplog)
-    assert "Reading continues" in said
+    [message] = warnings_of(caplog)
+    assert "Reading continues" in message
 
 
 def test_a_folder_that_was_removed_is_made_again(options: CacheOptions, caplog: pytest.LogCaptureFixture) -> None:
@@ -133,27 +133,27 @@ def test_a_folder_that_was_removed_is_made_again(options: CacheOptions, caplog: 
 
 def fill_under_limit(folder: str, queue: Any) -> None:
     """Read twice while no file may grow beyond 128 KiB, and report what was said."""
-    said: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("torch_dataloader_utils").addHandler(handler)
     remote = Remote(a=content(5 * MIB), small=b"x")
     options = CacheOptions(folder, LEAST)
-    remote.read(options, "small")  # the table is there when the disk becomes full
+    remote.read(options, "small")  # the count exists when the disk becomes full
     resource.setrlimit(resource.RLIMIT_FSIZE, (128 << 10, resource.RLIM_INFINITY))
     right = [remote.read(options) == remote.files["a"] for _ in range(2)]
-    queue.put((right, said, stored_bytes(options)))
+    queue.put((right, messages, stored_bytes(options)))
 
 
 def test_blocks_that_cannot_be_written_cost_speed_only(tmp_path: Path) -> None:
     queue = SPAWN.SimpleQueue()
     process = SPAWN.Process(target=fill_under_limit, args=(str(tmp_path), queue))
     process.start()
-    right, said, stored = queue.get()
+    right, messages, stored = queue.get()
     process.join()
     assert right == [True, True]
-    assert len(said) == 1
-    assert "cannot write blocks" in said[0]
+    assert len(messages) == 1
+    assert "cannot write blocks" in messages[0]
     assert stored <= 128 << 10  # no torn block is left
 
 
@@ -184,8 +184,8 @@ def test_a_full_disk_costs_speed_only(tmp_path: Path) -> None:
     run = ["unshare", "-rm", "sh", "-c", command]
     done = subprocess.run(run, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [said] = [line for line in done.stdout.splitlines() if line.startswith("WARNED")]
-    assert "cannot write blocks" in said
+    [message] = [line for line in done.stdout.splitlines() if line.startswith("WARNED")]
+    assert "cannot write blocks" in message
 
 
 # -------------------------------------------------------------------------------------------- threads and processes
@@ -244,11 +244,11 @@ def test_two_processes_that_read_the_same_at_once_fetch_it_at_most_twice(tmp_pat
     processes = [SPAWN.Process(target=read_all, args=(str(tmp_path), barrier, queue)) for _ in range(2)]
     for process in processes:
         process.start()
-    found = [queue.get() for _ in processes]
+    results = [queue.get() for _ in processes]
     for process in processes:
         process.join()
-    assert all(right for right, _, _ in found)
-    assert 24 * MIB <= sum(fetched for _, _, fetched in found) <= 48 * MIB
+    assert all(right for right, _, _ in results)
+    assert 24 * MIB <= sum(fetched for _, _, fetched in results) <= 48 * MIB
     remote = some_files()
     for path in remote.files:
         assert remote.read(CacheOptions(str(tmp_path), 1 << 30), path) == remote.files[path]

@@ -41,8 +41,8 @@ class Place:
     def opened(self) -> tuple[Storage, DataFileInfo]:
         """The storage, and the file as a listing of its folder tells of it."""
         storage, folder = open_storage(self.url.rpartition("/")[0], self.options)
-        [found] = storage.find(folder)
-        return storage, DataFileInfo(found.path, found.size, version=found.version)
+        [stored] = storage.find(folder)
+        return storage, DataFileInfo(stored.path, stored.size, version=stored.version)
 
 
 @pytest.fixture(params=["local", "memory", "moto_s3", "fake_gcs", "azurite", "http_server"])
@@ -64,9 +64,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
     def opened() -> tuple[Storage, DataFileInfo]:
         storage, path = open_storage(served.url)
-        there = storage.look(path)  # its listings tell no sizes
-        assert there is not None
-        return storage, DataFileInfo(path, there.size, version=there.version)
+        stored = storage.look(path)  # its listings have no sizes
+        assert stored is not None
+        return storage, DataFileInfo(path, stored.size, version=stored.version)
 
     served.opened = opened  # type: ignore[method-assign]
     return served
@@ -132,12 +132,12 @@ def test_a_file_that_is_cut_while_it_is_open_is_named(place: Place) -> None:
 def test_a_format_names_a_local_file_that_is_cut_while_it_is_open(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"x": range(100_000)}), path, row_group_size=10_000)
-    storage, [found] = find_files(path, ReadOptions())
-    file = DataFileInfo(found.path, found.size, version=found.version)
+    storage, [stored] = find_files(path, ReadOptions())
+    file = DataFileInfo(stored.path, stored.size, version=stored.version)
     form = format_named("parquet")
     layout, schema = form.layout(file, storage, {})
     reader = form.open(file, layout, storage, {}, schema)
-    os.truncate(path, found.size // 2)
+    os.truncate(path, stored.size // 2)
     with pytest.raises(FileReadError, match=f"{path}, row group 9, column x"):
         reader.read([9], ["x"])
 
@@ -156,7 +156,7 @@ def test_a_pass_ends_by_the_name_of_the_file(change: Callable[[Path], None], tmp
 
 
 @pytest.mark.parametrize(
-    ("said", "facts"),
+    ("info", "facts"),
     [
         ({"ETag": '"abc"', "size": 5}, Facts(5, "abc")),
         ({b"etag": b'W/"abc"', b"Content-Length": b"5"}, Facts(5, "abc")),
@@ -168,8 +168,8 @@ def test_a_pass_ends_by_the_name_of_the_file(change: Callable[[Path], None], tmp
         ({"mtime": "never", "etag": ""}, Facts()),
     ],
 )
-def test_what_clients_say_is_understood(said: dict[Any, Any], facts: Facts) -> None:
-    assert facts_of(said) == facts
+def test_what_clients_report_is_understood(info: dict[Any, Any], facts: Facts) -> None:
+    assert facts_of(info) == facts
 
 
 def test_only_what_both_sides_know_is_compared() -> None:

@@ -79,12 +79,12 @@ class DataSet:
 
     def batches_at(self, path: str | list[str], **options: Any) -> list[list[Any]]:
         """The batches of each rank in turn, comparable."""
-        found = []
+        epochs = []
         for rank in range(2):
             given = {**OPTIONS, **SPLITS[self.form], **options}
             loader, _ = StructuredDataset.create_dataloader(path, rank=rank, **given)
-            found.append([as_bytes(batch) for batch in loader])
-        return found
+            epochs.append([as_bytes(batch) for batch in loader])
+        return epochs
 
     @property
     def files(self) -> list[str]:

@@ -29,8 +29,8 @@ FILES = {"b.bin": b"0123456789" * 1000, "day=1/a.bin": b"a", "day=1/deep/é x.bi
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Store:
-    found: Store = request.getfixturevalue(request.param)
-    return found
+    store: Store = request.getfixturevalue(request.param)
+    return store
 
 
 @pytest.fixture(scope="module")

@@ -41,10 +41,10 @@ def test_other_storages_are_read_through_their_filesystem(filesystem: Any, url: 
     fsspec.filesystem("memory").pipe("/s/x", b"hello")
     storage, path = open_storage(url, None, filesystem)
     assert not storage.local
-    there = storage.look(path)
-    assert there is not None
-    assert there.size == 5
-    assert storage.find("/s") == [there]
+    stored = storage.look(path)
+    assert stored is not None
+    assert stored.size == 5
+    assert storage.find("/s") == [stored]
     assert storage.look("/s/y") is None
     assert storage.look("/s") == Stored("/s", folder=True)
     with storage.open(path) as file:
@@ -161,8 +161,8 @@ def test_errors_name_the_path_without_a_signed_urls_query() -> None:
     storage = Storage("http", filesystem=Broken())
     with pytest.raises(FileReadError) as caught:
         storage.look(signed)
-    said = "http://h/x: cannot be read: PermissionError: denied: http://h/x and http://h/x"
-    assert str(caught.value) == said
+    expected = "http://h/x: cannot be read: PermissionError: denied: http://h/x and http://h/x"
+    assert str(caught.value) == expected
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -198,8 +198,8 @@ def test_files_of_archives_are_read_by_chained_urls(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("d/x", bytes(range(256)) * 100)
     storage, path = open_storage(f"zip://d/x::file://{tmp_path}/a.zip")
-    [found] = storage.find("d")
-    assert (found.path, found.size) == (path, 25600)
+    [stored] = storage.find("d")
+    assert (stored.path, stored.size) == (path, 25600)
     with storage.open(path) as file:
         assert file.read_at(3, 300) == bytes([44, 45, 46])
     with pytest.raises(DataNotFoundError, match=r"gone.zip: there is no such archive"):

@@ -51,7 +51,7 @@ def nothing_is_tried_again() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------- Spark's tables
 
 
-def lie(folder: Path, told: Callable[[int], int | None]) -> None:
+def lie(folder: Path, size_of: Callable[[int], int | None]) -> None:
     """Let all manifests in a folder tell other sizes of their files, or none: `told` of the true ones."""
     for path in folder.rglob("*.avro"):
         with path.open("rb") as file:
@@ -61,7 +61,7 @@ def lie(folder: Path, told: Callable[[int], int | None]) -> None:
         for record in records:
             if "data_file" in record:
                 allow_none(schema)
-                record["data_file"]["file_size_in_bytes"] = told(record["data_file"]["file_size_in_bytes"])
+                record["data_file"]["file_size_in_bytes"] = size_of(record["data_file"]["file_size_in_bytes"])
         with path.open("wb") as file:
             fastavro.writer(file, schema, records, metadata=header)
 
@@ -79,12 +79,12 @@ def some_other(size: int) -> int | None:
 
 
 def put_tables(
-    folder: Path, root: str, told: Callable[[int], int | None], put: Callable[[Path], None], *names: str
+    folder: Path, root: str, size_of: Callable[[int], int | None], put: Callable[[Path], None], *names: str
 ) -> None:
     """Copy some of Spark's tables to `root`, by way of a folder, with other sizes in their manifests."""
     for name in names:
         relocate(latest_metadata(HERE / "db" / name), HERE, folder, new=root)
-    lie(folder, told)
+    lie(folder, size_of)
     put(folder)
 
 
@@ -128,8 +128,8 @@ def test_rows_are_sparks_whatever_sizes_the_manifests_tell(root: Root) -> None:
         )
         plan = plan_table(metadata_of(root.url, question.table), read)
         parts = [rows_of(plan, file, layout) for file, layout in layouts(plan)]
-        found = pa.concat_tables([plan.table.schema.empty_table(), *parts])
-        assert as_text(found.select(names)) == as_text(question.rows), question
+        result = pa.concat_tables([plan.table.schema.empty_table(), *parts])
+        assert as_text(result.select(names)) == as_text(question.rows), question
 
 
 @pytest.mark.parametrize("split_bytes", [1, "128MiB"])  # footers read to plan, and by the workers alone
@@ -147,8 +147,8 @@ def test_worker_processes_read_files_of_other_sizes(moto_s3: Store, tmp_path: Pa
         rank=0,
     )
     [expected] = [question.rows for question in QUESTIONS if (question.table, question.name) == ("eq_v3_dv", "head")]
-    found = pa.Table.from_batches(list(loader))
-    assert as_text(found.select(expected.column_names)) == as_text(expected)
+    result = pa.Table.from_batches(list(loader))
+    assert as_text(result.select(expected.column_names)) == as_text(expected)
 
 
 # ---------------------------------------------------------------------------------------------------------- requests
@@ -160,17 +160,17 @@ def test_a_wrong_size_costs_one_inquiry_and_a_right_one_none(moto_s3: Store, tmp
     with faulty(moto_s3, tmp_path) as proxy:
         # pyarrow's client has no such option: s3fs reads the files then.
         options = {**proxy.store.storage_options, **({"requester_pays": True} if by_path else {})}
-        for told in (int, some_other):
-            name = f"asked-{told.__name__}-{by_path}"
+        for size_of in (int, some_other):
+            name = f"asked-{size_of.__name__}-{by_path}"
             root, names = moto_s3.url(name), ("v2_mor_rowgroups", "files_orc", "eq_v3_dv")
-            put_tables(tmp_path / name, root, told, lambda folder, name=name: moto_s3.put(folder, name), *names)  # type: ignore[misc]
+            put_tables(tmp_path / name, root, size_of, lambda folder, name=name: moto_s3.put(folder, name), *names)  # type: ignore[misc]
             proxy.inject(Faults())
             for table in names:
                 plan = plan_table(metadata_of(root, table), IcebergRead(storage_options=options))
                 for planned, layout in layouts(plan):
                     rows_of(plan, planned, layout)
             heads = {path.rpartition("/")[2]: count for path, count in proxy.counts().heads.items() if "/data/" in path}
-            asked[told] = heads
+            asked[size_of] = heads
     # Once to read, and by pyarrow to plan; a vector is read once.
     assert len(asked[int]) == 13
     assert asked[int] == {name: 1 if by_path or name.endswith("puffin") else 2 for name in asked[int]}
@@ -199,8 +199,8 @@ def kept(file: Path, store: str = "memory") -> Kept:
     return Kept(*open_storage(url), len(data))
 
 
-def rewrite(found: Kept, data: bytes) -> None:
-    fsspec.filesystem("file" if found.storage.local else "memory").pipe(found.path, data)
+def rewrite(kept: Kept, data: bytes) -> None:
+    fsspec.filesystem("file" if kept.storage.local else "memory").pipe(kept.path, data)
 
 
 def rows_left(storage: Storage, info: DataFileInfo, layout: FileLayout) -> list[int]:
@@ -209,8 +209,8 @@ def rows_left(storage: Storage, info: DataFileInfo, layout: FileLayout) -> list[
         [column] = reader.read([segment.number for segment in layout.segments], ["a"])
     finally:
         reader.close()
-    found: list[int] = column.to_pylist()
-    return found
+    result: list[int] = column.to_pylist()
+    return result
 
 
 def deleting(kind: str, folder: Path, data_path: str, rows: list[int], form: str = "parquet") -> DeleteFile:
@@ -258,8 +258,8 @@ def test_any_size_of_any_file_is_but_a_hint(
 def elsewhere(layout: FileLayout) -> FileLayout:
     """The layout in a process that has read nothing yet."""
     _cache_of.cache_clear()
-    found: FileLayout = pickle.loads(pickle.dumps(layout))
-    return found
+    result: FileLayout = pickle.loads(pickle.dumps(layout))
+    return result
 
 
 @pytest.mark.parametrize("store", ["local", "memory"])
