@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.snapshots import Snapshot
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
@@ -159,7 +158,8 @@ def plan_table(table: Any, read: IcebergRead) -> IcebergPlan:
     rows = _filter(read.filters, columns, found, opened)
     scan = _filter(read.scan_filter, columns, found, opened)
     places = _places(opened, read)
-    scanned = _Scan(opened, found, places, _pruning(opened, found, rows, scan))
+    pruning = Pruning([item for item in (rows, scan) if item is not None], found.schema, metadata.specs())
+    scanned = _Scan(opened, found, places, pruning)
     files = scanned.files()
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
     mapping = metadata.properties.get(_NAME_MAPPING)
@@ -225,14 +225,6 @@ def _filter(filters: Any, columns: pa.Schema, found: Resolved, opened: OpenTable
             raise
         listed = ", ".join(f"{name!r} ({kind})" for name, kind in others.items())
         raise ColumnNotFoundError(f"{error} Columns of types that cannot be read here: {listed}.") from error
-
-
-def _pruning(opened: OpenTable, found: Resolved, *filters: TableFilter | None) -> Pruning:
-    expression = AlwaysTrue()
-    for item in filters:
-        if item is not None:
-            expression = expression & item.files
-    return Pruning(expression, found.schema, opened.metadata.specs())
 
 
 class _Scan:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, reduce
 
 from pyiceberg.expressions import (
     AlwaysTrue,
@@ -28,13 +28,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import TimeTransform
 from pyiceberg.typedef import Record
 
+from torch_dataloader_utils.filters.sql import TableFilter
+
 
 class Pruning:
     """Tells by partition values and by bounds of columns what cannot match an inclusive expression."""
 
-    def __init__(self, expression: BooleanExpression, schema: Schema, specs: Mapping[int, PartitionSpec]) -> None:
+    def __init__(self, filters: Sequence[TableFilter], schema: Schema, specs: Mapping[int, PartitionSpec]) -> None:
+        expression: BooleanExpression = reduce(And, (item.files for item in filters), AlwaysTrue())
         self._everything = isinstance(expression, AlwaysTrue)
         self._expression = expression
+        self._tests = [item.can_hold for item in filters if item.can_hold is not None]
         self._schema = schema
         self._specs = specs
         self._metrics = _InclusiveMetricsEvaluator(schema, expression)
@@ -47,6 +51,8 @@ class Pruning:
 
     def file(self, found: DataFile, spec_id: int) -> bool:
         """Whether a data file can hold matching rows."""
+        if not all(can_hold(found, self._specs[spec_id]) for can_hold in self._tests):
+            return False
         if self._everything:
             return True
         if not self._partition_test(spec_id)(found.partition):

@@ -44,7 +44,7 @@ def column_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
         return (name,)
     path = _path_in(schema, name)
     if path is None:
-        raise ColumnNotFoundError(f"no column {name!r}: {columns_there(schema, name)}")
+        raise ColumnNotFoundError(f"no column {name!r}: {available_columns(schema, name)}")
     return path
 
 
@@ -60,7 +60,7 @@ def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:
     return None
 
 
-def columns_there(schema: pa.Schema, name: str) -> str:
+def available_columns(schema: pa.Schema, name: str) -> str:
     """What an error says of the columns there are, the nearest name first."""
     names = [*schema.names, *(path for field in schema for path in _dotted(field) if path != field.name)]
     close = difflib.get_close_matches(name, names, n=1)

@@ -1,0 +1,147 @@
+"""Which data files a pyarrow expression rules out, by what manifests say of their columns.
+
+pyarrow shows no parts of an expression, but leaves out the files of a dataset whose facts contradict it: here, bounds
+of columns and values of partitions.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.types as pt
+from pyarrow.fs import LocalFileSystem
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import NestedField, StructType
+
+from torch_dataloader_utils.filters.arrow import filter_columns
+from torch_dataloader_utils.filters.file_pruning import COMPARABLE
+from torch_dataloader_utils.schemas.columns import type_at
+
+CanHold: TypeAlias = Callable[[DataFile, PartitionSpec], bool]
+
+_FILES = ds.ParquetFileFormat()  # of whatever format they are: none is opened
+_STORE = LocalFileSystem()
+
+
+def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> CanHold:
+    """A function that reports whether a data file can hold a row that matches.
+
+    Args:
+        expression: a filter that fits `arrow`.
+        arrow: the columns.
+        schema: the same columns as Iceberg has them; other columns of `arrow` prune nothing.
+    """
+    needed = pa.schema([arrow.field(name) for name in filter_columns(expression, arrow)])
+    columns = []
+    for path, field in _comparable(item for item in schema.fields if item.name in needed.names):
+        kind = type_at(needed, path)
+        nan_matches = pt.is_floating(kind) and _can_be_true(expression, [_is_nan(path, kind)], needed)
+        columns.append(_Column(path, field, kind, nan_matches))
+
+    def can_hold(file: DataFile, spec: PartitionSpec) -> bool:
+        constants = {
+            item.source_id: value
+            for item, value in zip(spec.fields, file.partition._data, strict=True)
+            if isinstance(item.transform, IdentityTransform)
+        }
+        return _can_be_true(expression, [fact for column in columns for fact in column.facts(file, constants)], needed)
+
+    return can_hold
+
+
+def _comparable(
+    fields: Iterable[NestedField], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], NestedField]]:
+    """Paths and fields of those whose values have bounds, in structs too."""
+    for field in fields:
+        path = (*above, field.name)
+        if isinstance(field.field_type, StructType):
+            yield from _comparable(field.field_type.fields, path)
+        elif isinstance(field.field_type, COMPARABLE):
+            yield path, field
+
+
+def _is_nan(path: tuple[str, ...], kind: pa.DataType) -> pc.Expression:
+    return pc.field(*path) == pa.scalar(math.nan, kind)  # as a fact it names the value
+
+
+def _can_be_true(expression: pc.Expression, facts: Iterable[pc.Expression], schema: pa.Schema) -> bool:
+    """Whether the expression can be true of a row where all `facts` are."""
+    file = _FILES.make_fragment("", _STORE, partition_expression=reduce(operator.and_, facts, pc.scalar(True)))
+    try:
+        return any(True for _ in ds.FileSystemDataset([file], schema, _FILES, _STORE).get_fragments(expression))
+    except pa.ArrowInvalid:  # computing it of known values fails: so will reading them
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of single values that the expression needs.
+
+    Attributes:
+        path: the names that lead to it.
+        field: as Iceberg has it.
+        kind: its Arrow type.
+        nan_matches: whether a row can match that has a NaN here: bounds leave NaNs out.
+    """
+
+    path: tuple[str, ...]
+    field: NestedField
+    kind: pa.DataType
+    nan_matches: bool
+
+    def facts(self, file: DataFile, constants: Mapping[int, Any]) -> list[pc.Expression]:
+        """What is true of every row of a data file.
+
+        Args:
+            file: as its manifest lists it.
+            constants: field id -> value, of the columns whose value its partition has.
+        """
+        number, column = self.field.field_id, pc.field(*self.path)
+        if number in constants:
+            value = constants[number]
+            return [column.is_null()] if value is None else self._between(value, value)
+        counts = (file.value_counts, file.null_value_counts, file.nan_value_counts)
+        values, nulls, nans = ((count or {}).get(number) for count in counts)
+        if nulls is not None and nulls == values:
+            return [column.is_null()]
+        if nans and nans == values:
+            return [_is_nan(self.path, self.kind)]
+        if self.nan_matches and nans != 0:
+            return []
+        facts = self._between(*self._bounds(file))
+        # Within structs, counts of nulls may leave out those of the structs.
+        certain = nulls == 0 and len(self.path) == 1
+        return facts if certain else [fact | column.is_null() for fact in facts]
+
+    def _bounds(self, file: DataFile) -> tuple[Any, Any]:
+        """The least and the greatest value; None where unknown."""
+        listed = ((bounds or {}).get(self.field.field_id) for bounds in (file.lower_bounds, file.upper_bounds))
+        try:
+            lower, upper = (None if bound is None else from_bytes(self.field.field_type, bound) for bound in listed)
+        except (struct.error, ValueError):  # as wide as the type that the column was promoted from
+            return None, None
+        return lower, upper
+
+    def _between(self, lower: Any, upper: Any) -> list[pc.Expression]:
+        """What is true of the values, NaNs apart."""
+        if lower != lower or upper != upper:
+            return []  # writers of old gave NaN for what they did not know
+        column, ends = pc.field(*self.path), ((operator.ge, lower), (operator.le, upper))
+        facts = [compare(column, pa.scalar(end, self.kind)) for compare, end in ends if end is not None]
+        if lower is not None and lower == upper and not pt.is_floating(self.kind):
+            facts.append(column == pa.scalar(lower, self.kind))  # then Arrow computes functions; 0.0 may be -0.0
+        return facts
