@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.columns import Array
 
@@ -34,11 +35,6 @@ class Origin:
         return self.owned is True or buffer.address in self.owned
 
 
-def origin_of(table: pa.Table, owned: bool | frozenset[int], where: str) -> Origin:
-    """The origin of the columns of `table`."""
-    return Origin(owned, overlapping(table) if owned else frozenset(), where)
-
-
 def overlapping(table: pa.Table) -> frozenset[int]:
     """Addresses of the buffers of `table` that share bytes with another of its buffers."""
     spans = [
@@ -48,16 +44,14 @@ def overlapping(table: pa.Table) -> frozenset[int]:
         for buffer in chunk.buffers()
         if buffer is not None and buffer.size
     ]
-    if len(spans) < 2:
-        return frozenset()
-    found: set[int] = set()
+    shared: set[int] = set()
     last, end = 0, 0
     for start, stop in sorted(spans):
         if start < end:
-            found.update((last, start))
+            shared.update((last, start))
         if stop > end:
             last, end = start, stop
-    return frozenset(found)
+    return frozenset(shared)
 
 
 def unpack(bitmap: pa.Buffer, offset: int, rows: int) -> Array:
@@ -126,26 +120,34 @@ _STORED = ("arrow.uuid", "arrow.json", "arrow.fixed_shape_tensor")
 
 def plain_type(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
     """The type without encodings (dictionary, run-end, view, extension), and the steps of `plain` that lead to it."""
-    if isinstance(type_, pa.BaseExtensionType):
-        found = ("storage", type_.storage_type) if type_.extension_name in _STORED else None
-    elif pa.types.is_dictionary(type_):
-        found = ("dictionary", type_.value_type)
-    elif pa.types.is_run_end_encoded(type_):
-        found = ("run_end", type_.value_type)
-    elif type_ in (pa.string_view(), pa.binary_view()):
-        found = (str(type_), pa.large_string() if type_ == pa.string_view() else pa.large_binary())
-    elif pa.types.is_fixed_size_binary(type_):
-        found = ("fixed_size_binary", pa.binary())
+    if isinstance(type_, pa.BaseExtensionType) and type_.extension_name in _STORED:
+        step, inner = "storage", type_.storage_type
+    elif pt.is_dictionary(type_):
+        step, inner = "dictionary", type_.value_type
+    elif pt.is_run_end_encoded(type_):
+        step, inner = "run_end", type_.value_type
+    elif pt.is_string_view(type_) or pt.is_binary_view(type_):
+        step, inner = str(type_), pa.large_string() if pt.is_string_view(type_) else pa.large_binary()
+    elif pt.is_fixed_size_binary(type_):
+        step, inner = "fixed_size_binary", pa.binary()
     else:
-        found = None
-    if found is None:
         return type_, ()
-    plain, steps = plain_type(found[1])
-    return plain, (found[0], *steps)
+    bare, steps = plain_type(inner)
+    return bare, (step, *steps)
 
 
 def plain(array: pa.Array, steps: Sequence[str]) -> pa.Array:
-    """`array` without its encodings: of the type that `plain_type` told."""
+    """`array` without its encodings, of the type that `plain_type` returned with these steps."""
     for step in steps:
         array = _STEPS[step](array)
     return array
+
+
+def plain_chunks(chunks: Sequence[pa.Array], steps: Sequence[str]) -> Sequence[pa.Array]:
+    """The arrays without their encodings."""
+    return [plain(chunk, steps) for chunk in chunks] if steps else chunks
+
+
+def is_binary(type_: pa.DataType) -> bool:
+    """Whether values are bytes, with offsets."""
+    return bool(pt.is_binary(type_) or pt.is_large_binary(type_))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.convert.buffers import Origin, plain, valid_rows
+from torch_dataloader_utils.convert.buffers import Origin, is_binary, plain, plain_chunks, valid_rows
 from torch_dataloader_utils.convert.columns import Array, Dense
 from torch_dataloader_utils.errors import OptionError, UnknownValueError
 
@@ -39,15 +39,7 @@ class CodesLeaf:
     vocabulary: pa.Array | None = None
     fill: Fill = None
 
-    @property
-    def holds_null(self) -> bool:
-        """False: every code is a value's."""
-        return False
-
-    @property
-    def binary(self) -> bool:
-        """Whether values are bytes, not str."""
-        return bool(pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type))
+    holds_null = False  # every code is a value's
 
     @property
     def by_dictionary(self) -> bool:
@@ -58,20 +50,20 @@ class CodesLeaf:
         """Codes [n], and where rows are not null.
 
         Raises:
-            UnknownValueError: a value that the vocabulary has not.
+            UnknownValueError: a value that is not in the vocabulary.
         """
         places = self._places(chunks)
         # Shorter ints are widened while they are joined: one pass, into memory of our own.
         parts = [np.asarray(pc.fill_null(part, 0)) for part in places]
         codes = np.concatenate([np.empty(0, np.int64), *parts], dtype=np.int64)
-        found = valid_rows(places)
-        if found is None:
+        known = valid_rows(places)
+        if known is None:
             return Dense(codes), None
         valid = self.valid(chunks)
-        unknown = ~found if valid is None else ~found & valid
+        unknown = ~known if valid is None else ~known & valid
         if unknown.any():
             raise self._unknown(chunks, int(np.argmax(unknown)), origin.where)
-        codes[~found] = self._blank()
+        codes[~known] = self._blank()
         return Dense(codes), valid
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
@@ -83,7 +75,7 @@ class CodesLeaf:
         if self.by_dictionary:
             values = [plain(chunk.unique(), self.steps) for chunk in chunks]
         else:
-            values = [plain(chunk, self.steps).unique() for chunk in chunks]
+            values = [chunk.unique() for chunk in plain_chunks(chunks, self.steps)]
         return pa.concat_arrays([pa.array([], self.type), *(part.drop_null() for part in values)])
 
     def learned(self, values: pa.Array) -> CodesLeaf:
@@ -99,11 +91,11 @@ class CodesLeaf:
         return {"kind": "dense", "dtype": "int64", "shape": "[B]", "codes": size}
 
     def _places(self, chunks: Sequence[pa.Array]) -> list[pa.Array]:
-        """Each value's place in the vocabulary, int32; null where it is null or not there."""
+        """Each value's place in the vocabulary, int32; null where it is null or unknown."""
         if self.by_dictionary:
             return [self._lookup(plain(chunk.dictionary, self.steps[1:])).take(chunk.indices) for chunk in chunks]
         # In one call: each call hashes the whole vocabulary.
-        values = pa.chunked_array([plain(chunk, self.steps) for chunk in chunks], type=self.type)
+        values = pa.chunked_array(plain_chunks(chunks, self.steps), type=self.type)
         places: list[pa.Array] = self._lookup(values).chunks
         return places
 
@@ -123,7 +115,7 @@ class CodesLeaf:
         return self.fill or 0
 
     def _unknown(self, chunks: Sequence[pa.Array], row: int, where: str) -> UnknownValueError:
-        value = pa.chunked_array([plain(chunk, self.steps) for chunk in chunks], type=self.type)[row].as_py()
+        value = pa.chunked_array(plain_chunks(chunks, self.steps), type=self.type)[row].as_py()
         size = 0 if self.vocabulary is None else len(self.vocabulary)
         return UnknownValueError(
             f"column {self.key!r} has the value {value!r} in {where}, at row {row} of those read, which is none of the "
@@ -136,22 +128,22 @@ def given_vocabulary(key: str, type_: pa.DataType, given: Iterable[Any]) -> pa.A
     """The vocabulary that `vocabulary=` gives for a column, in the order given.
 
     Raises:
-        OptionError: a value of another type, null, or twice there.
+        OptionError: a value of another type, null, or given twice.
     """
     values = list(given)
     try:
-        found = pa.array(values, type_)
+        vocabulary = pa.array(values, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
         raise OptionError(f"vocabulary={{{key!r}: ...}}: expected values of type {type_}: {error}") from error
-    if found.null_count:
+    if vocabulary.null_count:
         raise OptionError(
             f"vocabulary={{{key!r}: ...}} holds a null: nulls={{{key!r}: ...}} says what becomes of them."
         )
-    if len(found.unique()) != len(found):
-        counts = found.value_counts()
+    if len(vocabulary.unique()) != len(vocabulary):
+        counts = vocabulary.value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
         raise OptionError(f"vocabulary={{{key!r}: ...}} holds {twice!r} more than once: a value has one code.")
-    return found
+    return vocabulary
 
 
 def with_fill(leaf: CodesLeaf, value: Any) -> CodesLeaf:
@@ -160,7 +152,7 @@ def with_fill(leaf: CodesLeaf, value: Any) -> CodesLeaf:
     Raises:
         OptionError: neither a code nor a value of the column's type, or a value that a given vocabulary has not.
     """
-    kind = bytes if leaf.binary else str
+    kind = bytes if is_binary(leaf.type) else str
     code = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if code and -(2**63) <= value < 2**63:
         return replace(leaf, fill=int(value))

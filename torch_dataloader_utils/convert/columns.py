@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Array: TypeAlias = npt.NDArray[Any]
-Header: TypeAlias = tuple[Any, ...]  # the column's class and its small values; opaque elsewhere
+Header: TypeAlias = tuple[Any, ...]  # what makes the column of its arrays and small values; opaque elsewhere
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,11 +54,6 @@ class Dense:
     def parts(self) -> tuple[Header, list[Array]]:
         """A header and the one array."""
         return (Dense,), [self.array]
-
-    @staticmethod
-    def rebuild(arrays: Sequence[Array]) -> Dense:
-        """The column whose `parts()` had these arrays."""
-        return Dense(arrays[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,11 +105,6 @@ class Ragged:
         """A header (with the layout), values and offsets."""
         return (Ragged, self.layout), [self.values, self.offsets]
 
-    @staticmethod
-    def rebuild(arrays: Sequence[Array], layout: str) -> Ragged:
-        """The column whose `parts()` had these arrays."""
-        return Ragged(arrays[0], arrays[1], layout)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Text:
@@ -138,7 +128,7 @@ class Text:
     @property
     def nbytes(self) -> int:
         """Bytes of these rows, offsets and null mask included."""
-        return sum(array.nbytes for array in self._arrays())
+        return sum(array.nbytes for array in self.parts()[1])
 
     def slice(self, first: int, last: int) -> Text:
         """Rows `[first, last)`, as views."""
@@ -178,17 +168,11 @@ class Text:
         objects: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
         return objects
 
-    def _arrays(self) -> list[Array]:
-        return [self.values, self.offsets, *([] if self.valid is None else [self.valid])]
-
     def parts(self) -> tuple[Header, list[Array]]:
-        """A header, values, offsets, and the null mask where there is one."""
-        return (Text, self.binary), self._arrays()
-
-    @staticmethod
-    def rebuild(arrays: Sequence[Array], binary: bool) -> Text:
-        """The column whose `parts()` had these arrays."""
-        return Text(arrays[0], arrays[1], arrays[2] if len(arrays) > 2 else None, binary)
+        """A header, values, offsets, and the null mask if any value is null."""
+        if self.valid is None:
+            return (Text, None, self.binary), [self.values, self.offsets]
+        return (Text, self.binary), [self.values, self.offsets, self.valid]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,12 +220,12 @@ class Objects:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
-        return (Objects,), [np.frombuffer(sink.getvalue(), np.uint8)]
+        return (_objects,), [np.frombuffer(sink.getvalue(), np.uint8)]
 
-    @staticmethod
-    def rebuild(arrays: Sequence[Array]) -> Objects:
-        """The column whose `parts()` had these arrays; it keeps the array's memory alive."""
-        return Objects(pa.ipc.open_stream(pa.py_buffer(arrays[0])).read_all().column(0))
+
+def _objects(stream: Array) -> Objects:
+    """The column whose `parts()` had this array; it keeps the array's memory alive."""
+    return Objects(pa.ipc.open_stream(pa.py_buffer(stream)).read_all().column(0))
 
 
 Column: TypeAlias = Dense | Ragged | Text | Objects
@@ -249,8 +233,8 @@ Column: TypeAlias = Dense | Ragged | Text | Objects
 
 def rebuild(header: Header, arrays: Sequence[Array]) -> Column:
     """The column whose `parts()` were `header` and `arrays`; it keeps the arrays, without a copy."""
-    kind, *extra = header
-    column: Column = kind.rebuild(arrays, *extra)
+    make, *extra = header
+    column: Column = make(*arrays, *extra)
     return column
 
 
@@ -285,9 +269,9 @@ def _take_bytes(values: Array, offsets: Array, places: Array) -> tuple[Array, Ar
     starts = pa.py_buffer(np.subtract(offsets, offsets[0]))
     taken = pa.Array.from_buffers(pa.large_binary(), rows, [None, starts, pa.py_buffer(values)]).take(pa.array(places))
     _, ends, data = taken.buffers()
-    found = np.frombuffer(ends, np.int64, len(places) + 1)
-    size = int(found[-1])
-    return np.frombuffer(data, np.uint8, size) if size else np.empty(0, np.uint8), found
+    taken_offsets = np.frombuffer(ends, np.int64, len(places) + 1)
+    size = int(taken_offsets[-1])
+    return np.frombuffer(data, np.uint8, size) if size else np.empty(0, np.uint8), taken_offsets
 
 
 def _cut(values: Array, offsets: Array, first: int, last: int) -> tuple[Array, Array]:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.convert.buffers import origin_of
+from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense
 from torch_dataloader_utils.convert.leaves import ScalarLeaf, TextLeaf
 from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.schemas.columns import column_at, find_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Converter:
 
     @property
     def unlearned(self) -> tuple[ColumnPlan, ...]:
-        """The plans of columns of codes whose vocabulary is still to be found."""
+        """The plans of columns of codes whose vocabulary is not known yet."""
         missing = [key for key, leaf in self.codes.items() if leaf.vocabulary is None]
         return tuple(plan for plan in self.plans if plan.key in missing)
 
@@ -95,17 +96,14 @@ class Converter:
         return replace(self, plans=tuple(_encoded(plan, types) for plan in self.plans))
 
     def null_message(self, key: str, where: str) -> str:
-        """What the error says of a null in column `key`, somewhere in `where`."""
-        return _null_message(next(plan for plan in self.plans if plan.key == key), where)
+        """The error of a null in column `key`, somewhere in `where`."""
+        return next(plan for plan in self.plans if plan.key == key).null_message(where)
 
     def null_mask(self, table: pa.Table) -> pa.Array | None:
         """The rows that `nulls="drop"` keeps, Arrow bools [n], or None for all; of the table before `transform`."""
-        found: Array | None = None
-        for plan in self.plans:
-            valid = _valid(plan, table) if plan.nulls == "drop" else None
-            if valid is not None:
-                found = valid if found is None else found & valid
-        return None if found is None else pa.array(found)
+        valid = (_valid(plan, table) for plan in self.plans if plan.nulls == "drop")
+        masks = [mask for mask in valid if mask is not None]
+        return pa.array(np.logical_and.reduce(masks)) if masks else None
 
     def convert(self, table: pa.Table, owned: bool | frozenset[int], where: str) -> dict[str, Column]:
         """The rows of `table` as columns, by key in the order of `keys`.
@@ -121,37 +119,36 @@ class Converter:
             SchemaMismatchError: a column is of another type.
             OptionError: a value does not fit the dtype that `dtypes=` asks for.
         """
-        origin = origin_of(table, owned, where)
-        found: dict[str, Column] = {}
+        origin = Origin(owned, overlapping(table) if owned else frozenset(), where)
+        columns: dict[str, Column] = {}
         for plan in self.plans:
             given = table.column(plan.column)
             _check_type(plan, given.type, where)
             column, valid = plan.leaf.convert(plan.chunks_of(given), origin)
             if valid is not None and plan.nulls in ("error", "drop"):
                 row = int(np.argmin(valid))
-                raise NullValueError(_null_message(plan, f"{where}, at row {row} of the {len(valid)} rows read"))
-            found[plan.key] = column
+                raise NullValueError(plan.null_message(f"{where}, at row {row} of the {len(valid)} rows read"))
+            columns[plan.key] = column
             if plan.nulls == "mask":
-                found[plan.mask_key] = Dense(np.ones(len(column), np.bool_) if valid is None else valid)
-        stacked = {target: _stack([found[key] for key in keys]) for target, keys in self.stacks.items()}
-        found |= stacked  # only now: a target may have the name of one of its sources
-        return {key: found[key] for key in self.keys}
+                columns[plan.mask_key] = Dense(np.ones(len(column), np.bool_) if valid is None else valid)
+        # Added at the end: a target may have the name of one of its sources.
+        columns |= {target: _stack([columns[key] for key in keys]) for target, keys in self.stacks.items()}
+        return {key: columns[key] for key in self.keys}
 
     def report(self) -> dict[str, dict[str, Any]]:
         """Key -> Arrow type, kind, dtype, shape, null policy and where there is one unit, timezone and scale."""
         if not self.converts:
             return {plan.column: {"arrow": str(plan.column_type)} for plan in self.plans}
-        found: dict[str, dict[str, Any]] = {}
+        reports: dict[str, dict[str, Any]] = {}
         for plan in self.plans:
-            found[plan.key] = _report(plan)
+            reports[plan.key] = plan.report()
             if plan.nulls == "mask":
-                found[plan.mask_key] = {"kind": "dense", "dtype": "bool", "shape": "[B]"}
-        stacked = {
-            target: {**found[keys[0]], "shape": f"[B, {len(keys)}]", "stacked": list(keys)}
+                reports[plan.mask_key] = {"kind": "dense", "dtype": "bool", "shape": "[B]"}
+        reports |= {
+            target: {**reports[keys[0]], "shape": f"[B, {len(keys)}]", "stacked": list(keys)}
             for target, keys in self.stacks.items()
         }
-        found |= stacked
-        return {key: found[key] for key in self.keys}
+        return {key: reports[key] for key in self.keys}
 
 
 def _encoded(plan: ColumnPlan, types: Mapping[str, pa.DataType]) -> ColumnPlan:
@@ -165,7 +162,7 @@ def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: s
     """The converter for blocks of `schema`.
 
     Raises:
-        OptionError: an option names a column that is not there, or asks of one what it cannot give; keys clash.
+        OptionError: an option names an unknown column, or asks of one what it cannot give; keys clash.
         UnsupportedTypeError: a type has no tensor (`strict_types=True`), or not the one asked for.
     """
     converts = output_format in ("torch", "numpy")
@@ -205,64 +202,22 @@ def _stack(columns: Sequence[Column]) -> Dense:
 
 def _valid(plan: ColumnPlan, table: pa.Table) -> Array | None:
     """Where the plan's rows are not null, as far as `transform`, which comes later, leaves the column as it is."""
-    column = _find(table, plan.column)
-    if column is None:
+    path = find_path(table.schema, plan.column)
+    if path is None:
         return None
+    column = column_at(table, path)
     if column.type.equals(plan.column_type):
         return plan.leaf.valid(plan.chunks_of(column))
     valid: Array = column.is_valid().to_numpy()
     return None if valid.all() else valid
 
 
-def _find(table: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """The column `name`, or the field `parent.child` of a struct, or None."""
-    if name in table.column_names:
-        return table.column(name)
-    parent, _, child = name.partition(".")
-    if not child or parent not in table.column_names or not pa.types.is_struct(table.schema.field(parent).type):
-        return None
-    fields = table.select([parent]).flatten()
-    return _find(fields.rename_columns([field.removeprefix(f"{parent}.") for field in fields.column_names]), child)
-
-
-def _check_type(plan: ColumnPlan, found: pa.DataType, where: str) -> None:
+def _check_type(plan: ColumnPlan, type_: pa.DataType, where: str) -> None:
     """Buffers are read by the type of the schema: another one would give garbage."""
-    if not found.equals(plan.column_type):
+    if not type_.equals(plan.column_type):
         raise SchemaMismatchError(
-            f"column {plan.column!r} of {where} is of type {found}, where the schema says {plan.column_type}."
+            f"column {plan.column!r} of {where} is of type {type_}, where the schema says {plan.column_type}."
         )
-
-
-def _null_message(plan: ColumnPlan, where: str) -> str:
-    name, output = plan.key, plan.leaf.report()
-    cast = f", dtypes={{{name!r}: 'float64'}} for NaN" if isinstance(plan.leaf, ScalarLeaf) else ""
-    remedies = f"nulls={{{name!r}: 'mask'}} for a mask {plan.mask_key!r}, 'fill' with fill_values{cast}"
-    if plan.nulls == "drop":
-        reason = f"nulls='drop' acts before transform, which made this null. Fill it there, or use {remedies}."
-    else:
-        reason = f"{output['dtype']} ({output['kind']}) has no null. Use {remedies}, or 'drop' to leave out such rows."
-    return f"column {name!r} has a null in {where}: {reason}"
-
-
-def _report(plan: ColumnPlan) -> dict[str, Any]:
-    type_ = plan.column_type
-    for place in plan.path:
-        type_ = type_.field(place).type
-    found = {"arrow": str(type_), **plan.leaf.report(), "nulls": plan.nulls}
-    if isinstance(plan.leaf, ScalarLeaf):
-        found |= _units(plan.leaf.element.type, plan.leaf.element.read)
-    return found
-
-
-def _units(type_: pa.DataType, read: str) -> dict[str, Any]:
-    """Unit and timezone of a date, scale of a scaled decimal."""
-    if pa.types.is_date(type_):
-        return {"unit": "day" if pa.types.is_date32(type_) else "ms"}
-    if pa.types.is_timestamp(type_):
-        return {"unit": type_.unit, "timezone": type_.tz}
-    if pa.types.is_temporal(type_):
-        return {"unit": type_.unit}
-    return {"scale": type_.scale} if read == "scaled_decimal" else {}
 
 
 def _check_unique(keys: Sequence[str]) -> None:
@@ -300,9 +255,5 @@ def _stacked_keys(keys: Sequence[str], stacks: Mapping[str, Sequence[str]]) -> l
     first: dict[str, list[str]] = {}
     for target, sources in stacks.items():
         first.setdefault(min(sources, key=list(keys).index), []).append(target)
-    gone = {source for sources in stacks.values() for source in sources}
-    found: list[str] = []
-    for key in keys:
-        found += first.get(key, [])
-        found += [] if key in gone else [key]
-    return found
+    stacked = {source for sources in stacks.values() for source in sources}
+    return [name for key in keys for name in (*first.get(key, []), *([] if key in stacked else [key]))]

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
-from torch_dataloader_utils.convert.buffers import Origin, fixed, plain, plain_type, unpack, valid_rows
+from torch_dataloader_utils.convert.buffers import Origin, fixed, plain_chunks, plain_type, unpack, valid_rows
 from torch_dataloader_utils.convert.columns import Array
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 
@@ -54,18 +55,18 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
     """
     bare, steps = plain_type(type_)
     natural: np.dtype[Any]
-    if pa.types.is_decimal(bare):
+    if pt.is_decimal(bare):
         _check_digits(key, bare, decimals)
         read = "scaled_decimal" if decimals == "scaled" else "float_decimal"
         natural = np.dtype(np.int64 if decimals == "scaled" else np.float64)
-    elif pa.types.is_boolean(bare):
+    elif pt.is_boolean(bare):
         read, natural = "bits", np.dtype(np.bool_)
     else:
         stored = _stored(bare)
         if stored is None:
             return None
         read, natural = "fixed", stored
-    dtype = np.dtype(np.int64) if pa.types.is_time(bare) else natural
+    dtype = np.dtype(np.int64) if pt.is_time(bare) else natural
     return Element(key, bare, steps, read, natural, dtype, null_blank(dtype))
 
 
@@ -84,11 +85,11 @@ def null_blank(dtype: np.dtype[Any]) -> Any:
 
 def _stored(type_: pa.DataType) -> np.dtype[Any] | None:
     """The dtype of a fixed-width Arrow type's buffer, or None for other types."""
-    if pa.types.is_integer(type_):
+    if pt.is_integer(type_):
         return np.dtype(str(type_))
-    if pa.types.is_floating(type_):
+    if pt.is_floating(type_):
         return np.dtype(f"float{type_.bit_width}")
-    if pa.types.is_temporal(type_) and not pa.types.is_interval(type_):
+    if pt.is_temporal(type_) and not pt.is_interval(type_):
         return np.dtype(f"int{type_.bit_width}")
     return None
 
@@ -107,8 +108,7 @@ def read_elements(
     Raises:
         OptionError: a value does not fit the dtype that `dtypes=` asks for.
     """
-    if element.steps:
-        chunks = [plain(chunk, element.steps) for chunk in chunks]
+    chunks = plain_chunks(chunks, element.steps)
     valid = valid_rows(chunks)
     if outer is not None:
         valid = outer if valid is None else valid & outer

@@ -12,13 +12,15 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import (
     Origin,
     fixed,
+    is_binary,
     offsets_from_lengths,
     offsets_from_zero,
-    plain,
+    plain_chunks,
     valid_rows,
 )
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
@@ -36,7 +38,7 @@ class Leaf(Protocol):
         """The rows of `chunks` as one column, and where they are not null: bool [n], None for all."""
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
-        """Where rows are not null, as `convert` tells it: bool [n], None for all."""
+        """Where rows are not null, as `convert` returns it: bool [n], None for all."""
 
     def report(self) -> dict[str, Any]:
         """Kind, dtype and shape of the output, as plain values."""
@@ -60,7 +62,7 @@ class ScalarLeaf:
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where values are not null."""
-        return valid_rows([plain(chunk, self.element.steps) for chunk in chunks])
+        return valid_rows(plain_chunks(chunks, self.element.steps))
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`."""
@@ -82,7 +84,7 @@ class VectorLeaf:
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
         """Values [n, width], null rows all blank, and where rows are not null."""
-        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        chunks = plain_chunks(chunks, self.steps)
         rows = valid_rows(chunks)
         outer = None if rows is None else np.repeat(rows, self.width)
         values, inner = read_elements(self.element, [self._elements(chunk) for chunk in chunks], origin, outer)
@@ -91,9 +93,9 @@ class VectorLeaf:
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where rows are not null."""
-        chunks = [plain(chunk, self.steps) for chunk in chunks]
-        inner = [plain(self._elements(chunk), self.element.steps) for chunk in chunks]
-        return self._settle(valid_rows(chunks), valid_rows(inner))
+        chunks = plain_chunks(chunks, self.steps)
+        inner = valid_rows(plain_chunks([self._elements(chunk) for chunk in chunks], self.element.steps))
+        return self._settle(valid_rows(chunks), inner)
 
     def _elements(self, chunk: pa.Array) -> pa.Array:
         # flatten() would drop null rows and shift those behind them; .values ignores the slice.
@@ -119,22 +121,19 @@ class ListLeaf:
     type: pa.DataType
     layout: str
 
-    @property
-    def holds_null(self) -> bool:
-        """False: an empty list is not a null one."""
-        return False
+    holds_null = False  # an empty list is not a null one
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Ragged, Array | None]:
         """Values [sum] and offsets [n + 1], and where rows are not null."""
-        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        chunks = plain_chunks(chunks, self.steps)
         values, inner = read_elements(self.element, [chunk.flatten() for chunk in chunks], origin)
         offsets = self._offsets(chunks)
         return Ragged(values, offsets, self.layout), self._settle(valid_rows(chunks), inner, offsets)
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where rows are not null."""
-        chunks = [plain(chunk, self.steps) for chunk in chunks]
-        inner = valid_rows([plain(chunk.flatten(), self.element.steps) for chunk in chunks])
+        chunks = plain_chunks(chunks, self.steps)
+        inner = valid_rows(plain_chunks([chunk.flatten() for chunk in chunks], self.element.steps))
         return self._settle(valid_rows(chunks), inner, self._offsets(chunks))
 
     def _offsets(self, chunks: Sequence[pa.Array]) -> Array:
@@ -142,8 +141,8 @@ class ListLeaf:
         return parts[0] if len(parts) == 1 else join_offsets(parts)
 
     def _chunk_offsets(self, chunk: pa.Array) -> Array:
-        large = pa.types.is_large_list(self.type)
-        if chunk.null_count or not (large or pa.types.is_list(self.type)):
+        large = pt.is_large_list(self.type)
+        if chunk.null_count or not (large or pt.is_list(self.type)):
             return offsets_from_lengths(chunk)
         return offsets_from_zero(chunk, large)
 
@@ -171,7 +170,7 @@ class TextLeaf:
     @property
     def binary(self) -> bool:
         """Whether rows are bytes, not str."""
-        return bool(pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type))
+        return is_binary(self.type)
 
     @property
     def holds_null(self) -> bool:
@@ -180,7 +179,7 @@ class TextLeaf:
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Text | Ragged, Array | None]:
         """Bytes [sum] and offsets [n + 1], and where rows are not null."""
-        chunks = [plain(chunk, self.steps) for chunk in chunks]
+        chunks = plain_chunks(chunks, self.steps)
         valid = valid_rows(chunks)
         if valid is not None and (self.as_bytes or self.fill is not None):
             # Also cuts out what may lie below a null.
@@ -193,10 +192,10 @@ class TextLeaf:
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where rows are not null."""
-        return valid_rows([plain(chunk, self.steps) for chunk in chunks])
+        return valid_rows(plain_chunks(chunks, self.steps))
 
     def _bytes(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Array, Array]:
-        wide = pa.types.is_large_string(self.type) or pa.types.is_large_binary(self.type)
+        wide = pt.is_large_string(self.type) or pt.is_large_binary(self.type)
         offsets = [offsets_from_zero(chunk, wide) for chunk in chunks]
         values = [self._chunk_bytes(chunk, wide, int(ends[-1])) for chunk, ends in zip(chunks, offsets, strict=True)]
         if len(chunks) != 1:
@@ -226,10 +225,7 @@ class ObjectsLeaf:
 
     type: pa.DataType
 
-    @property
-    def holds_null(self) -> bool:
-        """True: None."""
-        return True
+    holds_null = True  # None
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Objects, Array | None]:
         """The rows as they are, and where they are not null."""

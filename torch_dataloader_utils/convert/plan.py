@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
-from torch_dataloader_utils.convert.buffers import plain_type
+from torch_dataloader_utils.convert.buffers import is_binary, plain_type
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TextLeaf, VectorLeaf
@@ -54,6 +55,40 @@ class ColumnPlan:
         chunks: list[pa.Array] = column.chunks
         return [pc.struct_field(chunk, list(self.path)) for chunk in chunks] if self.path else chunks
 
+    def null_message(self, where: str) -> str:
+        """The error of a null somewhere in `where`."""
+        name, output = self.key, self.leaf.report()
+        cast = f", dtypes={{{name!r}: 'float64'}} for NaN" if isinstance(self.leaf, ScalarLeaf) else ""
+        remedies = f"nulls={{{name!r}: 'mask'}} for a mask {self.mask_key!r}, 'fill' with fill_values{cast}"
+        if self.nulls == "drop":
+            reason = f"nulls='drop' acts before transform, which made this null. Fill it there, or use {remedies}."
+        else:
+            reason = (
+                f"{output['dtype']} ({output['kind']}) has no null. Use {remedies}, or 'drop' to leave out such rows."
+            )
+        return f"column {name!r} has a null in {where}: {reason}"
+
+    def report(self) -> dict[str, Any]:
+        """Arrow type, kind, dtype, shape, null policy and where there is one unit, timezone and scale."""
+        type_ = self.column_type
+        for place in self.path:
+            type_ = type_.field(place).type
+        report = {"arrow": str(type_), **self.leaf.report(), "nulls": self.nulls}
+        if isinstance(self.leaf, ScalarLeaf):
+            report |= _units(self.leaf.element.type, self.leaf.element.read)
+        return report
+
+
+def _units(type_: pa.DataType, read: str) -> dict[str, Any]:
+    """Unit and timezone of a date, scale of a scaled decimal."""
+    if pt.is_date(type_):
+        return {"unit": "day" if pt.is_date32(type_) else "ms"}
+    if pt.is_timestamp(type_):
+        return {"unit": type_.unit, "timezone": type_.tz}
+    if pt.is_temporal(type_):
+        return {"unit": type_.unit}
+    return {"scale": type_.scale} if read == "scaled_decimal" else {}
+
 
 @dataclass(frozen=True, slots=True)
 class _Field:
@@ -70,7 +105,7 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
     """One plan per leaf of the schema, in its order.
 
     Raises:
-        OptionError: an option names a column that is not there, or asks of one what it cannot give.
+        OptionError: an option names an unknown column, or asks of one what it cannot give.
         UnsupportedTypeError: a type has no tensor (`strict_types=True`), or not the one asked for.
     """
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
@@ -83,7 +118,7 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
 def _leaves(
     key: str, column: str, path: tuple[int, ...], column_type: pa.DataType, type_: pa.DataType
 ) -> Iterator[_Field]:
-    if not pa.types.is_struct(type_) or not type_.num_fields:
+    if not pt.is_struct(type_) or not type_.num_fields:
         yield _Field(key, column, path, column_type, type_)
         return
     for i in range(type_.num_fields):
@@ -120,7 +155,7 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
     """The conversion that a type gets by itself."""
     word = options.strings.get(field.key) if isinstance(options.strings, Mapping) else None
     bare, steps = plain_type(field.type)
-    if pa.types.is_string(bare) or pa.types.is_large_string(bare) or _is_binary(bare):
+    if pt.is_string(bare) or pt.is_large_string(bare) or is_binary(bare):
         word = word or (options.strings if isinstance(options.strings, str) else "list")
         return _codes(field.key, bare, steps, options) if word == "codes" else TextLeaf(bare, steps, word == "bytes")
     if word is not None:
@@ -129,7 +164,7 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
     if element is not None:
         return ScalarLeaf(element)
     element = element_of(field.key, bare.value_type, options.decimals) if _is_list(bare) else None
-    if element is not None and pa.types.is_fixed_size_list(bare):
+    if element is not None and pt.is_fixed_size_list(bare):
         return VectorLeaf(element, steps, bare.list_size)
     if element is not None:
         return ListLeaf(element, steps, bare, options.lists)
@@ -146,21 +181,9 @@ def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], options: Convert
     return CodesLeaf(key, bare, steps, None if given is None else given_vocabulary(key, bare, given))
 
 
-def _is_binary(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
-
-
 def _is_list(type_: pa.DataType) -> bool:
-    return any(
-        is_kind(type_)
-        for is_kind in (
-            pa.types.is_list,
-            pa.types.is_large_list,
-            pa.types.is_list_view,
-            pa.types.is_large_list_view,
-            pa.types.is_fixed_size_list,
-        )
-    )
+    kinds = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view, pt.is_fixed_size_list)
+    return any(is_kind(type_) for is_kind in kinds)
 
 
 def _with_dtype(field: _Field, leaf: Leaf, dtypes: Mapping[str, Any]) -> Leaf:
@@ -256,7 +279,7 @@ def _number(value: Any, element: Element) -> Any:
         return float(value)
     if isinstance(value, numbers.Real):
         return value
-    if not pa.types.is_temporal(element.type):
+    if not pt.is_temporal(element.type):
         return None
     try:
         return pa.scalar(value, element.type).value

@@ -40,12 +40,15 @@ def column_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
     Raises:
         ColumnNotFoundError: with the nearest name and a list of all.
     """
-    if schema.names.count(name) == 1:
-        return (name,)
-    path = _path_in(schema, name)
+    path = find_path(schema, name)
     if path is None:
         raise ColumnNotFoundError(f"no column {name!r}: {available_columns(schema, name)}")
     return path
+
+
+def find_path(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
+    """As `column_path`; None where there is no such column."""
+    return (name,) if schema.names.count(name) == 1 else _path_in(schema, name)
 
 
 def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:
@@ -61,7 +64,7 @@ def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:
 
 
 def available_columns(schema: pa.Schema, name: str) -> str:
-    """What an error says of the columns there are, the nearest name first."""
+    """The columns that an error lists, the nearest name first."""
     names = [*schema.names, *(path for field in schema for path in _dotted(field) if path != field.name)]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -100,6 +103,10 @@ def top_level(schema: pa.Schema, name: str) -> str:
 
 def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """The selected columns of `table`, as `select_columns` names them; a null struct makes nulls of its fields."""
-    paths = [column_path(table.schema, name) for name in columns]
-    arrays = [pc.struct_field(table[path[0]], list(path[1:])) if len(path) > 1 else table[path[0]] for path in paths]
+    arrays = [column_at(table, column_path(table.schema, name)) for name in columns]
     return pa.table(arrays, schema=select_columns(table.schema, columns))
+
+
+def column_at(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
+    """The column at `path`; a null struct makes nulls of its fields."""
+    return pc.struct_field(table[path[0]], list(path[1:])) if len(path) > 1 else table[path[0]]
