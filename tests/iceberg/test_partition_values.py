@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +215,10 @@ def test_pruning_by_partition_values_and_by_bounds_is_exact(name: str, data: st.
     entries = manifest_of(kind, values)
     array = pa.array(values, arrow.field(0).type)
     for value, scalar in zip(values, array, strict=True):
-        filtered = table_filter(pc.field("p") == scalar, arrow, schema)
+        forms = [table_filter(filters, arrow, schema) for filters in (pc.field("p") == scalar, [("p", "=", scalar)])]
         matching = pc.equal(array, scalar).to_pylist()
-        for spec in (SPEC, PartitionSpec()):  # by partition values, and by bounds alone
-            pruning = Pruning(filtered.files, schema, {0: spec})
+        for filtered, spec in product(forms, (SPEC, PartitionSpec())):  # by partition values, and by bounds alone
+            pruning = Pruning([filtered], schema, {0: spec})
             kept = [pruning.file(entry.file, 0) for entry in entries]
             assert all(kept[place] for place, matches in enumerate(matching) if matches)
             if kind.exact and value not in (INFINITY, -INFINITY):

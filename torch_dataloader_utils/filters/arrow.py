@@ -35,7 +35,7 @@ def as_expression(filters: Any, schema: pa.Schema) -> pc.Expression | None:
     if filters is None:
         return None
     if isinstance(filters, pc.Expression):
-        return _fitting(filters, schema, f"filters={filters}")
+        return _fitting(filters, schema, filters)
     return joined(filters, schema, lambda leaf: matching(leaf, schema))
 
 
@@ -78,24 +78,24 @@ def matching(leaf: Comparison, schema: pa.Schema) -> pc.Expression:
     Raises:
         OptionError: Arrow cannot compare the column with such values.
     """
-    return _fitting(leaf.rows, schema, leaf.given)
+    return _fitting(leaf.rows, schema, leaf.item)
 
 
-def _fitting(expression: pc.Expression, schema: pa.Schema, given: str) -> pc.Expression:
+def _fitting(expression: pc.Expression, schema: pa.Schema, item: Any) -> pc.Expression:
     """`expression`, once it is known to be a filter over `schema`."""
     try:
         kind = evaluate(_no_rows(schema), expression).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
+        raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}") from error
     except pa.ArrowInvalid as error:  # what binding raises for an unknown field
         message = str(error).partition(" in ")[0]  # what follows is the whole schema
-        raise ColumnNotFoundError(f"{given}: {message}. {available_columns(schema, '')}") from error
+        raise ColumnNotFoundError(f"filters: {item}: {message}. {available_columns(schema, '')}") from error
     if not pt.is_boolean(kind):
-        raise OptionError(f"{given} is of type {kind}: expected what is true or false for each row.")
+        raise OptionError(f"filters: {item} is of type {kind}: expected what is true or false for each row.")
     try:
         evaluate(_row_of_nulls(schema), expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # errors that only a row shows
-        raise OptionError(f"{given} cannot be compared with the columns it names: {error}") from error
+        raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}") from error
     return expression
 
 

@@ -54,7 +54,7 @@ def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> Ca
     def can_hold(file: DataFile, spec: PartitionSpec) -> bool:
         constants = {
             item.source_id: value
-            for item, value in zip(spec.fields, file.partition._data, strict=True)
+            for item, value in zip(spec.fields, file.partition._data, strict=False)
             if isinstance(item.transform, IdentityTransform)
         }
         return _can_be_true(expression, [fact for column in columns for fact in column.facts(file, constants)], needed)

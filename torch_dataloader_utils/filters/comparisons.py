@@ -44,14 +44,14 @@ class Comparison:
         kind: its type in the schema.
         word: an operator of tuples, one of `_FUNCTIONS`, "always" or "never".
         values: of the type `_kernel_type(kind)`, or the prefix.
-        given: the filter, for errors.
+        item: the filter, for errors.
     """
 
     path: tuple[str, ...]
     kind: pa.DataType
     word: str
     values: tuple[Any, ...]
-    given: str
+    item: Any
 
     @property
     def rows(self) -> pc.Expression:
@@ -77,29 +77,29 @@ def comparison(item: Sequence[Any], schema: pa.Schema) -> Comparison:
         OptionError: an unknown operator, or a value that cannot be compared with the column.
     """
     name, word, value = (*item, None)[:3]
-    given = f"filters: {tuple(item)!r}"
     path = column_path(schema, name)
     kind = type_at(schema, path)
     values: tuple[Any, ...] = ()
     if word in ("in", "not in"):
-        word, values = _membership(word, value, kind, given)
+        word, values = _membership(word, value, kind, item)
     elif word in _ORDERS:
         if _is_missing(value):
-            raise OptionError(f"{given}: nothing compares with null; use 'is null' or 'is not null'.")
-        word, values = _simplified(word, value, kind, given)
+            raise OptionError(f"filters: {tuple(item)}: nothing compares with null; use 'is null' or 'is not null'.")
+        word, values = _simplified(word, value, kind, item)
     elif word not in OPERATORS:
-        raise OptionError(f"{given}: expected one of the operators {', '.join(OPERATORS)}.")
-    return Comparison(path, kind, word, values, given)
+        raise OptionError(f"filters: {tuple(item)}: expected one of the operators {', '.join(OPERATORS)}.")
+    return Comparison(path, kind, word, values, tuple(item))
 
 
-def _simplified(word: str, value: Any, declared: pa.DataType, given: str) -> tuple[str, tuple[pa.Scalar, ...]]:
+def _simplified(word: str, value: Any, declared: pa.DataType, item: Any) -> tuple[str, tuple[pa.Scalar, ...]]:
     """The operator and the value of the column's type that mean the same, or an operator that needs none."""
     kind = _value_type(declared)
     try:
         result = compared(word, value, kind)
     except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise OptionError(
-            f"{given}: {value!r} cannot be compared with a column of type {declared}: expected {expected(kind)}."
+            f"filters: {tuple(item)}: {value!r} cannot be compared with a column of type {declared}: "
+            f"expected {expected(kind)}."
         ) from error
     if isinstance(result, bool):
         return "is not null" if result else "never", ()
@@ -108,14 +108,14 @@ def _simplified(word: str, value: Any, declared: pa.DataType, given: str) -> tup
     return word, (scalar if scalar.type == kernel else scalar.cast(kernel),)
 
 
-def _membership(word: str, values: Any, kind: pa.DataType, given: str) -> tuple[str, tuple[pa.Scalar, ...]]:
+def _membership(word: str, values: Any, kind: pa.DataType, item: Any) -> tuple[str, tuple[pa.Scalar, ...]]:
     """`in` and `not in` as SQL has them: nulls are in no list, and a list with a null excludes everything."""
     once = isinstance(values, Iterator)  # the values are needed again, such as for the next snapshot of a table
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") or once:
-        raise OptionError(f"{given}: expected a list of values after {word!r}.")
+        raise OptionError(f"filters: {tuple(item)}: expected a list of values after {word!r}.")
     items = list(_in_order(values))
     present = [item for item in items if not _is_missing(item)]
-    literals = [scalar for item in present for scalar in _simplified("=", item, kind, given)[1]]
+    literals = [scalar for item in present for scalar in _simplified("=", item, kind, item)[1]]
     if word == "not in" and len(present) < len(items):
         return "never", ()
     if pt.is_floating(_kernel_type(kind)) and any(literal.as_py() == 0 for literal in literals):

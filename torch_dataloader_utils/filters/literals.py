@@ -23,15 +23,15 @@ _EXTREME = 400  # powers of ten beyond those of all types but decimals of odd sc
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Floor:
     """Where a literal lies among the values of a type.
 
     Attributes:
-        floor: the greatest value that is not above the literal; None where all values are above it.
+        value: the greatest one that is not above the literal; None where all values are above it.
         exact: whether the literal is that value.
     """
 
-    floor: pa.Scalar | None
+    value: pa.Scalar | None
     exact: bool
 
 
@@ -51,40 +51,40 @@ def compared(word: str, value: Any, kind: pa.DataType) -> tuple[str, pa.Scalar] 
     Raises:
         ArithmeticError, TypeError, ValueError, pa.ArrowException: it is no such value; `expected` says what is.
     """
-    place = _place(value, kind)
-    if place is None:
+    floor = _floor(value, kind)
+    if floor is None:
         return word == "!="
-    if place.exact:
-        return word, place.floor
+    if floor.exact:
+        return word, floor.value
     if word in ("=", "==", "!="):
         return word == "!="
     above = word in (">", ">=")
-    return above if place.floor is None else (">" if above else "<=", place.floor)
+    return above if floor.value is None else (">" if above else "<=", floor.value)
 
 
 def expected(kind: pa.DataType) -> str:
     """What literals over columns of this type can be, for an error."""
-    for test, said in _EXPECTED:
+    for test, text in _EXPECTED:
         if test(kind):
-            return said(kind) if callable(said) else said
+            return text(kind) if callable(text) else text
     return "no literal: such columns have only 'is null' and 'is not null'"
 
 
-def _place(value: Any, kind: pa.DataType) -> _Place | None:
-    """The place of a literal; None if it is nowhere: NaN, or anything among nulls only."""
+def _floor(value: Any, kind: pa.DataType) -> _Floor | None:
+    """Where a literal lies; None if it is nowhere: NaN, or anything among nulls only."""
     if pt.is_null(kind):
         return None
     if isinstance(value, pa.Scalar):
         if value.type == kind and not pt.is_floating(kind):
-            return _Place(value, True)
+            return _Floor(value, True)
         value = value.as_py()
-    place = _by_family(value, kind)
-    if isinstance(value, str) and (place is None or not place.exact):
+    floor = _by_family(value, kind)
+    if isinstance(value, str) and (floor is None or not floor.exact):
         raise ValueError(f"{value!r} is no value of the type {kind}")
-    return place
+    return floor
 
 
-def _by_family(value: Any, kind: pa.DataType) -> _Place | None:
+def _by_family(value: Any, kind: pa.DataType) -> _Floor | None:
     if pt.is_floating(kind):
         return _among_floats(_number(value), kind)
     if pt.is_integer(kind) or pt.is_decimal(kind):
@@ -93,7 +93,7 @@ def _by_family(value: Any, kind: pa.DataType) -> _Place | None:
         return _on_grid(nanoseconds(value, kind), _grid(kind))
     if pt.is_fixed_size_binary(kind):
         return _among_bytes(_bytes(value, kind), kind)
-    return _Place(pa.scalar(_same(value, kind), kind), True)
+    return _Floor(pa.scalar(_same(value, kind), kind), True)
 
 
 # ------------------------------------------------------------------------------------------------------------ numbers
@@ -117,10 +117,10 @@ def _number(value: Any, shortest: bool = False) -> _Exact:
 
 
 def _decimal(text: str) -> Decimal:
-    found = Decimal(text)  # which also reads underscores, spaces, digits beyond ASCII, and "nan"
-    if not found.is_finite() or not text.isascii() or any(mark in text for mark in " _\t\n\r\v\f"):
+    number = Decimal(text)  # which also reads underscores, spaces, digits beyond ASCII, and "nan"
+    if not number.is_finite() or not text.isascii() or any(mark in text for mark in " _\t\n\r\v\f"):
         raise ValueError(f"{text!r} is no number")
-    return found
+    return number
 
 
 def _fraction(value: Decimal) -> _Exact:
@@ -136,7 +136,7 @@ def _fraction(value: Decimal) -> _Exact:
     return Fraction(value)
 
 
-def _among_floats(value: _Exact, kind: pa.DataType) -> _Place | None:
+def _among_floats(value: _Exact, kind: pa.DataType) -> _Floor | None:
     """The nearest value; beyond the finite ones, numbers lie between the last of them and infinity."""
     narrow = kind.to_pandas_dtype()
     try:
@@ -147,8 +147,8 @@ def _among_floats(value: _Exact, kind: pa.DataType) -> _Place | None:
     if np.isnan(near):
         return None
     if np.isinf(near) and abs(value) != math.inf:
-        return _Place(pa.scalar(np.finfo(narrow).max if value > 0 else near, kind), False)
-    return _Place(pa.scalar(near, kind), True)
+        return _Floor(pa.scalar(np.finfo(narrow).max if value > 0 else near, kind), False)
+    return _Floor(pa.scalar(near, kind), True)
 
 
 # ------------------------------------------------------------------------------------------- values at even distances
@@ -181,15 +181,15 @@ def _scaled(number: int, scale: int) -> Decimal:
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
-def _on_grid(value: _Exact, grid: _Grid) -> _Place | None:
+def _on_grid(value: _Exact, grid: _Grid) -> _Floor | None:
     if value != value:
         return None
     if value < grid.least * grid.step:
-        return _Place(None, False)
+        return _Floor(None, False)
     if value > grid.most * grid.step:
-        return _Place(grid.scalar(grid.most), False)
+        return _Floor(grid.scalar(grid.most), False)
     steps, rest = divmod(Fraction(value) if isinstance(value, float) else value, grid.step)
-    return _Place(grid.scalar(int(steps)), not rest)
+    return _Floor(grid.scalar(int(steps)), not rest)
 
 
 # -------------------------------------------------------------------------------------------------- bytes, text, truth
@@ -215,13 +215,13 @@ def _bytes(value: Any, kind: pa.DataType) -> bytes:
     raise TypeError(f"{value!r} is not bytes")
 
 
-def _among_bytes(value: bytes, kind: pa.DataType) -> _Place:
-    """The place among bytes of one length: longer ones come right after their beginning, shorter ones right before."""
+def _among_bytes(value: bytes, kind: pa.DataType) -> _Floor:
+    """Where bytes lie among those of one length: longer ones right after their beginning, shorter ones right before."""
     width = kind.byte_width
     if len(value) >= width:
-        return _Place(pa.scalar(value[:width], kind), len(value) == width)
+        return _Floor(pa.scalar(value[:width], kind), len(value) == width)
     after = int.from_bytes(value.ljust(width, b"\0"), "big")
-    return _Place(pa.scalar((after - 1).to_bytes(width, "big"), kind) if after else None, False)
+    return _Floor(pa.scalar((after - 1).to_bytes(width, "big"), kind) if after else None, False)
 
 
 def _same(value: Any, kind: pa.DataType) -> Any:

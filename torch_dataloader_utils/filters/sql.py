@@ -124,7 +124,7 @@ def _made(expression: ice.BooleanExpression, negated: bool, schema: pa.Schema, m
             return join(*sides)  # type: ignore[no-any-return]
         case ice.AlwaysTrue() | ice.AlwaysFalse():
             word = "always" if isinstance(expression, ice.AlwaysTrue) != negated else "never"
-            return make(Comparison((), pa.null(), word, (), f"filters={expression}"))
+            return make(Comparison((), pa.null(), word, (), expression))
         case ice.UnboundPredicate() if negated and type(expression) in _ORDERS and _is_floating(expression, schema):
             # NaN is neither less than a number nor at least it.
             return _made(ice.Or(~expression, ice.IsNaN(expression.term)), False, schema, make)
@@ -148,7 +148,7 @@ def _comparison(predicate: ice.UnboundPredicate, schema: pa.Schema) -> Compariso
         values = [_python(predicate.literal, kind)]
     if word in OPERATORS:
         return comparison((name, word, *values), schema)
-    return Comparison(path, kind, word, tuple(values), f"filters={predicate}")
+    return Comparison(path, kind, word, tuple(values), predicate)
 
 
 def _python(literal: Literal[Any], kind: pa.DataType) -> Any:
