@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.covering import covering
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, write_files
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -53,18 +53,10 @@ DRIVERS: dict[str, dict[str, Any]] = {
 }
 
 
-def possible(policy: str, end: str, rows: str) -> bool:
+def possible(driver: str, order: str, policy: str, end: str, rows: str) -> bool:
     """Whether such a plan can be made: some need counts that a filter takes away."""
     unknown = rows in ("filter", "pruned")
     return not (unknown and end in ("even drop", "even pad", "last wrap"))
-
-
-def combinations(drivers: list[str]) -> list[tuple[str, ...]]:
-    return [
-        (driver, order, policy, end, rows)
-        for driver, order, policy, end, rows in itertools.product(drivers, ORDERS, POLICIES, ENDS, ROWS)
-        if possible(policy, end, rows)
-    ]
 
 
 def options_of(driver: str, order: str, policy: str, end: str, rows: str) -> dict[str, Any]:
@@ -102,22 +94,20 @@ def state_of(state: dict[str, Any]) -> Any:
     return state["epoch"], state["links"][:-1], link["options"], link["batches"], state["skip"]
 
 
-SMALL = combinations(["in-line", "threads"])
+IN_THIS_PROCESS = [driver for driver in DRIVERS if driver != "processes"]
+PAIRS = covering(IN_THIS_PROCESS, [*ORDERS], [*POLICIES], [*ENDS], [*ROWS], allowed=possible)
+TRIPLES = covering([*DRIVERS], [*ORDERS], [*POLICIES], [*ENDS], [*ROWS], strength=3, allowed=possible)
 
 
-@pytest.mark.parametrize("case", range(0, len(SMALL), 17))
-def test_every_step(folder: str, case: int) -> None:
-    check_every_step(folder, options_of(*SMALL[case]))
+@pytest.mark.parametrize("case", PAIRS, ids=", ".join)
+def test_every_step(folder: str, case: tuple[str, ...]) -> None:
+    check_every_step(folder, options_of(*case))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("driver", [*DRIVERS])
-@pytest.mark.parametrize("order", [*ORDERS])
-@pytest.mark.parametrize("policy", [*POLICIES])
-def test_every_step_of_every_combination(folder: str, driver: str, order: str, policy: str) -> None:
-    for end, rows in itertools.product(ENDS, ROWS):
-        if possible(policy, end, rows):
-            check_every_step(folder, options_of(driver, order, policy, end, rows))
+@pytest.mark.parametrize("case", TRIPLES, ids=", ".join)
+def test_every_step_of_every_three_options(folder: str, case: tuple[str, ...]) -> None:
+    check_every_step(folder, options_of(*case))
 
 
 @pytest.mark.parametrize(
@@ -135,30 +125,35 @@ def test_every_step_in_processes(folder: str, order: str, policy: str, end: str,
 
 IN_A_NEW_PROCESS = """
 import json, sys
-from tests.resume.helpers import KEPT, batches, make
+from tests.resume.helpers import batches, make
 if __name__ == "__main__":
-    folder, options, state = json.loads(sys.argv[1])
-    loader = make(folder, **options)
-    loader.load_state_dict(state)
-    print(json.dumps([batches(loader), batches(loader)]))
-    loader.dataset.close()
+    folder, resumes = json.loads(sys.argv[1])
+    passes = {}
+    for driver, (options, state) in resumes.items():
+        loader = make(folder, **options)
+        loader.load_state_dict(state)
+        passes[driver] = [batches(loader), batches(loader)]
+        loader.dataset.close()
+    print(json.dumps(passes))
 """
 
 
-@pytest.mark.parametrize("driver", [*DRIVERS])
-def test_in_a_new_process(folder: str, driver: str, tmp_path: Path) -> None:
-    options = DRIVERS[driver] | {"shuffle": True, "filters": [("id", ">", 12)], "num_ranks": 2, "rank": 1}
-    loader = make(folder, **options)
-    whole, states = pass_with_states(loader)
-    following = batches(loader)
-    loader.dataset.close()
-    step = len(whole) // 2
+def test_in_a_new_process(folder: str, tmp_path: Path) -> None:
+    resumes, expected = {}, {}
+    for driver in DRIVERS:
+        options = DRIVERS[driver] | {"shuffle": True, "filters": [("id", ">", 12)], "num_ranks": 2, "rank": 1}
+        loader = make(folder, **options)
+        whole, states = pass_with_states(loader)
+        step = len(whole) // 2
+        resumes[driver] = [options, states[step]]
+        expected[driver] = [whole[step:], batches(loader)]
+        loader.dataset.close()
     script = tmp_path / "resumed.py"
     script.write_text(IN_A_NEW_PROCESS)
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps([folder, options, states[step]])],
+        [sys.executable, str(script), json.dumps([folder, resumes])],
         capture_output=True, text=True, timeout=120, cwd=root, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [whole[step:], following]
+    assert json.loads(done.stdout) == expected
