@@ -1,5 +1,6 @@
 # make demo   train on real data with two processes     make check  what a change must pass besides its tests
-# make test   the tests (slow ones too where CI is set)  make docs   the documentation, into site/
+# make quick  the tests of the pure rooms, in a minute   make test   the tests (slow ones too where CI is set)
+# make docs   the documentation, into site/
 #
 # On a machine with Python >= 3.11 and make, each target first makes .venv and installs what it needs, once.
 
@@ -10,10 +11,15 @@ MARKED := $(if $(CI),,-m "not slow")
 # mkdocs-material advertises its successor at every build.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help demo test check docs horovod lock clean
+# The rooms whose tests need values and local files only: no server, no launcher, no worker process of ours.
+QUICK := $(wildcard $(addprefix tests/,batching convert filters formats options planning schemas sources))
+# Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+.PHONY: help demo quick test check docs horovod lock clean
 
 help:
-	@sed -n '1,4s/^# \{0,1\}//p' Makefile
+	@sed -n '1,5s/^# \{0,1\}//p' Makefile
 
 demo: .venv/demo
 	$(BIN)/python examples/flights/make_data.py
@@ -22,9 +28,13 @@ demo: .venv/demo
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node=2 examples/flights/train.py --table
 	@echo "demo: OK (every row id was seen exactly once over the ranks, each epoch)"
 
+quick: .venv/test
+	$(PYTEST) -m "not slow" $(QUICK)
+	@echo "quick: OK"
+
 # Where CI is set, the launchers' frameworks too: some 600 MB to download.
 test: .venv/test-stores $(if $(CI),.venv/test-launchers)
-	$(BIN)/python -m pytest -n auto $(MARKED)
+	$(PYTEST) $(MARKED)
 	@echo "tests: OK"
 
 check: .venv/dev
@@ -56,7 +66,7 @@ clean:
 	rm -rf tests/storage/azurite/node_modules
 
 # A stamp per extra: the install runs again only when its inputs change.
-.venv/demo .venv/test-stores .venv/test-launchers .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
+.venv/demo .venv/test .venv/test-stores .venv/test-launchers .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
 	@echo "installing torch-dataloader-utils[$*] into .venv (a few minutes the first time)"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
