@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.planning.helpers import (
@@ -44,6 +44,7 @@ def of_size(rows: Rows) -> list[int]:
 chains = st.lists(settings_of(buffers=True), min_size=2, max_size=4)
 
 
+@example([(0, 3, 2, 1), (3, 4, 3, 1)])  # as many rows as of one stride, but not the same
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40), st.integers(1, 6), st.integers(1, 6)), max_size=6))
 def test_merged_rows_are_the_same_rows(raw: list[tuple[int, int, int, int]]) -> None:
     used: set[int] = set()

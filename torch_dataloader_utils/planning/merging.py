@@ -63,9 +63,17 @@ def _one(before: Rows, after: Rows) -> Rows | None:
     pair = Rows(before.start, after.stop, after.start - before.start, 1, before.start)
     for one in (before, after, *([pair] if rows == 2 else [])):
         whole = replace(one, start=before.start, stop=after.stop)
-        if len(whole) == rows and all(len(whole.clip(x.start, x.stop)) == len(x) for x in (before, after)):
+        if len(whole) == rows and all(_same(whole.clip(x.start, x.stop), x) for x in (before, after)):
             return whole
     return None
+
+
+def _same(clipped: Rows, run: Rows) -> bool:
+    """Whether rows that were clipped to the ends of a run are those of the run."""
+    if len(clipped) != len(run):
+        return False
+    whole = len(run) == run.stop - run.start
+    return whole or pattern(clipped) == pattern(run) or bool((clipped.numbers() == run.numbers()).all())
 
 
 def pattern(run: Rows) -> tuple[int, int, int]:
