@@ -1,7 +1,7 @@
 """Every Python block of the README and the documentation runs, and the tables of the documentation are complete.
 
 The blocks of a page are one program, run from top to bottom. A block that calls `init_process_group` is a program of
-its own, run by torchrun with two processes. See CONTRIBUTING.md.
+its own, run by two processes. See CONTRIBUTING.md.
 """
 
 import os
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from tests import forkrun
 from torch_dataloader_utils import DataLoaderUtilsError, errors
 from torch_dataloader_utils.options import POLICY_OPTIONS, option_defaults
 
@@ -72,9 +73,10 @@ def test_page_runs(page, data, monkeypatch):
 )
 def test_launched_program_runs(page, number, events):
     Path("train.py").write_text(blocks(page, launched=True)[number] + LEAVE)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*torchrun, "train.py"], env=environment, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(
+        [*forkrun.command(), "train.py"], env=environment, capture_output=True, text=True, timeout=150
+    )
     assert done.returncode == 0, done.stderr
 
 

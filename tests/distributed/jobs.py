@@ -1,4 +1,4 @@
-"""What the processes of a torchrun job do: `torchrun ... jobs.py SCENARIO DATA OUT`; each rank writes OUT/rank.json."""
+"""What the processes of a job do: `forkrun.py RANKS jobs.py SCENARIO DATA OUT`; each rank writes OUT/rank.json."""
 
 from __future__ import annotations
 

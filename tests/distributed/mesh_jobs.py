@@ -1,4 +1,4 @@
-"""What the processes of a torchrun job do with meshes: `torchrun ... mesh_jobs.py SCENARIO DATA OUT`."""
+"""What the processes of a job do with meshes: `forkrun.py RANKS mesh_jobs.py SCENARIO DATA OUT`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Real ranks under torchrun with a manifest: one of them lists and opens, all of them plan, and they fail together.
+"""Real ranks with a manifest: one of them lists and opens, all of them plan, and they fail together.
 
-This file is also what the ranks run: `torchrun ... test_manifest_broadcast.py SCENARIO FOLDER`.
+This file is also what the ranks run: `forkrun.py RANKS test_manifest_broadcast.py SCENARIO FOLDER`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def launch(scenario: str, folder: Path, num_ranks: int) -> list[Any]:
-    """What each rank of a torchrun job found."""
+    """What each rank of a job found."""
     (folder / "data").mkdir()
     for number in range(FILES):
         table = pa.table({"id": range(number * ROWS, (number + 1) * ROWS)})

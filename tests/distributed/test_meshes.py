@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.distributed.launching import launch
+from tests.distributed.launching import launch, torchrun
 
 ROWS = 300
 SCRIPT = "mesh_jobs.py"
@@ -97,7 +97,7 @@ def test_groups_and_meshes_that_do_not_have_all_processes(data: str, tmp_path: P
 
 @pytest.mark.slow
 def test_ranks_forgotten_under_torchrun(data: str, tmp_path: Path) -> None:
-    found = launch("detected", data, tmp_path, 2, SCRIPT)
+    found = launch("detected", data, tmp_path, 2, SCRIPT, torchrun)
     check([process["plain"] for process in found], [0, 1])
     for rank, process in enumerate(found):
         assert process["before"] == [rank, 2, "RANK and WORLD_SIZE"]

@@ -1,4 +1,4 @@
-"""Real ranks under torchrun: equal steps, refusals, remedies, and the comparison of plans."""
+"""Real ranks, with the variables of torchrun: equal steps, refusals, remedies, and the comparison of plans."""
 
 from __future__ import annotations
 

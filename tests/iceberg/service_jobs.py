@@ -1,4 +1,4 @@
-"""What ranks of a torchrun job do: `torchrun ... service_jobs.py SCENARIO CONFIG OUT`; each writes OUT/rank.json."""
+"""What ranks of a job do: `forkrun.py RANKS service_jobs.py SCENARIO CONFIG OUT`; each writes OUT/rank.json."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 import json
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
+from tests import forkrun
 from tests.iceberg.conftest import sql_config
 from tests.iceberg.helpers import compact
 from torch_dataloader_utils import IcebergDataset
@@ -386,9 +386,10 @@ def test_a_cursor_to_an_expired_snapshot_names_it(table: Table, catalog: Catalog
 def test_all_ranks_move_to_what_rank_0_sees(table: Table, tmp_path: Path) -> None:
     """Rank 1 commits before it asks: it still reads what rank 0 found, and they go through the epochs together."""
     del table
-    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     script = str(Path(__file__).parent / "service_jobs.py")
-    subprocess.run([*job, script, "advance", json.dumps(config_of(tmp_path)), str(tmp_path)], check=True, timeout=180)
+    subprocess.run(
+        [*forkrun.command(), script, "advance", json.dumps(config_of(tmp_path)), str(tmp_path)], check=True, timeout=180
+    )
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for epoch in range(3):
         of_each = [rank["epochs"][epoch] for rank in ranks]

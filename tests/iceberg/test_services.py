@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
+from tests import forkrun
 from tests.iceberg.services import (
     CLIENT_SECRET,
     TOKEN,
@@ -78,11 +78,11 @@ def ids_of(loader: Any) -> list[int]:
 # --------------------------------------------------------------------------------------------------- REST and S3
 
 
-def torchrun(scenario: str, config: Mapping[str, str], out: Path) -> subprocess.Popen[str]:
+def start(scenario: str, config: Mapping[str, str], out: Path) -> subprocess.Popen[str]:
     """A job of two ranks that has begun."""
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
+            *forkrun.command(),
             *(str(Path(__file__).parent / "service_jobs.py"), scenario, json.dumps(config), str(out)),
         ],
         stdout=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ def ended(job: subprocess.Popen[str], out: Path) -> list[Any]:
 @pytest.mark.slow
 def test_two_ranks_read_every_row_of_a_rest_table_once(rest: Service, tmp_path: Path) -> None:
     wanted = three_commits(rest.catalog)
-    ranks = ended(torchrun("epochs", rest.config, tmp_path), tmp_path)
+    ranks = ended(start("epochs", rest.config, tmp_path), tmp_path)
     for epoch in range(2):
         seen = [rank["epochs"][epoch] for rank in ranks]
         assert sorted(row for one in seen for row in one["ids"]) == wanted
@@ -121,7 +121,7 @@ def test_a_server_that_goes_within_an_epoch_is_an_error_in_bounded_time(tmp_path
         table = catalog.create_table("ns.points", schema=points(0, 1).schema)
         for number in range(16):
             table.append(points(number * 100_000, (number + 1) * 100_000))
-        job = torchrun("killed", service.config, tmp_path)
+        job = start("killed", service.config, tmp_path)
         deadline = time.monotonic() + 120
         while not all((tmp_path / f"{rank}.begun").exists() for rank in range(2)):
             assert job.poll() is None, job.communicate()[1][-3000:]

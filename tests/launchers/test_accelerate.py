@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests import forkrun
 from tests.killing import write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
 from tests.launchers.pages import program
@@ -65,7 +66,7 @@ def found(data: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str,
 
 def run(what: str, data: str, out: Path, returncode: int = 0) -> None:
     done = subprocess.run(
-        [*TORCHRUN, str(JOB), what, data, str(out)],
+        [*forkrun.command(), str(JOB), what, data, str(out)],
         env={**os.environ, **ON_CPU, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

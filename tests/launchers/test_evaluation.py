@@ -20,12 +20,12 @@ import torch
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
 
+from tests import forkrun
 from torch_dataloader_utils import OptionError, StructuredDataset
 from torch_dataloader_utils.integrations.accelerate import gather_for_metrics
 from torch_dataloader_utils.integrations.evaluation import EvalLoader, real_rows, rows_in
 
 JOB = Path(__file__).with_name("evaluation_job.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 
 def x_of(rows: int) -> Any:
@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What one process found, and each of two."""
     out = tmp_path_factory.mktemp("out")
-    for launcher in ([sys.executable], TORCHRUN):
+    for launcher in ([sys.executable], forkrun.command()):
         done = subprocess.run(
             [*launcher, JOB, data, out],
             env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},

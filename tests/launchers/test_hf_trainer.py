@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import forkrun
 from tests.killing import ROWS, write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
 from tests.launchers.pages import program
@@ -51,7 +52,7 @@ def test_the_page_trains_and_evaluates(tmp_path: Path) -> None:
 
 def run(what: str, data: str, out: Path, returncode: int = 0) -> None:
     done = subprocess.run(
-        [*TORCHRUN, str(JOB), what, data, str(out)],
+        [*forkrun.command(), str(JOB), what, data, str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

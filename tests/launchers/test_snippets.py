@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import forkrun
+
 ROWS = 9_000
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 BEFORE = '''
 import json, os, sys
@@ -198,7 +199,7 @@ def test_every_row_once_an_epoch(name: str, folder: Path) -> None:
         pytest.skip(f"{package} is not installed")
     program = folder / "train.py"
     program.write_text(BEFORE + snippet + AFTER)
-    launcher = ["horovodrun", "-np", "2", sys.executable] if name == "horovod" else TORCHRUN
+    launcher = ["horovodrun", "-np", "2", sys.executable] if name == "horovod" else forkrun.command()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [*launcher, str(program), str(folder)],

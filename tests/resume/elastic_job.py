@@ -1,4 +1,4 @@
-"""One run of a job that is killed and restarted: `torchrun ... elastic_job.py DATA OUT RUN EPOCHS SETTINGS`.
+"""One run of a job that is killed and restarted: `forkrun.py RANKS elastic_job.py DATA OUT RUN EPOCHS SETTINGS`.
 
 Each rank appends the row ids of each batch to OUT/run-RUN-rank.jsonl. Every few steps rank 0 saves the state to
 OUT/state.json, with the steps of this run that it covers. A restarted job begins at the last state, with any number of

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import forkrun
 from tests.killing import kill, lines, start, write_rows
 
 FILES = [170, 20, 333, 64, 5, 128, 251, 90, 310, 1, 77, 205, 140, 66, 31, 190]  # rows of each
@@ -28,8 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start_run(data: Path, out: Path, run: int, ranks: int, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
     job = Path(__file__).with_name("elastic_job.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return start([*torchrun, job, data, out, run, EPOCHS, json.dumps(settings)], out, f"run-{run}.log")
+    return start([*forkrun.command(ranks), job, data, out, run, EPOCHS, json.dumps(settings)], out, f"run-{run}.log")
 
 
 def kill_run(job: subprocess.Popen[bytes], out: Path, run: int) -> None:
