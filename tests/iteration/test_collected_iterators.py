@@ -100,7 +100,7 @@ def test_an_iterator_that_lives_to_the_end_of_the_program_is_no_trouble(
             f"""
             import sys
             sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-            from tests.executors.test_collected_iterators import Trainer
+            from tests.iteration.test_collected_iterators import Trainer
             kept = [Trainer({folder!r}, function, {DRIVERS[driver]!r}) for function in (None, "transform")]
             print("done")
             """
