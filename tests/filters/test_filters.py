@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.filters.literals import KINDS, column, conditions
@@ -308,7 +308,6 @@ def test_filters_that_cannot_work_are_refused(filters: object, message: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@settings(max_examples=40)
 @given(data=st.data())
 def test_literals_find_the_rows_that_plain_python_finds(kind: pa.DataType, data: st.DataObject) -> None:
     condition = data.draw(conditions(kind))
