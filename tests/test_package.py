@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 EXPORTED = [
     "BatchTimeoutError",
+    "BlockEvent",
     "CatalogError",
     "CheckpointMismatchError",
     "ColumnNotFoundError",
@@ -38,6 +39,7 @@ EXPORTED = [
     "MissingExtraError",
     "NullValueError",
     "OptionError",
+    "PassEvent",
     "PlanMismatchError",
     "RoundRobinSplitStrategy",
     "SchemaMismatchError",

@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from torch_dataloader_utils.api import StructuredDataset as StructuredDataset
     from torch_dataloader_utils.api import combine as combine
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts as merge_state_dicts
+    from torch_dataloader_utils.events import BlockEvent as BlockEvent
+    from torch_dataloader_utils.events import PassEvent as PassEvent
     from torch_dataloader_utils.formats.registry import register_format as register_format
     from torch_dataloader_utils.iterables import distribute_shards as distribute_shards
     from torch_dataloader_utils.iterables import merge_gen_kwargs as merge_gen_kwargs
@@ -54,9 +56,11 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy as TargetSizeSplitStrategy
 
 _HOMES = {
+    "BlockEvent": "events",
     "DataFileInfo": "model",
     "IcebergDataFileInfo": "model",
     "IcebergDataset": "api",
+    "PassEvent": "events",
     "RoundRobinSplitStrategy": "planning.strategies",
     "Shard": "model",
     "SizeBalancedSplitStrategy": "planning.strategies",

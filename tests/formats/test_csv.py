@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect
-from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage
 
@@ -301,25 +301,24 @@ def test_a_bad_line_is_an_error_that_names_file_line_and_column(
 def test_a_bad_line_that_is_skipped_takes_no_other_along(
     opened, caplog: pytest.LogCaptureFixture, tmp_path: Path, step: int | None, line: bytes, at: int
 ) -> None:
-    before = COUNTS[SKIPPED_LINES]
     file = opened(with_line(line, at), step=step, schema=TYPED, on_bad_lines="skip")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING), recording() as noted:
         expected = [i for i in range(2000) if i != at - 2]
         assert file.read() == {"a": expected, "b": [f"name {i}" for i in expected]}
         assert file.read()["a"] == expected
-    assert COUNTS[SKIPPED_LINES] == before + 2
+    assert noted.work().skipped_lines == 2
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{file.path}: on_bad_lines='skip' left out 1 bad lines")
     assert f"line {at};" in record.getMessage()
 
 
 def test_many_bad_lines_of_both_kinds_are_skipped(opened) -> None:
-    before = COUNTS[SKIPPED_LINES]
     lines = [b"a,b"] + [b"bad" if i % 7 == 0 else b"x,y" if i % 5 == 0 else b"%d,y" % i for i in range(500)]
     expected = [i for i in range(500) if i % 7 and i % 5]
     file = opened(b"\n\n".join(lines), schema=TYPED, on_bad_lines="skip")
-    assert file.read()["a"] == expected
-    assert COUNTS[SKIPPED_LINES] == before + 500 - len(expected)
+    with recording() as noted:
+        assert file.read()["a"] == expected
+    assert noted.work().skipped_lines == 500 - len(expected)
 
 
 def test_a_quoted_newline_is_no_line_to_skip(opened) -> None:

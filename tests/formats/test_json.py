@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.formats.registry import format_named
-from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
 
 from .contract import FormatContract
 from .test_jsonl import TYPED, TYPES, Opened, as_lines, opener
@@ -136,11 +136,11 @@ def test_a_bad_object_is_an_error_that_names_file_and_line(
 
 @pytest.mark.parametrize("form", list(FORMS))
 def test_objects_that_do_not_fit_are_skipped(opened, form: str) -> None:
-    before = COUNTS[SKIPPED_LINES]
     rows = [b'{"a":"x"}' if i % 7 == 0 else b'{"a":%d}' % i for i in range(1, 100)]
     file = opened(FORMS[form](rows), schema=TYPED, on_bad_lines="skip")
-    assert file.read()["a"] == [i for i in range(1, 100) if i % 7]
-    assert COUNTS[SKIPPED_LINES] == before + 14
+    with recording() as noted:
+        assert file.read()["a"] == [i for i in range(1, 100) if i % 7]
+    assert noted.work().skipped_lines == 14
 
 
 def test_json_that_breaks_off_after_the_head_is_an_error_though_bad_lines_are_skipped(opened) -> None:

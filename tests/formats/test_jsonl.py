@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.formats.registry import format_named
-from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage
 
@@ -213,13 +213,12 @@ def test_a_bad_line_is_an_error_that_names_file_line_and_column(
 def test_a_bad_line_that_is_skipped_takes_no_other_along(
     opened, caplog: pytest.LogCaptureFixture, step: int | None, line: bytes, at: int
 ) -> None:
-    before = COUNTS[SKIPPED_LINES]
     file = opened(with_line(line, at), step=step, schema=TYPED, on_bad_lines="skip")
     expected = [i for i in range(2000) if i != at - 1]
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING), recording() as noted:
         assert file.read() == {"a": expected, "b": [f"name {i}" for i in expected]}
         assert file.read()["a"] == expected
-    assert COUNTS[SKIPPED_LINES] == before + 2
+    assert noted.work().skipped_lines == 2
     (record,) = caplog.records
     assert f"left out 1 bad lines, the first met is line {at};" in record.getMessage()
 
@@ -235,10 +234,10 @@ def test_a_bad_line_of_the_head_is_left_out_of_its_types(opened) -> None:
 def test_exactly_the_bad_lines_are_skipped(tmp_path_factory: pytest.TempPathFactory, bad: set[int], step: int) -> None:
     lines = [BAD[i % len(BAD)][0] if i in bad else b'{"a":%d,"b":"y"}' % i for i in range(60)]
     opened = opener(tmp_path_factory.getbasetemp(), "jsonl")
-    before = COUNTS[SKIPPED_LINES]
     file = opened(b"\n".join(lines), schema=TYPED, step=step, on_bad_lines="skip")
-    assert file.read()["a"] == [i for i in range(60) if i not in bad]
-    assert COUNTS[SKIPPED_LINES] == before + len(bad)
+    with recording() as noted:
+        assert file.read()["a"] == [i for i in range(60) if i not in bad]
+    assert noted.work().skipped_lines == len(bad)
 
 
 def test_an_object_over_several_lines_is_an_error(opened) -> None:

@@ -30,7 +30,7 @@ from tests.storage.cache_helpers import (
     warnings_of,
 )
 from torch_dataloader_utils.errors import FileReadError, OptionError
-from torch_dataloader_utils.metrics import CACHE_HITS, CACHE_MISSES, COUNTS
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import cache, cache_store
 from torch_dataloader_utils.storage.cache import CacheOptions, cache_options, can_cache
@@ -167,11 +167,11 @@ def test_what_was_fetched_ahead_is_there_even_if_nothing_can_be_kept(options: Ca
 
 def test_hits_and_misses_are_counted_in_blocks(options: CacheOptions) -> None:
     remote = Remote(a=content(3 * cache.BLOCK + cache.FOOTER))
-    before = COUNTS[CACHE_HITS], COUNTS[CACHE_MISSES]
-    remote.read(options)
-    assert (COUNTS[CACHE_HITS] - before[0], COUNTS[CACHE_MISSES] - before[1]) == (0, 4)
-    remote.read(options)
-    assert (COUNTS[CACHE_HITS] - before[0], COUNTS[CACHE_MISSES] - before[1]) == (4, 4)
+    for hits, misses in ((0, 4), (4, 0)):
+        with recording() as noted:
+            remote.read(options)
+        work = noted.work()
+        assert (work.cache_hits, work.cache_misses) == (hits, misses)
 
 
 def test_errors_of_the_store_reach_the_reader_and_nothing_is_kept(options: CacheOptions) -> None:

@@ -15,8 +15,8 @@ import pytest
 from tests.storage.servers import Store
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileChangedError, FileReadError
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.formats.registry import format_named
-from torch_dataloader_utils.metrics import COUNTS, RETRIES
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import find_files
@@ -105,16 +105,18 @@ def test_a_file_that_has_gone_is_named(place: Place) -> None:
 
 @pytest.mark.parametrize("left", [10, 100_000])  # less than what is read first of a footer, and more
 def test_a_file_that_was_cut_before_its_footer_was_read_has_changed(place: Place, left: int) -> None:
-    before = COUNTS[RETRIES]
     place.write(FIRST * 20_000)
     storage, file = place.opened()
     place.write((FIRST * 20_000)[:left])
     for name in ("parquet", "orc"):
-        with pytest.raises(FileChangedError, match=f"was 260000 bytes, and is {left} bytes") as caught:
+        with (
+            recording() as noted,
+            pytest.raises(FileChangedError, match=f"was 260000 bytes, and is {left} bytes") as caught,
+        ):
             format_named(name).layout(file, storage, {})
         assert caught.value.size == left
         assert file.path in str(caught.value)
-    assert COUNTS[RETRIES] == before
+        assert noted.work().retries == 0
 
 
 def test_a_file_that_is_cut_while_it_is_open_is_named(place: Place) -> None:

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from tests.storage.proxy import Faults, Proxy, faulty
 from tests.storage.servers import BUCKET, Store
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
-from torch_dataloader_utils.metrics import COUNTS, RETRIES
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, coalesced, open_storage, prefetch, remote, retries
 from torch_dataloader_utils.storage.open_file import HeldFile
@@ -438,20 +438,22 @@ LASTING: list[Callable[[], Any]] = [
 @pytest.mark.parametrize("fault", PASSING)
 def test_faults_that_pass_are_tried_again_and_counted(fault: Callable[[], Any]) -> None:
     fs, storage = shaky(fault(), fault())
-    before = COUNTS[RETRIES]
-    with storage.open("/x") as file:
+    with recording() as noted, storage.open("/x") as file:
         assert file.read_at(1000, 500) == CONTENT[500:1500]
-    assert (fs.tries, COUNTS[RETRIES] - before) == (3, 2)
+    assert (fs.tries, noted.work().retries) == (3, 2)
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("fault", LASTING)
 def test_faults_that_last_are_raised_at_once_with_the_files_name(fault: Callable[[], Any]) -> None:
     fs, storage = shaky(fault())
-    before = COUNTS[RETRIES]
-    with storage.open("/x") as file, pytest.raises(FileReadError, match=r"^/x: cannot be read: "):
+    with (
+        recording() as noted,
+        storage.open("/x") as file,
+        pytest.raises(FileReadError, match=r"^/x: cannot be read: "),
+    ):
         file.read_at(1000, 500)
-    assert (fs.tries, COUNTS[RETRIES] - before) == (1, 0)
+    assert (fs.tries, noted.work().retries) == (1, 0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -475,8 +477,11 @@ def test_tries_are_bounded_and_reported() -> None:
 def test_only_the_range_that_failed_is_asked_for_again() -> None:
     fs, storage = shaky(ConnectionResetError("reset"))
     ranges = [(i * 1000, i * 1000 + 10) for i in range(20)]
-    assert ranges_of(storage, "/x", ranges) == [CONTENT[start:stop] for start, stop in ranges]
+    with recording() as noted:
+        assert ranges_of(storage, "/x", ranges) == [CONTENT[start:stop] for start, stop in ranges]
     assert fs.tries == 21
+    work = noted.work()  # of the threads that waited for the requests, too
+    assert (work.requests, work.retries, work.bytes_read) == (20, 1, 200)
 
 
 def test_a_corrupt_file_is_not_read_again() -> None:
@@ -487,10 +492,13 @@ def test_a_corrupt_file_is_not_read_again() -> None:
     damaged[20:60] = bytes(40)
     fs.pipe("/clients/corrupt.parquet", bytes(damaged))
     storage, path = open_storage("memory://clients/corrupt.parquet")
-    before = COUNTS[RETRIES]
-    with storage.open_data(planned(storage, path)) as source, pytest.raises(OSError):  # noqa: PT011 - the decoder's
+    with (
+        recording() as noted,
+        storage.open_data(planned(storage, path)) as source,
+        pytest.raises(OSError),  # noqa: PT011 - the decoder's
+    ):
         pq.ParquetFile(source, page_checksum_verification=True).read()
-    assert COUNTS[RETRIES] == before
+    assert noted.work().retries == 0
 
 
 def test_an_unknown_bucket_is_named(moto_s3: Store) -> None:

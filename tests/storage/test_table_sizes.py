@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ from torch_dataloader_utils.iceberg.data_files.cache import _cache_of
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.tables import IcebergRead, plan_table
-from torch_dataloader_utils.metrics import COUNTS, RETRIES
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, open_storage
+from torch_dataloader_utils.storage.retries import _retrying
 
 SCHEMA = pa.schema([field(1, "a", pa.int64()), field(2, "s", pa.string())])
 TABLE = IcebergTable(SCHEMA, keys={1: SCHEMA.field("a")})
@@ -42,10 +42,11 @@ COUNTER = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_tried_again() -> Iterator[None]:
-    before = COUNTS[RETRIES]
-    yield
-    assert COUNTS[RETRIES] == before
+def nothing_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"a request is tried again after {seconds} s")
+
+    monkeypatch.setattr(_retrying(), "sleep", refuse)
 
 
 # ---------------------------------------------------------------------------------------------------- Spark's tables

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
-from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
+from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, places_after
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 TasksOf = Callable[[int], Sequence[Sequence[Task]]]
@@ -93,6 +93,10 @@ class BlockLog:
         rows = self._end(len(self.ends)) - self.start.rows
         return rows // size if drops_last else -(-rows // size)
 
+    def rows(self, batches: int, size: int) -> int:
+        """How many rows its first `batches` batches of `size` rows have."""
+        return min(batches * size, self._end(len(self.ends)) - self.start.rows)
+
     def after(self, batches: int, size: int) -> WorkerCursor:
         """Where the shard is after that many batches of `size` rows."""
         if not batches:
@@ -125,6 +129,20 @@ def cursor_after(logs: Sequence[BlockLog], turn: int, taken: int, size: int, dro
         size: rows of a batch.
         drops_last: whether a worker's short batch is not delivered.
     """
+    given, at = _batches_by_shard(logs, turn, taken, size, drops_last)
+    return RankCursor(at, tuple(log.after(batches, size) for log, batches in zip(logs, given, strict=True)))
+
+
+def rows_after(logs: Sequence[BlockLog], turn: int, taken: int, size: int, drops_last: bool) -> int:
+    """How many rows the first `taken` batches of a rank have; arguments as those of `cursor_after`."""
+    given, _ = _batches_by_shard(logs, turn, taken, size, drops_last)
+    return sum(log.rows(batches, size) for log, batches in zip(logs, given, strict=True))
+
+
+def _batches_by_shard(
+    logs: Sequence[BlockLog], turn: int, taken: int, size: int, drops_last: bool
+) -> tuple[list[int], int]:
+    """How many of the first `taken` batches are of each shard, and whose turn is next."""
     order = [*range(turn, len(logs)), *range(turn)]
     if not any(log.ended for log in logs):
         rounds, at = divmod(taken, len(logs))
@@ -133,8 +151,8 @@ def cursor_after(logs: Sequence[BlockLog], turn: int, taken: int, size: int, dro
         counts = [logs[shard].batches(size, drops_last) for shard in order]
         known = [taken if count is None else count for count in counts]
         given, at = delivered_by_shard(known, min(taken, sum(known)))
-    shards = {shard: logs[shard].after(batches, size) for shard, batches in zip(order, given, strict=True)}
-    return RankCursor(order[at], tuple(shards[shard] for shard in range(len(logs))))
+    by_shard = dict(zip(order, given, strict=True))
+    return [by_shard[shard] for shard in range(len(logs))], order[at]
 
 
 def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: int, *, laps: bool) -> RankCursor:
@@ -148,6 +166,13 @@ def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: i
     """
     places, turn = places_after(plan_of, taken, laps=laps)
     return RankCursor(turn, tuple(_located(tasks_of(lap)[w], rows, lap) for w, (lap, rows) in enumerate(places)))
+
+
+def exact_rows(plan_of: Callable[[int], RankPlan], taken: int, *, laps: bool) -> int:
+    """How many rows the first `taken` batches of a plan have that knows its counts; arguments as of `exact_cursor`."""
+    places, _ = places_after(plan_of, taken, laps=laps)
+    before = list(islice(lap_rows(plan_of), max(lap for lap, _ in places)))
+    return sum(rows + sum(counts[w] for counts in before[:lap]) for w, (lap, rows) in enumerate(places))
 
 
 def _located(tasks: Sequence[Task], rows: int, lap: int) -> WorkerCursor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torch_dataloader_utils.model import Task
-from torch_dataloader_utils.reading.blocks import Block, BlockReader
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed
 
 
 class InlineDriver:
@@ -18,7 +18,7 @@ class InlineDriver:
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block, None after the last."""
         task = next(self._tasks[shard], None)
-        return None if task is None else self._reader.block(task)
+        return None if task is None else executed(self._reader, task)
 
     def stop(self) -> None:
         """Nothing: nobody waits for others."""

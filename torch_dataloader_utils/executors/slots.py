@@ -14,7 +14,7 @@ import pickle
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.columns import Column, rebuild
+from torch_dataloader_utils.events import NO_WORK, Work, recorder, recording
 from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block, BlockReader
 
@@ -38,12 +39,14 @@ class Packed:
         nbytes: of the block.
         columns: key -> (header, [(first byte, dtype, shape), ...]); None for an Arrow stream from byte 0 on.
         size: bytes of the slot in use.
+        work: what reading and packing it took.
     """
 
     rows: int
     nbytes: int
     columns: dict[str, tuple[Any, list[tuple[int, str, tuple[int, ...]]]]] | None
     size: int
+    work: Work = NO_WORK
 
 
 def anonymous_file() -> int:
@@ -87,10 +90,13 @@ class Packer:
 
     def add(self, columns: dict[str, Column]) -> None:
         """Copy these columns behind those before."""
+        noted = recorder()
+        stage = noted.enter("pack")
         for key, column in columns.items():
             header, parts = column.parts()
             self._places[key] = (header, [self._copied(array) for array in parts])
             self._nbytes += column.nbytes
+        noted.enter(stage)
 
     def packed(self, rows: int) -> Packed:
         """Where all columns lie."""
@@ -103,8 +109,18 @@ class Packer:
         return start, array.dtype.str, array.shape
 
 
-def pack(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
-    """Read a task into reserved memory: where its parts lie."""
+def pack(
+    reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]], queue_full: float = 0.0
+) -> Packed:
+    """Read a task into reserved memory, `queue_full` seconds after there was work: where its parts lie."""
+    with recording() as noted:
+        packed = _packed(reader, task, reserve)
+        if task.pad:
+            noted.count("repeats", packed.rows)
+        return replace(packed, work=noted.work(queue_full))
+
+
+def _packed(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
     packer = Packer(reserve)
     rows = reader.read_columns(task, packer.add)
     if rows is not None:
@@ -117,6 +133,7 @@ def pack(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[n
 
 
 def _pack_table(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
+    recorder().enter("pack")
     counter = pa.MockOutputStream()
     _write(block.table, counter)
     size = int(counter.size())
@@ -133,12 +150,12 @@ def unpack(packed: Packed, memory: npt.NDArray[np.uint8]) -> Block:
     """The block as views of `memory`."""
     if packed.columns is None:
         table = pa.ipc.open_stream(pa.py_buffer(memory[: packed.size])).read_next_batch()
-        return Block(packed.rows, None, table, packed.nbytes)
+        return Block(packed.rows, None, table, packed.nbytes, packed.work)
     columns: dict[str, Column] = {
         key: rebuild(header, [_view(memory, *place) for place in places])
         for key, (header, places) in packed.columns.items()
     }
-    return Block(packed.rows, columns, None, packed.nbytes)
+    return Block(packed.rows, columns, None, packed.nbytes, packed.work)
 
 
 def _view(memory: npt.NDArray[np.uint8], start: int, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:

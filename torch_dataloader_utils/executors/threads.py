@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torch_dataloader_utils.errors import BatchTimeoutError
 from torch_dataloader_utils.model import Task, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, stopped
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed, stopped
 from torch_dataloader_utils.storage.locks import renew_in_children
 
 _CLOSE_SECONDS = 10.0  # how long to wait for reads under way: a store that hangs must not hang its user
@@ -195,13 +195,13 @@ class _State:
         ahead = sum(queue.started - queue.taken for queue in self._queues)
         return ahead < max(self._ahead, len(self._queues)) and self._used + estimate <= self._budget
 
-    def decode(self, thread: int, queue: _ShardQueue, number: int, estimate: int) -> None:
-        """Decode a claimed task, and hand on what came of it."""
+    def decode(self, thread: int, queue: _ShardQueue, number: int, estimate: int, waited: float) -> None:
+        """Decode a task that was claimed after `waited` seconds, and hand on what came of it."""
         found: Block | BaseException
         try:
             if thread not in self._readers:
                 self._readers[thread] = self._open_reader()
-            found = self._readers[thread].block(queue.tasks[number])
+            found = executed(self._readers[thread], queue.tasks[number], waited)
         except BaseException as error:  # noqa: BLE001 - it is raised in the consumer's thread, in its place
             found = error
         self._put(queue, number, estimate, found)
@@ -244,6 +244,7 @@ def _decode(bell: _Bell, find: weakref.ref[_State], thread: int) -> None:
 
 def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
     """Decode a task once there is room for it; False when there is no more."""
+    began = time.perf_counter()
     with bell.work:
         while True:
             state = find()
@@ -254,7 +255,7 @@ def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
                 break
             del state
             bell.work.wait()
-    state.decode(thread, *claimed)
+    state.decode(thread, *claimed, time.perf_counter() - began)
     return True
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -50,12 +51,13 @@ class _Worker:
         self._number = -1
         self._waiting = 0  # blocks packed and not delivered
         self._used = 0  # their bytes
+        self._full = 0.0  # seconds waited for room since the last task
         self._parent = os.getppid()
 
     def run(self) -> None:
         """Decode while there is work and room, else wait for messages."""
         while os.getppid() == self._parent:
-            while self._conn.poll(0 if self._may_decode() else _PARENT_CHECK):
+            while self._polled():
                 message = self._conn.recv()
                 if message is None:
                     return
@@ -63,11 +65,21 @@ class _Worker:
             if self._may_decode():
                 self._step(self._tasks.pop())
 
+    def _polled(self) -> bool:
+        """Whether there is a message; waits for one where there is no work, or no room for its result."""
+        if self._may_decode():
+            return self._conn.poll(0)
+        began = time.perf_counter()
+        message = self._conn.poll(_PARENT_CHECK)
+        if self._tasks:
+            self._full += time.perf_counter() - began
+        return message
+
     def _handle(self, kind: str, *given: object) -> None:
         match kind, given:
             case "pass", (int(number), list(tasks), dict(files)):
                 self._number, self._tasks = number, tasks[::-1]
-                self._waiting = self._used = 0
+                self._waiting, self._used, self._full = 0, 0, 0.0
                 self._files.update(files)
             case "free", (list(slots), int(blocks), int(nbytes)):
                 self._free += slots
@@ -90,7 +102,8 @@ class _Worker:
         try:
             self._reader = self._reader or self._open_reader(self._files)
             slot = self._free_slot()
-            packed = pack(self._reader, task, self._slots[slot].reserve)
+            packed = pack(self._reader, task, self._slots[slot].reserve, self._full)
+            self._full = 0.0
         except Exception as error:  # noqa: BLE001 - raised again in the main process, in its place
             self._tasks = []
             self._conn.send(("error", self._number, dump_error(error, traceback.format_exc())))

@@ -16,6 +16,7 @@ from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.agreement import check_reports, smallest
 from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
@@ -53,7 +54,8 @@ class Epochs:
         self._before_reading = before_reading
         self.planner = Planner(source, options)
         self.codec = StateCodec(source, options, self.planner, worker)
-        self.passes = Passes(self._start)
+        self.hooks = Hooks()
+        self.passes = Passes(self._start, self.hooks)
         self._next: Source | None = None  # what is read from the next epoch on
         self._read(source)
 
@@ -139,6 +141,7 @@ class Epochs:
             laps=self._options.shard.steps_per_epoch is not None,
             ended=lambda batches, taken: self._ended(batches, taken, steps),
             collate=self._options.batch.collate_fn,
+            hooks=self.hooks,
         )
 
     def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import StaleIteratorError
+from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.iteration.rank_run import RankRun
 from torch_dataloader_utils.storage.locks import ForkLock
 
@@ -22,7 +23,20 @@ _LOOK = 0.1  # seconds between looks whether there is a pass to be stopped
 class Pass:
     """A pass that has begun: what it executes, and how far it came."""
 
-    __slots__ = ("_ahead", "_skip", "closed", "error", "jump_at", "over", "place", "run", "taken")
+    __slots__ = (
+        "_ahead",
+        "_begun",
+        "_delivered",
+        "_skip",
+        "closed",
+        "error",
+        "jump_at",
+        "over",
+        "place",
+        "reported",
+        "run",
+        "taken",
+    )
 
     def __init__(self, place: EpochPosition, run: RankRun) -> None:
         self.place = place
@@ -30,7 +44,9 @@ class Pass:
         self.taken = place.taken
         self.error: BaseException | None = None
         self._ahead: list[Any] = []
-        self.over = self.closed = False
+        self._begun = place.taken  # there it began, or jumped to
+        self._delivered = (0, 0)  # batches and rows before that
+        self.over = self.closed = self.reported = False
         self.skip(place)
 
     @property
@@ -43,6 +59,12 @@ class Pass:
         """How far it came; for any thread."""
         taken = self.taken
         return replace(self.place, taken=taken, cursor=self.run.cursor(taken))
+
+    @property
+    def delivered(self) -> tuple[int, int]:
+        """How many batches it delivered, and their rows."""
+        batches, rows = self._delivered
+        return batches + self.taken - self._begun, rows + self.run.rows(self._begun, self.taken)
 
     @property
     def complete(self) -> bool:
@@ -89,6 +111,7 @@ class Pass:
         taken, steps = self.taken, self.run.steps
         last = next(last for first, last in self._skip if first <= taken < last)
         target = last if steps is None else max(taken, min(last, steps))
+        self._delivered, self._begun = self.delivered, target
         self.run.jump(taken + len(self._ahead), target)
         self._ahead.clear()
         self.taken = target
@@ -116,8 +139,9 @@ class Passes:
     epoch after the last completed pass, or the same epoch afresh if that pass was left half-way.
     """
 
-    def __init__(self, start: Callable[[EpochPosition], RankRun]) -> None:
+    def __init__(self, start: Callable[[EpochPosition], RankRun], hooks: Hooks) -> None:
         self._start = start
+        self._hooks = hooks
         self.turn = ForkLock()
         self._next_epoch = 0
         self._explicit = False
@@ -166,6 +190,7 @@ class Passes:
             live = find()
             if live is not None:
                 live.close()
+                self._report(live)
             yield
         finally:
             lock.release()
@@ -218,6 +243,7 @@ class Passes:
             elif not self._explicit and self._pending is None:
                 _LOG.info("the last pass was left half-way: epoch %d starts afresh", self._next_epoch)
             old.close()
+            self._report(old)
         place = self._pending or EpochPosition(self._next_epoch)
         # A start that fails changes nothing: the next one is of the same place.
         self._live = Pass(place, self._start(place))
@@ -233,3 +259,10 @@ class Passes:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1
             self._live = None
+        self._report(over)
+
+    def _report(self, over: Pass) -> None:
+        """Report a pass that has ended, once."""
+        if self._hooks and not over.reported:
+            over.reported = True
+            self._hooks(PassEvent(over.epoch, *over.delivered, over.complete))

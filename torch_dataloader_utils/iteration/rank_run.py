@@ -18,8 +18,17 @@ from torch_dataloader_utils.batching.batches import (
     scheduled_batches,
     shard_batches,
 )
-from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor
+from torch_dataloader_utils.checkpoint.positions import (
+    BlockLog,
+    EpochPosition,
+    cursor_after,
+    exact_cursor,
+    exact_rows,
+    rows_after,
+)
+from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.executors.laps import LapDriver
+from torch_dataloader_utils.executors.reported import ReportedDriver
 from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows
@@ -42,6 +51,7 @@ class Recipe:
         laps: whether shards that have ended begin again.
         ended: cuts the batches where all ranks end; also called with how many were taken before them.
         collate: what becomes of a batch at last.
+        hooks: where blocks are reported.
     """
 
     plan_of: Callable[[int], RankPlan]
@@ -52,6 +62,7 @@ class Recipe:
     laps: bool
     ended: Callable[[Iterator[Any], int], Iterator[Any]]
     collate: Callable[[Any], Any] | None
+    hooks: Hooks
 
 
 class RankRun:
@@ -69,6 +80,7 @@ class RankRun:
 
     def __init__(self, recipe: Recipe, place: EpochPosition) -> None:
         self._recipe = recipe
+        self._epoch = place.epoch
         self._tasks: dict[int, Tasks] = {}
         self._logs: list[BlockLog] = []
         self._driver: Driver | None = None
@@ -96,6 +108,15 @@ class RankRun:
         cut = self._recipe.cut
         return cursor_after(self._logs, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
 
+    def rows(self, first: int, last: int) -> int:
+        """How many rows the batches `[first, last)` have, none of which lies before the last jump."""
+        if self._exact:
+            rows = [exact_rows(self._recipe.plan_of, taken, laps=self._recipe.laps) for taken in (first, last)]
+        else:
+            size, drops = self._recipe.cut.size, self._recipe.cut.last_batch == "drop"
+            rows = [rows_after(self._logs, self._turn, taken - self._base, size, drops) for taken in (first, last)]
+        return rows[1] - rows[0]
+
     def stop(self) -> None:
         """Let whoever waits for a batch get an error; for any thread."""
         if self._driver is not None:
@@ -104,7 +125,7 @@ class RankRun:
     def close(self) -> None:
         """Stop the reading and free what it holds; idempotent, for any thread while none takes a batch.
 
-        `cursor` still answers.
+        `cursor` and `rows` still answer.
         """
         if not self._closing.acquire(blocking=False):
             return
@@ -153,9 +174,9 @@ class RankRun:
             # What starts at once has all workers: one that begins in another lap may be at work on that already.
             return self._recipe.execution.open(tasks, all(start.lap == lap for start in starts))
 
-        if not self._recipe.laps:
-            return open_lap(0)
-        return LapDriver(open_lap, starts, lambda shard: self._logs[shard].begin_lap())
+        laps = LapDriver(open_lap, starts, lambda shard: self._logs[shard].begin_lap())
+        driver = laps if self._recipe.laps else open_lap(0)
+        return ReportedDriver(driver, self._recipe.hooks, self._epoch, starts)
 
     def _left(self, lap: int, shard: int, start: WorkerCursor) -> Sequence[Task]:
         """What a shard that began at `start` has to read in a lap."""

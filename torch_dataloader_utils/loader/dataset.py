@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import index
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import check_form
 from torch_dataloader_utils.distributed.ranks import World
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.loader.accelerate import AcceleratedIterator, check_caller, check_fetcher
@@ -128,6 +129,15 @@ class LoaderDataset(IterableDataset[Any]):
     def accelerate(self, device: torch.device | None) -> None:
         """Deliver for Accelerate's training loop: batches on the device (None: as they are), the last one announced."""
         self._accelerated = (device,)
+
+    def on_event(self, callback: Callable[[Event], object]) -> None:
+        """Call a function with each `BlockEvent` and `PassEvent` of this process from now on.
+
+        It is called by the thread that takes batches, before it gets the next one, whatever executes the reading: it
+        should be quick, and must not use the loader. What it raises is raised there. It stays with this object: copies,
+        and workers of a foreign loader, do not call it.
+        """
+        self._epochs.hooks.add(callback)
 
     def steps(self) -> int | None:
         """How many batches this rank's live or next pass has, or None if not known before reading."""

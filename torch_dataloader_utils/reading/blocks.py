@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat, take_rows
 from torch_dataloader_utils.convert.converter import compact
 from torch_dataloader_utils.errors import StaleIteratorError
+from torch_dataloader_utils.events import NO_WORK, Work, recording
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
 
 
@@ -24,12 +26,14 @@ class Block:
         columns: output key -> converted column; None where the output is Arrow or Python lists.
         table: the unconverted rows, for those outputs.
         nbytes: decoded bytes, measured.
+        work: what reading it took, once that is known.
     """
 
     rows: int
     columns: dict[str, Column] | None
     table: Any
     nbytes: int
+    work: Work = NO_WORK
 
     @classmethod
     def of_columns(cls, rows: int, columns: dict[str, Column]) -> Block:
@@ -64,6 +68,15 @@ class Block:
             taken = [take_rows(column, places) for column in table.columns]
             return Block.of_table(compact(pa.Table.from_arrays(taken, schema=table.schema)))
         return Block.of_columns(len(places), {key: column.take(places) for key, column in self.columns.items()})
+
+    def marked(self, valid_key: str | None, real: bool) -> Block:
+        """The same rows, marked under `valid_key` as real or as repeats; unmarked where that is None."""
+        if valid_key is None:
+            return self
+        marks = np.full(self.rows, real)
+        if self.columns is None:
+            return Block.of_table(self.table.append_column(valid_key, pa.array(marks)))
+        return Block.of_columns(self.rows, {**self.columns, valid_key: Dense(marks)})
 
     def copied(self, rows: int, valid_key: str) -> Block:
         """The first rows in memory of their own, marked as repeats under `valid_key`."""
@@ -102,6 +115,15 @@ class BlockReader(Protocol):
         """Close the files that are open."""
 
 
+def executed(reader: BlockReader, task: Task, queue_full: float = 0.0) -> Block:
+    """The task's rows as one block, and what reading them took, of which `queue_full` seconds passed before."""
+    with recording() as noted:
+        block = reader.block(task)
+        if task.pad:
+            noted.count("repeats", block.rows)
+        return replace(block, work=noted.work(queue_full))
+
+
 class Scan(Protocol):
     """What all tasks of a dataset have in common; picklable, since worker processes get it."""
 
@@ -126,6 +148,17 @@ class Scan(Protocol):
 
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key; files may be added to them later."""
+
+
+@contextmanager
+def noting(where: str, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Say where on all errors but those of a kind that say it themselves."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, unless):
+            error.add_note(f"while reading {where}")
+        raise
 
 
 def stopped() -> StaleIteratorError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
@@ -113,6 +114,7 @@ class RunReader:
 
     def decode(self, run: SegmentRun, schema: pa.Schema) -> pa.Table:
         """These columns of the segments' rows, each of the resolved type."""
+        recorder().enter("decode")
         found = {
             item.name: column
             for items, columns in self.columns(run, list(schema))

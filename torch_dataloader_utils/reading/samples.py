@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.convert.columns import Column
 from torch_dataloader_utils.errors import ColumnNotFoundError
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of
-from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.sample_fields import Field, columns_of
 from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
 
@@ -86,20 +85,16 @@ class SampleReader:
 
     def _block(self, pieces: Sequence[Piece], pad: bool) -> Block:
         spec = self._spec
-        with _noting(split_of(pieces[0]).file.path):
+        with noting(split_of(pieces[0]).file.path):
+            recorder().enter("decode")
             samples = [sample for piece in pieces for sample in self._samples(piece)]
+            recorder().enter("convert")
             columns = columns_of(samples, spec.fields, spec.name)
-        marks = np.full(len(samples), not pad)
+        block = Block.of_columns(len(samples), columns)
         if spec.arrow:
-            table = pa.RecordBatch.from_arrays(
-                [field.arrow(columns[field.key]) for field in spec.fields], schema=spec.output_schema
-            )
-            if spec.valid_key is not None:
-                table = table.append_column(spec.valid_key, pa.array(marks))
-            return Block.of_table(table)
-        if spec.valid_key is not None:
-            columns[spec.valid_key] = Dense(marks)
-        return Block.of_columns(len(samples), columns)
+            arrays = [field.arrow(columns[field.key]) for field in spec.fields]
+            block = Block.of_table(pa.RecordBatch.from_arrays(arrays, schema=spec.output_schema))
+        return block.marked(spec.valid_key, not pad)
 
     def close(self) -> None:
         """Let go of the shards."""
@@ -125,13 +120,3 @@ class SampleReader:
             shard = self._spec.dataset.shard(number)
         self._shards[number] = shard  # the last used one is last
         return shard
-
-
-@contextmanager
-def _noting(where: str) -> Iterator[None]:
-    """Say where on whatever error `__getitem__` raises."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"while reading {where}")
-        raise

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,17 +12,18 @@ import pyarrow.compute as pc
 
 from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.convert.converter import Converter, compact
-from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
+from torch_dataloader_utils.errors import DataLoaderUtilsError
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
-from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
+from torch_dataloader_utils.reading.transforms import transformed
 from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of
 from torch_dataloader_utils.schemas.columns import project
-from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.storage import Storage
 
 _KEPT_BUFFERS = 256  # of one size, between two uses: no more than were in use at one time
@@ -109,8 +109,9 @@ class TaskReader:
         """The rows of pieces of splits, converted, and where those of each piece lie."""
         runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
         where = self._runs.where(runs)
-        with _noting(where):
-            return self._finish(self._rows(runs, owners, pieces), where, pad)
+        with noting(where, DataLoaderUtilsError):
+            block, spans = self._converted(self._rows(runs, owners, pieces), where)
+            return block.marked(self._spec.valid_key, not pad), spans
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Hand the task's rows to `add` a few columns at a time: how many rows.
@@ -126,42 +127,49 @@ class TaskReader:
             return None
         if of_windows(task):
             known = all(piece.rows is not None for piece in pieces)
-            rows = self._pour_windows(task, runs, owners, add) if known else None
+            rows = self._add_windows(task, runs, owners, add) if known else None
         else:
             alone = len(pieces) == 1 and (pieces[0].rows is None or pieces[0].rows.contiguous)
-            rows = self._pour_run(runs[0], pieces[0], add) if alone else None
+            rows = self._add_run(runs[0], pieces[0], add) if alone else None
         if rows is not None and self._spec.valid_key is not None:
             add({self._spec.valid_key: Dense(np.full(rows, not task.pad))})
         return rows
 
-    def _pour_run(self, run: SegmentRun, piece: Piece, add: Callable[[dict[str, Column]], None]) -> int:
+    def _add_run(self, run: SegmentRun, piece: Piece, add: Callable[[dict[str, Column]], None]) -> int:
         """Hand on the rows of a piece that lies in one run."""
-        start, count, where = self._runs.start(run), 0, self._runs.where([run])
-        with _noting(where):
+        start, count, where, noted = self._runs.start(run), 0, self._runs.where([run]), recorder()
+        with noting(where, DataLoaderUtilsError):
             for items, columns in self._runs.columns(run, list(self._spec.schema)):
+                noted.enter("convert")
                 table = narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, start)
                 count = table.num_rows
                 add(self._part(tuple(table.column_names)).convert(table, True, where))
                 del columns, table
+                noted.enter("decode")
         return count
 
-    def _pour_windows(
+    def _add_windows(
         self, task: Task, runs: Sequence[SegmentRun], owners: Sequence[int], add: Callable[[dict[str, Column]], None]
     ) -> int:
         """Hand on the rows of windows: each column is decoded for all runs, then gathered."""
+        noted = recorder()
+        noted.enter("shuffle")
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
         rows = sum(segment.rows or 0 for run in runs for segment in self._runs.segments(run))
-        told = [self._runs.where([run]) for run in runs]
+        named = [(run, self._runs.where([run])) for run in runs]
         for items in decoder_calls(list(self._spec.schema), rows, self._runs.alone):
-            found = [self._converted(run, items, where) for run, where in zip(runs, told, strict=True)]
-            add({key: gather.column([columns[key] for columns in found]) for key in found[0]})
+            columns_by_run = [self._run_columns(run, items, where) for run, where in named]
+            noted.enter("shuffle")
+            add({key: gather.column([columns[key] for columns in columns_by_run]) for key in columns_by_run[0]})
         return gather.rows
 
-    def _converted(self, run: SegmentRun, items: Sequence[pa.Field], where: str) -> dict[str, Column]:
+    def _run_columns(self, run: SegmentRun, items: Sequence[pa.Field], where: str) -> dict[str, Column]:
         """All rows of a run, of some columns that stand alone."""
-        with _noting(where):
+        with noting(where, DataLoaderUtilsError):
             schema = pa.schema(items)
-            return self._part(tuple(schema.names)).convert(self._runs.decode(run, schema), True, where)
+            table = self._runs.decode(run, schema)
+            recorder().enter("convert")
+            return self._part(tuple(schema.names)).convert(table, True, where)
 
     def _part(self, names: tuple[str, ...]) -> Converter:
         if names not in self._parts:
@@ -176,12 +184,10 @@ class TaskReader:
             place: of the segment in the file's layout.
         """
         run = SegmentRun(file, place, place + 1)
-        with _noting(self._runs.where([run])):
+        with noting(self._runs.where([run]), DataLoaderUtilsError):
             table = self._runs.decode(run, self._spec.schema)
-            asked, keep = self._asked(table)
-            count = table.num_rows if keep is None else pc.sum(keep, min_count=0).as_py()
-            rows = asked if keep is None else asked.filter(keep)
-            return count, rows if self._spec.transform is None else self._transformed(compact(rows))
+            rows, counts = self._filter(table, [table.num_rows])
+            return counts[0], rows if self._spec.transform is None else transformed(rows, self._spec)
 
     def close(self) -> None:
         """Close the open files."""
@@ -192,11 +198,10 @@ class TaskReader:
         by_run: list[list[int]] = [[] for _ in runs]
         for place, owner in enumerate(owners):
             by_run[owner].append(place)
-        found: dict[int, pa.Table] = {}
-        for run, own in zip(runs, by_run, strict=True):
-            tables = self._rows_of(run, [pieces[place] for place in own])
-            found |= dict(zip(own, tables, strict=True))
-        return [found[place] for place in range(len(pieces))]
+        tables: dict[int, pa.Table] = {}
+        for run, places in zip(runs, by_run, strict=True):
+            tables |= zip(places, self._rows_of(run, [pieces[place] for place in places]), strict=True)
+        return [tables[place] for place in range(len(pieces))]
 
     def _rows_of(self, run: SegmentRun, pieces: Sequence[Piece]) -> list[pa.Table]:
         """The rows of each piece that pass the filter; all lie in one run."""
@@ -212,30 +217,23 @@ class TaskReader:
         return [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
 
     def _filter(self, table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
-        """The asked-for columns of the live rows, in order.
+        """The asked-for columns of the live rows, in order: those that satisfy the predicate without a dropped null.
 
         And how many of each of `counts` consecutive rows are live.
         """
-        asked, keep = self._asked(table)
-        if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
-            return asked, list(counts)
-        live = [pc.sum(keep.slice(*span), min_count=0).as_py() for span in spans_of(counts)]
-        return asked.filter(keep), live
-
-    def _asked(self, table: pa.Table) -> tuple[pa.Table, pa.Array | None]:
-        """The asked-for columns, and which rows are live: they satisfy the predicate and have no null that is dropped.
-
-        Arrow bools [n], true where a row is live; None where all are.
-        """
+        recorder().enter("filter")
         spec = self._spec
         asked = table if spec.given.equals(spec.schema) else project(table, spec.given.names)
         keep = spec.converter.null_mask(asked)
         if spec.predicate is not None:
             passed = evaluate(table.select(spec.predicate_columns), spec.predicate)
             keep = passed if keep is None else pc.and_(passed, keep)
-        return asked, keep
+        if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
+            return asked, list(counts)
+        live = [pc.sum(keep.slice(*span), min_count=0).as_py() for span in spans_of(counts)]
+        return asked.filter(keep), live
 
-    def _finish(self, tables: list[pa.Table], where: str, pad: bool) -> tuple[Block, list[Span]]:
+    def _converted(self, tables: list[pa.Table], where: str) -> tuple[Block, list[Span]]:
         """The output of the transform, converted; and where the rows of each table lie in it."""
         spec = self._spec
         owned: bool | frozenset[int] = True
@@ -244,50 +242,13 @@ class TaskReader:
             # Where it changes the number of rows, that of each piece is asked for.
             tables = [joined(tables)] if spec.transform_rows == "same" else tables
             owned = frozenset(address for table in tables for address in addresses(table))
-            tables = [self._transformed(compact(table)) for table in tables]
+            tables = [transformed(table, spec) for table in tables]
             counts = counts if spec.transform_rows == "same" else [table.num_rows for table in tables]
         table, spans = joined(tables), spans_of(counts)
+        recorder().enter("convert")
         if spec.arrow:
-            batch = compact(table)
-            if spec.valid_key is not None:
-                batch = batch.append_column(spec.valid_key, pa.array(np.full(batch.num_rows, not pad)))
-            return Block.of_table(batch), spans
-        columns = spec.converter.convert(table, owned, where)
-        if spec.valid_key is not None:
-            columns[spec.valid_key] = Dense(np.full(table.num_rows, not pad))
-        return Block.of_columns(table.num_rows, columns), spans
-
-    def _transformed(self, batch: pa.RecordBatch) -> pa.Table:
-        assert self._spec.transform is not None
-        result = self._spec.transform(batch)
-        check_transformed(batch, result, self._spec.transform_rows)
-        if not _same_schema(result.schema, self._spec.output_schema):
-            raise SchemaMismatchError(
-                f"transform returned the schema\n{result.schema}\nwhere its call on 0 rows (or transform_schema) said\n"
-                f"{self._spec.output_schema}\nIts columns and types must not depend on the rows."
-            )
-        return pa.Table.from_batches([result])
-
-
-def _same_schema(found: pa.Schema, expected: pa.Schema) -> bool:
-    """Whether they are the same; a worker process has a copy of the expected one."""
-    return bool(found.equals(expected) or kept_schema(found).equals(kept_schema(expected)))
-
-
-def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:
-    """Check what a transform returned.
-
-    Raises:
-        UnsupportedTypeError: it is not a record batch.
-        SchemaMismatchError: it has another number of rows, and `rows` is "same".
-    """
-    if not isinstance(result, pa.RecordBatch):
-        raise UnsupportedTypeError(f"transform returned {type(result).__name__}: expected a pyarrow.RecordBatch.")
-    if rows == "same" and result.num_rows != given.num_rows:
-        raise SchemaMismatchError(
-            f"transform returned {result.num_rows} rows for {given.num_rows}: pass transform_rows='any' if it may "
-            "change their number (row counts are then unknown before reading), or use filters= to leave rows out."
-        )
+            return Block.of_table(compact(table)), spans
+        return Block.of_columns(table.num_rows, spec.converter.convert(table, owned, where)), spans
 
 
 def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
@@ -321,15 +282,3 @@ def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
         converter=spec.converter.encoded(types),
         encoded=frozenset(types),
     )
-
-
-@contextmanager
-def _noting(where: str) -> Iterator[None]:
-    """Say where on errors that do not say it themselves."""
-    try:
-        yield
-    except DataLoaderUtilsError:
-        raise
-    except Exception as error:
-        error.add_note(f"while reading {where}")
-        raise

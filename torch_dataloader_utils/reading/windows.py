@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import Piece, Rows, Task, Window, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
@@ -38,6 +39,7 @@ def shuffled(task: Task, read: ReadPieces) -> Block:
             piece lie in it.
     """
     block, spans = read(list(split_pieces(task.pieces)), task.pad)
+    recorder().enter("shuffle")
     return block.take(places_of(task.pieces, iter(spans)))
 
 

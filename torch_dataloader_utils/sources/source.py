@@ -22,8 +22,9 @@ from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
-from torch_dataloader_utils.reading.scan import ScanSpec, check_transformed, read_encoded
+from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
 from torch_dataloader_utils.reading.scan_progress import Progress
+from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.schemas.columns import select_columns, top_level
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.storage import Storage, printable, usable_cores

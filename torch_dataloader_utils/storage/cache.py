@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
-from torch_dataloader_utils.metrics import CACHE_HITS, CACHE_MISSES, COUNTS
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.cache_store import block_store
 from torch_dataloader_utils.storage.errors import printable
@@ -104,6 +104,13 @@ class CachedRanges:
 
     def fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
         """The bytes of each range; what the cache lacks of them is kept in it from now on."""
+        stage = recorder().enter("read")
+        try:
+            return self._fetch(ranges)
+        finally:
+            recorder().enter(stage)
+
+    def _fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
         spans = coalesced(map(self._whole_blocks, ranges), gap=0)
         buffers = [pa.allocate_buffer(stop - start) for start, stop in spans]
         views = {
@@ -112,7 +119,7 @@ class CachedRanges:
             for number in self._numbers(start, stop)
         }
         missing = [number for number, view in views.items() if not self._store.read(self._key(number), view)]
-        COUNTS.add(CACHE_HITS, len(views) - len(missing))
+        recorder().count("cache_hits", len(views) - len(missing))
         if missing:
             self._fill(missing, views)
         starts = [start for start, _ in spans]
@@ -131,7 +138,7 @@ class CachedRanges:
             for number in run:
                 views[number][:] = memoryview(data)[self._edges[number] - start : self._edges[number + 1] - start]
                 self._store.put(self._key(number), views[number])
-        COUNTS.add(CACHE_MISSES, len(missing))
+        recorder().count("cache_misses", len(missing))
 
     def _runs(self, numbers: Sequence[int]) -> list[list[int]]:
         """The blocks (in ascending order) by request: neighbours, up to `REQUEST` bytes."""

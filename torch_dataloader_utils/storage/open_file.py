@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.remote import Range
 from torch_dataloader_utils.storage.retries import refused, retried
@@ -59,11 +60,16 @@ class HeldFile:
             self._opened.close()
 
     def _fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[bytes]:
+        noted = recorder()  # requests run in threads of their own
+
         def read(span: Range) -> bytes:
-            return retried(lambda: opened.read(*span))
+            return retried(lambda: opened.read(*span), noted)
 
         several = opened.parallel and len(ranges) > 1
-        return list(_pool(os.getpid()).map(read, ranges) if several else map(read, ranges))
+        parts = list(_pool(os.getpid()).map(read, ranges) if several else map(read, ranges))
+        noted.count("requests", len(parts))
+        noted.count("bytes_read", sum(map(len, parts)))
+        return parts
 
     def _by_latest(self) -> Opened:
         latest = self._storage.latest
@@ -74,7 +80,9 @@ class HeldFile:
         return self._opened
 
     def _accepted(self, call: Callable[[], T]) -> T:
-        """What the call returns, with other credentials where those at hand are refused."""
+        """What the call returns, with other credentials where those at hand are refused; the time counts as reading."""
+        noted = recorder()
+        stage = noted.enter("read")
         try:
             return call()
         except Exception as error:
@@ -90,6 +98,8 @@ class HeldFile:
             if renewal.instead_of(by, self._storage) is None:
                 raise
             return call()
+        finally:
+            noted.enter(stage)
 
 
 @lru_cache(maxsize=1)

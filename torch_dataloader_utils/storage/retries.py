@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, MissingExtraError
-from torch_dataloader_utils.metrics import COUNTS, RETRIES
+from torch_dataloader_utils.events import Recorder, recorder
+from torch_dataloader_utils.storage.locks import ForkLock
 
 T = TypeVar("T")
 
@@ -44,18 +45,29 @@ _REFUSED = (401, 403)
 _NO_RANGE = 416  # the range begins behind the end of the file
 # Packages that call a status `code`; to others that may be something else.
 _CODES = ("gcsfs.", "google.", "urllib.")
+_COUNTING = ForkLock()
 
 
 class ShortReadError(OSError):
     """A store sent fewer bytes of a file than were asked for, though it has them."""
 
 
-def retried(call: Callable[[], T]) -> T:
-    """What `call` returns, tried again after faults that may pass; each further try counts in `COUNTS[RETRIES]`.
+def retried(call: Callable[[], T], noted: Recorder | None = None) -> T:
+    """What `call` returns, tried again after faults that may pass.
 
     Waits are random and grow; tries and time are bounded. The last fault is raised as it is, with a note.
+
+    Args:
+        call: what is tried.
+        noted: where further tries are counted, by default where this thread notes; threads may share it.
     """
-    result: T = _retrying().copy()(call)
+    noted = noted or recorder()
+
+    def count(state: Any) -> None:
+        with _COUNTING:
+            noted.count("retries")
+
+    result: T = _retrying().copy(before_sleep=count)(call)
     return result
 
 
@@ -116,9 +128,6 @@ def _retrying() -> Any:
             "files that are not on the local disk need tenacity: pip install 'torch-dataloader-utils[remote]'"
         ) from error
 
-    def count(state: Any) -> None:
-        COUNTS.add(RETRIES)
-
     def give_up(state: Any) -> Any:
         error = state.outcome.exception()
         error.add_note(f"given up after {state.attempt_number} tries in {state.seconds_since_start:.0f} s")
@@ -128,6 +137,5 @@ def _retrying() -> Any:
         stop=tenacity.stop_after_attempt(_TRIES) | tenacity.stop_after_delay(_SECONDS),
         wait=tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT),
         retry=tenacity.retry_if_exception(lambda error: not permanent(error)),
-        before_sleep=count,
         retry_error_callback=give_up,
     )

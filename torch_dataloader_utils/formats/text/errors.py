@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, SchemaMismatchError
-from torch_dataloader_utils.metrics import COUNTS, SKIPPED_LINES
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.storage import printable
 
 _LOG = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class BadLines:
 
     def note(self, bad: Sequence[int], rows: Callable[[], Sequence[Row]]) -> None:
         """Count the rows with these numbers as left out; the first time in a file, with a warning."""
-        COUNTS.add(SKIPPED_LINES, len(bad))
+        recorder().count("skipped_lines", len(bad))
         with _LOCK:
             warned = self.path in _WARNED
             _WARNED.add(self.path)
