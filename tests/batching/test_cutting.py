@@ -1,0 +1,188 @@
+"""Blocks to batches, without plan or file: sizes, the last batch, the turns of shards, formats and lists."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_dataloader_utils.batching.batches import (
+    Cut,
+    exactly,
+    in_step,
+    joint_batches,
+    rank_batches,
+    scheduled_batches,
+    shard_batches,
+)
+from torch_dataloader_utils.batching.output_formats import make_form
+from torch_dataloader_utils.checkpoint.positions import Trail
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged
+from torch_dataloader_utils.errors import EmptyDatasetError
+from torch_dataloader_utils.model import WorkerCursor
+from torch_dataloader_utils.reading.blocks import Block
+
+FORMATS = ["torch", "numpy", "arrow", "dict"]
+
+
+class Blocks:
+    """A driver that hands on these blocks of each shard."""
+
+    def __init__(self, shards: Sequence[Sequence[Block]]) -> None:
+        self._shards = [iter(blocks) for blocks in shards]
+
+    def next_block(self, shard: int) -> Block | None:
+        return next(self._shards[shard], None)
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def block(first: int, rows: int, output: str = "numpy") -> Block:
+    """Rows numbered from `first`, all marked as real."""
+    ids, valid = np.arange(first, first + rows), np.ones(rows, np.bool_)
+    if output in ("arrow", "dict"):
+        return Block.of_table(pa.record_batch({"id": ids, "valid": valid}))
+    return Block.of_columns(rows, {"id": Dense(ids), "valid": Dense(valid)})
+
+
+def blocks_of(counts: Sequence[int], output: str = "numpy", first: int = 0) -> list[Block]:
+    starts = itertools.accumulate(counts, initial=first)
+    return [block(start, rows, output) for start, rows in zip(starts, counts, strict=False)]
+
+
+def cut(counts: Sequence[int], how: Cut, output: str = "numpy", delivered: int = 0) -> list[dict[str, list[Any]]]:
+    """The batches of a shard of which `delivered` rows were delivered before, as lists."""
+    form = make_form(output, ["id", "valid"], pin_memory=False)
+    head = lambda: iter(blocks_of(counts, output))  # noqa: E731
+    batches = shard_batches(Blocks([blocks_of(counts, output)]), 0, how, form, Trail(WorkerCursor(0, delivered)), head)
+    return [{key: as_list(batch[key]) for key in ("id", "valid")} for batch in batches]
+
+
+def as_list(values: Any) -> list[Any]:
+    if isinstance(values, list):
+        return values
+    return values.to_pylist() if isinstance(values, pa.Array) else values.tolist()
+
+
+counts = st.lists(st.integers(0, 40), max_size=6)
+
+
+@settings(deadline=None)
+@given(counts, st.integers(1, 50), st.sampled_from(FORMATS), st.sampled_from(["partial", "drop", "pad"]), st.data())
+def test_batches_are_full_whatever_the_blocks_and_the_last_is_as_asked_for(counts, size, output, last, data) -> None:
+    total = sum(counts)
+    delivered = data.draw(st.integers(0, counts[0] if counts else 0))
+    batches = cut(counts, Cut(size, last), output, delivered)
+    ids = [row for batch in batches for row in batch["id"]]
+    left = list(range(delivered, total))
+    short = len(left) % size
+    assert all(len(batch["id"]) == size for batch in batches[:-1])
+    if last == "drop":
+        assert ids == left[: len(left) - short]
+    elif last == "partial":
+        assert ids == left
+    else:
+        repeats = list(itertools.islice(itertools.cycle(range(total)), -len(left) % size if total else 0))
+        assert ids == left + repeats
+        assert [real for batch in batches for real in batch["valid"]] == [True] * len(left) + [False] * len(repeats)
+
+
+def test_what_fills_up_a_batch_is_a_copy() -> None:
+    blocks = blocks_of([2, 3])
+    form = make_form("torch", ["id", "valid"], pin_memory=False)
+    full, last = shard_batches(Blocks([blocks]), 0, Cut(4, "pad"), form, Trail(), lambda: iter(blocks))
+    last["id"].zero_()
+    assert full["id"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("output", FORMATS)
+def test_no_rows_are_no_batches(output: str) -> None:
+    assert [cut(counts, Cut(4, last), output) for counts in ([], [0, 0]) for last in ("partial", "drop", "pad")] == [
+        []
+    ] * 6
+
+
+@pytest.mark.parametrize("output", FORMATS)
+def test_each_format_has_its_kind_of_value(output: str) -> None:
+    form = make_form(output, ["id", "valid"], pin_memory=False)
+    batches = list(form.slices(block(0, 10, output), 2, 2, 3))
+    batches.append(form.join([(block(0, 10, output), 8, 9), (block(10, 4, output), 0, 2)]))
+    assert [as_list(batch["id"]) for batch in batches] == [[2, 3, 4], [5, 6, 7], [8, 10, 11]]
+    kind = {"torch": torch.Tensor, "numpy": np.ndarray, "arrow": pa.Array, "dict": list}[output]
+    assert all(isinstance(batch["id"], kind) for batch in batches)
+    assert all(isinstance(batch, pa.RecordBatch if output == "arrow" else dict) for batch in batches)
+
+
+@pytest.mark.parametrize("layout", ["ragged", "padded", "nested"])
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_lists_are_cut_with_offsets_of_their_own(output: str, layout: str) -> None:
+    lists = [[1, 2], [], [3], [4, 5, 6], [], [7]]
+    offsets = np.cumsum([0, *map(len, lists)])
+    column = Ragged(np.array([value for values in lists for value in values]), offsets, layout)
+    form = make_form(output, ["items"], pin_memory=False)
+    batches = list(form.slices(Block.of_columns(6, {"items": column}), 1, 2, 2))
+    for batch, rows in zip(batches, (lists[1:3], lists[3:5]), strict=True):
+        items = batch["items"]
+        if layout == "padded":
+            longest = max(map(len, rows))
+            assert items["values"].tolist() == [row + [0] * (longest - len(row)) for row in rows]
+            assert items["lengths"].tolist() == [len(row) for row in rows]
+        elif layout == "nested" and output == "torch":
+            assert [row.tolist() for row in items.unbind()] == rows
+        else:
+            assert items["values"].tolist() == sum(rows, [])
+            assert items["offsets"].tolist() == [0, *np.cumsum([len(row) for row in rows]).tolist()]
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_objects_are_lists(output: str) -> None:
+    form = make_form(output, ["word"], pin_memory=False)
+    words = Block.of_columns(4, {"word": Objects(pa.chunked_array([["a", None, "c", "d"]]))})
+    assert [batch["word"] for batch in form.slices(words, 0, 2, 2)] == [["a", None], ["c", "d"]]
+
+
+def test_shards_take_turns_and_one_that_has_ended_is_left_out() -> None:
+    def shards() -> list[Iterator[str]]:
+        return [iter("aaa"), iter("b"), iter("cc")]
+
+    assert "".join(rank_batches(shards())) == "abcaca"
+    assert "".join(rank_batches(shards(), turn=2)) == "cabcaa"
+    assert "".join(scheduled_batches(shards(), [2, 2, 0, 1, 1, 0])) == "ccab"
+
+
+@settings(deadline=None)
+@given(st.lists(counts, min_size=1, max_size=3), st.integers(1, 8), st.sampled_from(["numpy", "arrow"]))
+def test_joint_batches_hold_as_many_rows_of_every_shard(shards, each, output) -> None:
+    size = each * len(shards)
+    form = make_form(output, ["id", "valid"], pin_memory=False)
+    driver = Blocks([blocks_of(counts, output, 1000 * number) for number, counts in enumerate(shards)])
+    batches = [as_list(batch["id"]) for batch in joint_batches(driver, [Trail() for _ in shards], size, form)]
+    for step in range(min(map(sum, shards)) // each):
+        rows = [1000 * number + row for number in range(len(shards)) for row in range(step * each, (step + 1) * each)]
+        assert batches[step] == rows
+    expected = [1000 * number + row for number, counts in enumerate(shards) for row in range(sum(counts))]
+    assert sorted(row for batch in batches for row in batch) == expected
+
+
+def test_a_fixed_number_of_steps_is_cut_or_an_error() -> None:
+    assert list(exactly(iter("abcd"), 3)) == ["a", "b", "c"]
+    with pytest.raises(EmptyDatasetError, match="2 steps of steps_per_epoch are missing"):
+        list(exactly(iter("ab"), 4))
+
+
+@pytest.mark.parametrize(("mine", "others"), [(10, 10), (10, 7), (7, 10), (8, 8), (3, 0)])
+def test_ranks_in_step_end_after_the_smallest_number_of_batches(mine: int, others: int) -> None:
+    left = itertools.count(others, -4)
+    batches = in_step(iter(range(mine)), 4, lambda at_hand: min(at_hand, max(0, min(4, next(left)))))
+    assert list(batches) == list(range(min(mine, others)))
