@@ -96,20 +96,12 @@ def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, log: BlockLo
 
 
 def _padding(head: Head, missing: int, valid_key: str) -> Iterator[Part]:
-    """`missing` rows of a shard's beginning, over and over, marked as repeats."""
-    blocks: list[Block] = []
-    for block in head():
-        if missing and block.rows:
-            rows = min(missing, block.rows)
-            missing -= rows
-            blocks.append(block.copied(rows, valid_key))
-            yield blocks[-1], 0, rows
-        if not missing:
-            return
-    for block in itertools.cycle(blocks):
+    """`missing` rows of the beginning of a shard that has some, over and over, marked as repeats."""
+    for block in itertools.cycle(head()):
         rows = min(missing, block.rows)
+        if rows:
+            yield block.copied(rows, valid_key), 0, rows
         missing -= rows
-        yield block, 0, rows
         if not missing:
             return
 

@@ -75,7 +75,7 @@ class ColumnForm:
 
     def _memory(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """So many bytes for each key, uint8; small ones share a lease, which costs as much as copying some of them."""
-        found: dict[str, Array] = {}
+        memory: dict[str, Array] = {}
         shared: dict[str, slice] = {}
         at = 0
         for number, (key, size) in enumerate(sizes.items(), 1):
@@ -83,9 +83,9 @@ class ColumnForm:
             at += _aligned(size)
             if at >= _LEASE_BYTES or number == len(sizes):
                 lease = self.pool.lease(at)
-                found |= {each: lease[place] for each, place in shared.items()}
+                memory |= {each: lease[place] for each, place in shared.items()}
                 shared, at = {}, 0
-        return found
+        return memory
 
 
 def _dense_bytes(columns: Sequence[Column]) -> int:
@@ -135,8 +135,8 @@ def padded(values: Array, offsets: Array) -> tuple[Array, Array]:
 def ragged_batches(ragged: Ragged, first: int, count: int, size: int) -> Iterator[tuple[Array, Array]]:
     """`count` batches as (values, offsets from 0)."""
     offsets, bounds = rebased(ragged, first, count, size)
-    for own, start, stop in zip(offsets, bounds[:-1], bounds[1:], strict=True):
-        yield ragged.values[start:stop], own
+    for rebased_offsets, start, stop in zip(offsets, bounds[:-1], bounds[1:], strict=True):
+        yield ragged.values[start:stop], rebased_offsets
 
 
 def numpy_column(column: Column) -> Slicer:

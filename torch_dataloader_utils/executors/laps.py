@@ -11,13 +11,13 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 class LapDriver:
     """Runs lap after lap of each shard, so that batches cross from one lap into the next.
 
-    Shards reach the end of a lap at different times; each goes on when it is asked. A shard that has no row in a whole
+    Shards reach the end of a lap at different times; each continues when asked. A shard that has no row in a whole
     lap ends: there is nothing to repeat.
 
     Args:
         open_lap: starts the driver of a lap: 0 for the epoch's own rows, then 1, 2, ...
         starts: where each shard begins.
-        on_lap: told the shard that begins its next lap.
+        on_lap: called with the shard that begins its next lap.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""More shards than workers: shards that are read side by side, dealt to the workers in turn."""
+"""More shards than workers: shards that are read side by side, assigned to the workers in turn."""
 
 from __future__ import annotations
 

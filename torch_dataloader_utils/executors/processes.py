@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -39,17 +40,17 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
     methods = multiprocessing.get_all_start_methods()
     if context is not None and context not in methods:
         raise OptionError(f"multiprocessing_context={context!r}: this system has {', '.join(methods)}.")
-    found = multiprocessing.get_context(context or ("forkserver" if "forkserver" in methods else "spawn"))
-    if context is None and found.get_start_method() == "forkserver":
-        found.set_forkserver_preload([_WORKER_MODULE])
-    return found
+    chosen = multiprocessing.get_context(context or ("forkserver" if "forkserver" in methods else "spawn"))
+    if context is None and chosen.get_start_method() == "forkserver":
+        chosen.set_forkserver_preload([_WORKER_MODULE])
+    return chosen
 
 
 class WorkerPool:
     """The worker processes of one loader.
 
     Args:
-        open_reader: picklable; makes the reader in each process from the files that it is told of.
+        open_reader: picklable; makes the reader in each process from the files that it gets.
         count: how many processes.
         budget: bytes decoded and not delivered, over all processes.
         context: how processes start.
@@ -76,23 +77,21 @@ class WorkerPool:
             member.conn, member.process = ours, process
 
     def begin(
-        self, shards: Sequence[Sequence[Task]], files: Mapping[FileKey, DataFile], timeout: float
+        self,
+        shards: Sequence[Sequence[Task]],
+        files: Mapping[FileKey, DataFile],
+        timeout: float,
+        at_once: bool = True,
     ) -> ProcessDriver:
-        """A pass that starts at once: each worker gets its tasks, and the files among them that it does not know."""
-        driver = self.later(shards, files, timeout)
-        for shard in range(len(shards)):
+        """A pass: each shard starts at once, or when its first block is asked for and its worker has ended the last."""
+        self._numbers += 1
+        driver = ProcessDriver(self, self._numbers, shards, files, timeout)
+        for shard in range(len(shards) if at_once else 0):
             driver.start(shard)
         return driver
 
-    def later(
-        self, shards: Sequence[Sequence[Task]], files: Mapping[FileKey, DataFile], timeout: float
-    ) -> ProcessDriver:
-        """A pass of which each shard starts when its first block is asked for: its worker has ended the pass before."""
-        self._numbers += 1
-        return ProcessDriver(self, self._numbers, shards, files, timeout)
-
     def send_tasks(self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile]) -> None:
-        """Tell a worker its tasks of a pass."""
+        """Send a worker its tasks of a pass, and the files among them that it does not know."""
         keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
         self._known[shard] |= keys
         self.members[shard].send(("pass", number, list(tasks), {key: files[key] for key in keys}))
@@ -137,8 +136,8 @@ class _Member:
         except (BrokenPipeError, ConnectionResetError):
             raise self._dead() from None
 
-    def tell_free(self, blocks: int, nbytes: int) -> None:
-        """Tell the worker which slots it may use again, and that blocks were delivered."""
+    def report_free(self, blocks: int, nbytes: int) -> None:
+        """Report to the worker which slots it may use again, and that blocks were delivered."""
         slots = [self._released.popleft() for _ in range(len(self._released))]
         if slots or blocks:
             self.send(("free", slots, blocks, nbytes))
@@ -168,7 +167,8 @@ class _Member:
             if of_pass != number:  # packed for a pass that has ended
                 self._released.append(slot)
                 continue
-            memory = self._slots[slot].lease(content.size, _Release(self._released, slot))
+            # A partial, so that it holds no frame and no member.
+            memory = self._slots[slot].lease(content.size, partial(self._released.append, slot))
             return unpack(content, memory)
         return None
 
@@ -208,16 +208,6 @@ class _Member:
             self.process.close()
 
 
-class _Release:
-    """Puts a slot back; a class, so that it holds no frame and no member."""
-
-    def __init__(self, released: deque[int], slot: int) -> None:
-        self._released, self._slot = released, slot
-
-    def __call__(self) -> None:
-        self._released.append(self._slot)
-
-
 class ProcessDriver:
     """One pass of a pool."""
 
@@ -250,21 +240,21 @@ class ProcessDriver:
             self.start(shard)
         member = self._pool.members[shard]
         held, self._held[shard] = self._held[shard], None
-        member.tell_free(0 if held is None else 1, held or 0)
+        member.report_free(0 if held is None else 1, held or 0)
         if self._taken[shard] == len(self._tasks[shard]):
             return None
         deadline = time.monotonic() + self._timeout if self._timeout else None
-        found = member.receive(self._number, deadline, lambda: self._stopped)
+        outcome = member.receive(self._number, deadline, lambda: self._stopped)
         if self._stopped:
             raise stopped()
-        if found is None:
+        if outcome is None:
             task = self._tasks[shard][self._taken[shard]]
-            found = BatchTimeoutError(f"no block within timeout={self._timeout} s while reading {describe(task)}.")
-        if isinstance(found, BaseException):
-            raise found
+            outcome = BatchTimeoutError(f"no block within timeout={self._timeout} s while reading {describe(task)}.")
+        if isinstance(outcome, BaseException):
+            raise outcome
         self._taken[shard] += 1
-        self._held[shard] = found.nbytes
-        return found
+        self._held[shard] = outcome.nbytes
+        return outcome
 
     def stop(self) -> None:
         """Let whoever waits for a block get an error, soon."""

@@ -44,7 +44,7 @@ class ThreadDriver:
     """Decodes up to `budget` bytes ahead on `threads` threads.
 
     Decoded, undelivered bytes stay within `budget`, except that each shard may always hold one block: otherwise
-    draining the shards in turn could wait for ever. Sizes are estimated before a decode (the footer's estimate times
+    draining the shards in turn could wait forever. Sizes are estimated before a decode (the footer's estimate times
     the ratio seen so far) and measured after it.
 
     Args:
@@ -83,14 +83,14 @@ class ThreadDriver:
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block, None after the last."""
         try:
-            found = self._state.take(shard, self._timeout)
+            outcome = self._state.take(shard, self._timeout)
         except BatchTimeoutError:
             self._patience = 0.0
             raise
-        if isinstance(found, BaseException):
+        if isinstance(outcome, BaseException):
             self.close()
-            raise found
-        return found
+            raise outcome
+        return outcome
 
     def stop(self) -> None:
         """Let the threads end after the read they are in, and whoever waits for a block get an error."""
@@ -167,11 +167,11 @@ class _State:
                         f"no block within timeout={timeout} s while reading {describe(queue.tasks[queue.taken])}."
                     )
                 self.bell.arrived.wait(left)
-            found = queue.ready.pop(queue.taken)
+            outcome = queue.ready.pop(queue.taken)
             queue.taken += 1
-            queue.held = found.nbytes if isinstance(found, Block) else 0
+            queue.held = outcome.nbytes if isinstance(outcome, Block) else 0
             self.bell.work.notify_all()
-            return found
+            return outcome
 
     @property
     def over(self) -> bool:
@@ -197,24 +197,24 @@ class _State:
 
     def decode(self, thread: int, queue: _ShardQueue, number: int, estimate: int, waited: float) -> None:
         """Decode a task that was claimed after `waited` seconds, and hand on what came of it."""
-        found: Block | BaseException
+        outcome: Block | BaseException
         try:
             if thread not in self._readers:
                 self._readers[thread] = self._open_reader()
-            found = executed(self._readers[thread], queue.tasks[number], waited)
+            outcome = executed(self._readers[thread], queue.tasks[number], waited)
         except BaseException as error:  # noqa: BLE001 - it is raised in the consumer's thread, in its place
-            found = error
-        self._put(queue, number, estimate, found)
-        del found
+            outcome = error
+        self._put(queue, number, estimate, outcome)
+        del outcome
 
-    def _put(self, queue: _ShardQueue, number: int, estimate: int, found: Block | BaseException) -> None:
+    def _put(self, queue: _ShardQueue, number: int, estimate: int, outcome: Block | BaseException) -> None:
         with self.bell.work:
-            measured = found.nbytes if isinstance(found, Block) else 0
+            measured = outcome.nbytes if isinstance(outcome, Block) else 0
             self._used += measured - estimate
             self._estimated += queue.tasks[number].size_bytes
             self._measured += measured
             if not self._stopped:
-                queue.ready[number] = found
+                queue.ready[number] = outcome
             self.bell.arrived.notify_all()
             self.bell.work.notify()
 

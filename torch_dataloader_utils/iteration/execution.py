@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.pooled import PooledDriver
@@ -38,10 +39,8 @@ class Execution:
             return self.inline(tasks)
         if worker.worker_mode == "process":
             pool = self._workers()
-            begin = pool.begin if at_once else pool.later
-            if len(tasks) > worker.num_shards:
-                return PooledDriver(lambda shared: begin(shared, self._files, worker.timeout), tasks, worker.num_shards)
-            return begin(tasks, self._files, worker.timeout)
+            begin = partial(pool.begin, files=self._files, timeout=worker.timeout, at_once=at_once)
+            return PooledDriver(begin, tasks, worker.num_shards) if len(tasks) > worker.num_shards else begin(tasks)
         scan, files = self._scan, self._files
         return ThreadDriver(
             lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(), worker.timeout

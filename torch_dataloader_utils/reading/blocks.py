@@ -52,8 +52,8 @@ class Block:
             return blocks[0]
         if blocks[0].columns is None:
             return Block.of_table(compact(pa.Table.from_batches([block.table for block in blocks])))
-        found = {key: concat([(block.columns or {})[key] for block in blocks]) for key in blocks[0].columns}
-        return Block.of_columns(sum(block.rows for block in blocks), found)
+        columns = {key: concat([(block.columns or {})[key] for block in blocks]) for key in blocks[0].columns}
+        return Block.of_columns(sum(block.rows for block in blocks), columns)
 
     def slice(self, first: int, last: int) -> Block:
         """Rows `[first, last)`, as views."""

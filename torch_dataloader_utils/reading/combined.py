@@ -61,9 +61,9 @@ class CombinedReader:
         blocks: list[Block] = []
         at = 0
         for part in sorted(_parts(pieces)):
-            own = [i for i, piece in enumerate(pieces) if split_of(piece).file.part == part]
-            block, found = self._readers[part].read([pieces[i] for i in own], pad)
-            for i, (first, count) in zip(own, found, strict=True):
+            places = [i for i, piece in enumerate(pieces) if split_of(piece).file.part == part]
+            block, part_spans = self._readers[part].read([pieces[i] for i in places], pad)
+            for i, (first, count) in zip(places, part_spans, strict=True):
                 spans[i] = at + first, count
             blocks.append(block)
             at += block.rows

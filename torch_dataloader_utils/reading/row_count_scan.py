@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from queue import Empty, LifoQueue
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ Exchange = Callable[[object], list[Any]]  # from this rank's object to those of 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """What a scan of some files found.
+    """The result of a scan of some files.
 
     Attributes:
         of: digest of all files, those of other ranks too; "" where there was nothing to scan.
@@ -65,7 +64,7 @@ class Sharing:
 
     @contextmanager
     def failing_together(self) -> Iterator[None]:
-        """Before `joined`: tell the other ranks of an error, or they would wait for ever."""
+        """Before `joined`: report an error to the other ranks, which would wait forever."""
         try:
             yield
         except Exception as error:
@@ -73,7 +72,7 @@ class Sharing:
                 self.exchange(f"{type(error).__name__}: {error}")
             raise
 
-    def joined(self, own: RowCounts) -> RowCounts:
+    def joined(self, counts: RowCounts) -> RowCounts:
         """The counts from those of all ranks, the same on each.
 
         Raises:
@@ -81,8 +80,8 @@ class Sharing:
             PlanMismatchError: ranks have different files.
         """
         if self.exchange is None:
-            return own
-        answers = self.exchange(own)
+            return counts
+        answers = self.exchange(counts)
         failed = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if isinstance(answer, str)]
         if failed:
             raise WorkerError(f"another rank failed while it made its loader: {'; '.join(failed)}")
@@ -91,16 +90,16 @@ class Sharing:
                 f"ranks see different files to scan: their digests are {[answer.of[:8] for answer in answers]}, by "
                 "rank. All ranks must see the same files, with the same filters."
             )
-        live = {place: counts for answer in answers for place, counts in answer.live_rows.items()}
+        live = {place: rows for answer in answers for place, rows in answer.live_rows.items()}
         values = {
             key: pa.concat_arrays([answer.values[key] for answer in answers]).unique() for key in answers[0].values
         }
-        return RowCounts(own.of, live, values)
+        return RowCounts(counts.of, live, values)
 
 
 def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile, ...]:
     """The files with their segments' live rows; those without any are gone, as if the filter had pruned them."""
-    found = []
+    kept = []
     for place, file in enumerate(files):
         counts = scanned.live_rows[place]
         segments = tuple(
@@ -110,8 +109,8 @@ def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile
         )
         if segments:
             info = replace(file.info, record_count=sum(counts))
-            found.append(replace(file, info=info, layout=replace(file.layout, segments=segments, counted=True)))
-    return tuple(found)
+            kept.append(replace(file, info=info, layout=replace(file.layout, segments=segments, counted=True)))
+    return tuple(kept)
 
 
 def narrowed(spec: ScanSpec) -> ScanSpec:
@@ -125,14 +124,14 @@ def narrowed(spec: ScanSpec) -> ScanSpec:
     needed = {top_level(spec.schema, item.name) for item in given} | set(spec.predicate_columns)
     # A table without columns would have no rows.
     schema = [item for item in spec.schema if item.name in needed] or [spec.schema.field(0)]
-    found = replace(
+    decisive_scan = replace(
         spec,
         schema=pa.schema(schema),
         given=pa.schema(given or schema[:1]),
         transform=spec.transform if codes else None,
         converter=replace(spec.converter, plans=plans),
     )
-    return read_encoded(found, None)
+    return read_encoded(decisive_scan, None)
 
 
 def _lies_in(plan: ColumnPlan, name: str) -> bool:
@@ -152,35 +151,41 @@ def scan_row_counts(
         FileReadError: a file cannot be read.
     """
     began = time.monotonic()
-    own = range(sharing.rank, len(files), sharing.num_ranks)
-    jobs = [(place, run) for place in own for run in _runs(files[place])]
+    places = range(sharing.rank, len(files), sharing.num_ranks)
+    jobs = [(place, run) for place in places for run in _runs(files[place])]
     spec = narrowed(spec)
     collected = {plan.key: _Distinct(plan) for plan in spec.converter.unlearned}
-    live: dict[int, list[int]] = {place: [] for place in own}
-    readers = _Readers(spec, [files[place] for place in own])
+    live: dict[int, list[int]] = {place: [] for place in places}
+    by_key = {files[place].info.key: files[place] for place in places}
+    opened = threading.local()
+    readers: list[TaskReader] = []
+
+    def open_reader() -> None:
+        opened.reader = spec.open(by_key)
+        readers.append(opened.reader)
 
     def work(job: tuple[int, range]) -> list[int]:
         place, run = job
-        with readers.lend() as reader:
-            return [_segment(reader, files[place].info.key, number, collected.values()) for number in run]
+        return [_segment(opened.reader, files[place].info.key, number, collected.values()) for number in run]
 
     try:
         with (
             progress.over(sum(len(run) for _, run in jobs)) as advance,
-            ThreadPoolExecutor(threads, "count") as pool,
+            ThreadPoolExecutor(threads, "count", open_reader) as pool,
         ):
-            for (place, _), counts in zip(jobs, pool.map(work, jobs), strict=True):
-                live[place] += counts
-                advance(len(counts))
+            for (place, _), rows in zip(jobs, pool.map(work, jobs), strict=True):
+                live[place] += rows
+                advance(len(rows))
     finally:
-        readers.close()
-    found = RowCounts(
+        for reader in readers:
+            reader.close()
+    counts = RowCounts(
         _digest(files),
-        {place: tuple(counts) for place, counts in live.items()},
+        {place: tuple(rows) for place, rows in live.items()},
         {key: distinct.values() for key, distinct in collected.items()},
     )
-    _announce(found, time.monotonic() - began)
-    return found
+    _announce(counts, time.monotonic() - began)
+    return counts
 
 
 def _digest(files: Iterable[DataFile]) -> str:
@@ -211,36 +216,10 @@ def _segment(reader: TaskReader, file: FileKey, place: int, collected: Iterable[
     return count
 
 
-def _announce(found: RowCounts, seconds: float) -> None:
-    rows = sum(map(sum, found.live_rows.values()))
-    values = "".join(f"; {key}: {len(array):,} values" for key, array in found.values.items())
-    _LOG.info("counted %d file(s) in %.1f s: %d live rows%s", len(found.live_rows), seconds, rows, values)
-
-
-class _Readers:
-    """Readers for threads, lent one at a time; made when there is none to lend."""
-
-    def __init__(self, spec: ScanSpec, files: Iterable[DataFile]) -> None:
-        self._spec = spec
-        self._files = {file.info.key: file for file in files}
-        self._idle: LifoQueue[TaskReader] = LifoQueue()
-
-    @contextmanager
-    def lend(self) -> Iterator[TaskReader]:
-        """A reader that nobody else uses meanwhile."""
-        try:
-            reader = self._idle.get_nowait()
-        except Empty:
-            reader = self._spec.open(self._files)
-        try:
-            yield reader
-        finally:
-            self._idle.put(reader)
-
-    def close(self) -> None:
-        """Close them all; none may be lent."""
-        while not self._idle.empty():
-            self._idle.get_nowait().close()
+def _announce(counts: RowCounts, seconds: float) -> None:
+    rows = sum(map(sum, counts.live_rows.values()))
+    values = "".join(f"; {key}: {len(array):,} values" for key, array in counts.values.items())
+    _LOG.info("counted %d file(s) in %.1f s: %d live rows%s", len(counts.live_rows), seconds, rows, values)
 
 
 class _Distinct:
@@ -255,10 +234,10 @@ class _Distinct:
 
     def add(self, rows: pa.Table) -> None:
         """Take in the values of these rows."""
-        found = self._leaf.distinct(self._plan.chunks_of(rows.column(self._plan.column)))
+        values = self._leaf.distinct(self._plan.chunks_of(rows.column(self._plan.column)))
         with self._lock:
-            self._parts.append(found)
-            self._pending += len(found)
+            self._parts.append(values)
+            self._pending += len(values)
             if self._pending > max(_LEAST_PENDING, 2 * len(self._parts[0])):
                 self._merge()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
 
 _OPEN_FILES = 8  # readers kept open per thread
-_TOLD_FILES = 4  # named in a message
+_NAMED_FILES = 4  # named in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +103,24 @@ class RunReader:
         by_file: dict[FileKey, list[int]] = {}
         for run in runs:
             by_file.setdefault(run.file, []).extend(segment.number for segment in self.segments(run))
-        told = []
-        for file, found in list(by_file.items())[:_TOLD_FILES]:
-            numbers = dict.fromkeys(found)
+        named = []
+        for file, repeated in list(by_file.items())[:_NAMED_FILES]:
+            numbers = dict.fromkeys(repeated)
             plural = "s" if len(numbers) > 1 else ""
             path = self._files[file].info.path
-            told.append(f"{path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}")
-        more = f" and {len(by_file) - _TOLD_FILES} more files" if len(by_file) > _TOLD_FILES else ""
-        return "; ".join(told) + more
+            named.append(f"{path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}")
+        more = f" and {len(by_file) - _NAMED_FILES} more files" if len(by_file) > _NAMED_FILES else ""
+        return "; ".join(named) + more
 
     def decode(self, run: SegmentRun, schema: pa.Schema) -> pa.Table:
         """These columns of the segments' rows, each of the resolved type."""
         recorder().enter("decode")
-        found = {
+        by_name = {
             item.name: column
             for items, columns in self.columns(run, list(schema))
             for item, column in zip(items, columns, strict=True)
         }
-        return pa.Table.from_arrays([found[name] for name in schema.names], schema=schema)
+        return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
 
     def columns(
         self, run: SegmentRun, wanted: Sequence[pa.Field]
@@ -133,21 +133,21 @@ class RunReader:
         reader = self._reader(file)
         numbers = [segment.number for segment in segments]
         rows = sum(segment.rows or 0 for segment in segments)
-        there = frozenset(reader.schema.names) - spec.partition_names
+        stored = frozenset(reader.schema.names) - spec.partition_names
         known = all(segment.rows is not None for segment in segments)
-        for items in decoder_calls([item for item in wanted if item.name in there], rows, self.alone):
-            found = read_columns(reader, numbers, items, self.alone)
-            rows, known = len(found[0]), True
-            found = [self._conformed(*pair) for pair in zip(found, items, strict=True)]
-            yield items, found
-            del found
-        if not known:  # only reading tells how many rows there are, and none of the columns has been read
+        for items in decoder_calls([item for item in wanted if item.name in stored], rows, self.alone):
+            arrays = read_columns(reader, numbers, items, self.alone)
+            rows, known = len(arrays[0]), True
+            arrays = [self._conformed(*pair) for pair in zip(arrays, items, strict=True)]
+            yield items, arrays
+            del arrays
+        if not known:  # only reading shows how many rows there are, and none of the columns has been read
             rows = len(reader.read(numbers, reader.schema.names[:1])[0])
         constants = dict(file.partition)
         for item in wanted:
             if item.name in spec.partition_names:
                 yield [item], [constant(constants[item.name], rows, item.type)]
-            elif item.name not in there:
+            elif item.name not in stored:
                 yield [item], [conform(None, rows, item.type)]
 
     def _conformed(self, column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:

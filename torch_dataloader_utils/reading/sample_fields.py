@@ -74,9 +74,9 @@ class Field:
             return np.empty((0, *self.shape), dtype)  # an empty list has no dtype
         expected = self.shape if array is None or self.kind == "dense" else (*array.shape[:1], *self.shape)
         if array is None or array.dtype != dtype or array.shape != expected:
-            found = type(value).__name__ if array is None else f"{array.dtype} of shape {_shape(array.shape)}"
+            given = type(value).__name__ if array is None else f"{array.dtype} of shape {_shape(array.shape)}"
             raise SchemaMismatchError(
-                f"the key {self.key!r} holds {found}, where the first samples have {self.report()}. Every sample must "
+                f"the key {self.key!r} holds {given}, where the first samples have {self.report()}. Every sample must "
                 "have one dtype and shape; the first axis may vary, and lists of numbers say that it does."
             )
         return array

@@ -106,8 +106,8 @@ class SampleReader:
         shard = self._shard(self._files[split_of(piece).file.key].layout.metadata)
         # torch's own loader fetches so too: Hugging Face datasets read many rows at a time.
         if hasattr(shard, "__getitems__"):
-            found: Sequence[Any] = shard.__getitems__(numbers)
-            return found
+            samples: Sequence[Any] = shard.__getitems__(numbers)
+            return samples
         return [shard[number] for number in numbers]
 
     def _shard(self, number: int | None) -> Any:

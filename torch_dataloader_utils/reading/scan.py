@@ -264,7 +264,7 @@ def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
     types = {
         item.name: pa.dictionary(pa.int32(), item.type)
         for item in spec.schema
-        # A field of a struct has another name, and a filter would have to be told of the type.
+        # A field of a struct has another name, and a filter would have to know the type.
         if item.name in sizes
         and (most is None or sizes[item.name] <= most)
         and item.type in (pa.string(), pa.binary())

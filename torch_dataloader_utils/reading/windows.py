@@ -51,8 +51,8 @@ def places_of(pieces: Sequence[Piece], spans: Iterator[Span], pool: BufferPool |
         spans: where the rows of each piece of a split lie, in the order of `split_pieces`; taken as needed.
         pool: of memory for permutations.
     """
-    found = [_places(piece, spans, pool) for piece in pieces]
-    return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
+    places = [_places(piece, spans, pool) for piece in pieces]
+    return places[0] if len(places) == 1 else np.concatenate([np.empty(0, np.int64), *places])
 
 
 def _places(piece: Piece, spans: Iterator[Span], pool: BufferPool | None) -> Places:
@@ -71,12 +71,14 @@ def _drawn(window: Window, spans: Iterator[Span], pool: BufferPool | None) -> Pl
     if any(isinstance(piece.source, Window) for piece in window.pieces):
         drawn = places_of(window.pieces, spans)
         return drawn[_order(len(drawn), window.key, None)]
-    own = list(islice(spans, len(window.pieces)))
-    count = sum(rows for _, rows in own)
+    drawn_from = list(islice(spans, len(window.pieces)))
+    count = sum(rows for _, rows in drawn_from)
     order = _order(count, window.key, pool)
-    if own == spans_of([rows for _, rows in own], own[0][0]):  # the usual case: there is nothing to look up
-        return np.add(order, own[0][0], out=order)
-    return np.concatenate([np.arange(first, first + rows) for first, rows in own])[order]
+    if drawn_from == spans_of(
+        [rows for _, rows in drawn_from], drawn_from[0][0]
+    ):  # the usual case: there is nothing to look up
+        return np.add(order, drawn_from[0][0], out=order)
+    return np.concatenate([np.arange(first, first + rows) for first, rows in drawn_from])[order]
 
 
 def _order(rows: int, key: int | None, pool: BufferPool | None) -> Places:
@@ -176,8 +178,8 @@ class Gather:
     def _lease(self, rows: int, like: Array) -> Array:
         shape = (rows, *like.shape[1:])
         nbytes = like.itemsize * int(np.prod(shape, dtype=np.int64))
-        found: Array = self._pool.lease(nbytes).view(like.dtype).reshape(shape)
-        return found
+        array: Array = self._pool.lease(nbytes).view(like.dtype).reshape(shape)
+        return array
 
 
 def _unit(piece: Piece, owners: Iterator[int], starts: Sequence[int], pool: BufferPool) -> _Unit:
