@@ -12,10 +12,9 @@ import pyarrow.types as pt
 from pyroaring import BitMap64
 
 from tests.formats.avro_writing import write_avro
-from torch_dataloader_utils.iceberg.data_files import FORMAT
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout
-from torch_dataloader_utils.iceberg.data_files.reader import IcebergReader
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener, IcebergReader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -80,8 +79,8 @@ def planned(
 def opened(
     info: DataFileInfo, file: IcebergFile, table: IcebergTable, wanted: pa.Schema | None = None
 ) -> tuple[FileLayout, IcebergReader]:
-    layout = iceberg_layout(info, file, Storage(), {"table": table})
-    return layout, FORMAT.open(info, layout, Storage(), {"table": table}, table.schema if wanted is None else wanted)
+    layout = iceberg_layout(info, file, Storage())
+    return layout, IcebergOpener(table).open(info, layout, Storage(), {}, table.schema if wanted is None else wanted)
 
 
 def read_rows(

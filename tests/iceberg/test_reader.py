@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.formats.avro import container as avro_container
-from torch_dataloader_utils.iceberg.data_files import FORMAT
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -163,7 +164,7 @@ def test_a_file_planned_from_its_manifest_alone_is_one_segment(numbers: Path) ->
     info, file = planned(numbers, rows=100)
     layout = whole_file(file, 5000)
     assert numbered(layout) == [(0, 0, 100)]
-    reader = FORMAT.open(info, layout, Storage(), {"table": TABLE}, SCHEMA)
+    reader = IcebergOpener(TABLE).open(info, layout, Storage(), {}, SCHEMA)
     assert reader.read([0], ["a", "_pos"])[0].to_pylist() == list(range(100))
     assert reader.read([0], ["_pos"])[0].to_pylist() == list(range(100))
     reader.close()
@@ -174,7 +175,7 @@ def test_such_a_file_may_have_equality_deletes(numbers: Path, tmp_path: Path) ->
     info, file = planned(numbers, rows=100, deletes=[equality_file(tmp_path / "d", keys)])
     layout = whole_file(file, 5000)
     assert numbered(layout) == [(0, 0, None)]
-    reader = FORMAT.open(info, layout, Storage(), {"table": TABLE}, SCHEMA)
+    reader = IcebergOpener(TABLE).open(info, layout, Storage(), {}, SCHEMA)
     assert reader.read([0], ["a"])[0].to_pylist() == [i for i in range(100) if i not in (3, 50)]
     reader.close()
 
@@ -182,7 +183,7 @@ def test_such_a_file_may_have_equality_deletes(numbers: Path, tmp_path: Path) ->
 def test_a_manifest_that_counts_other_rows_than_the_file_is_an_error(numbers: Path) -> None:
     info, file = planned(numbers, rows=99)
     with pytest.raises(FileReadError, match=r"numbers: has 100 rows.*says 99"):
-        FORMAT.open(info, whole_file(file, 0), Storage(), {"table": TABLE}, SCHEMA)
+        IcebergOpener(TABLE).open(info, whole_file(file, 0), Storage(), {}, SCHEMA)
 
 
 def test_a_pickled_layout_reads_the_same(numbers: Path, tmp_path: Path) -> None:
@@ -190,9 +191,9 @@ def test_a_pickled_layout_reads_the_same(numbers: Path, tmp_path: Path) -> None:
     deletes = [equality_file(tmp_path / "d", keys), vector_file(tmp_path / "v", [4])]
     info, file = planned(numbers, deletes=deletes)
     layout = iceberg_layout(info, file, Storage())
-    again = pickle.loads(pickle.dumps((info, layout, {"table": TABLE}, FORMAT)))
-    info, layout, options, form = again
-    reader = form.open(info, layout, Storage(), options, SCHEMA)
+    again = pickle.loads(pickle.dumps((info, layout, IcebergOpener(TABLE))))
+    info, layout, opener = again
+    reader = opener.open(info, layout, Storage(), {}, SCHEMA)
     assert reader.read([0], ["a"])[0].to_pylist() == [0, 1, 2, 5, 6, 7, 8, 9]
     reader.close()
 
@@ -202,18 +203,14 @@ def test_a_file_that_has_gone_or_is_none_is_an_error_that_names_it(tmp_path: Pat
     with pytest.raises(FileReadError, match="gone"):
         iceberg_layout(info, file, Storage())
     with pytest.raises(FileReadError, match="gone"):
-        FORMAT.open(info, whole_file(file, 0), Storage(), {"table": TABLE}, SCHEMA)
+        IcebergOpener(TABLE).open(info, whole_file(file, 0), Storage(), {}, SCHEMA)
     with pytest.raises(OptionError, match="'vortex'"):
         iceberg_layout(info, replace(file, format="vortex"), Storage())
 
 
-def test_only_a_table_says_which_files_it_has(tmp_path: Path) -> None:
+def test_only_a_table_says_which_files_it_has(numbers: Path) -> None:
     with pytest.raises(OptionError, match="IcebergDataset"):
-        FORMAT.layout(DataFileInfo("x", 1), Storage(), {})
-    with pytest.raises(OptionError, match="manifest="):
-        FORMAT.pack(FileLayout(()), SCHEMA)
-    with pytest.raises(ValueError, match="manifest"):
-        FORMAT.unpack(b"")
+        StructuredDataset.create_dataloader(numbers, format="iceberg")
 
 
 # ------------------------------------------------------------------------------------------------------------ columns

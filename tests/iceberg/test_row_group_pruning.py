@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.iceberg.data_files import FORMAT
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -112,7 +112,7 @@ def test_pruning_never_drops_a_row_that_matches(folder: Path, data: st.DataObjec
     pruned = iceberg_pruner(expression, table)(layout)
 
     def matching(found: FileLayout) -> pa.Table:
-        reader = FORMAT.open(info, found, Storage(), {"table": table}, now)
+        reader = IcebergOpener(table).open(info, found, Storage(), {}, now)
         columns = reader.read([segment.number for segment in found.segments], now.names)
         reader.close()
         return pa.Table.from_arrays(columns, schema=now).filter(expression)

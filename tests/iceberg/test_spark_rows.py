@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from tests.iceberg.conftest import QUESTIONS, Question
-from torch_dataloader_utils.iceberg.data_files import FORMAT
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.iceberg.tables import IcebergPlan, IcebergRead, PlannedFile, SnapshotChoice, plan_table
 from torch_dataloader_utils.model import FileLayout
 
@@ -23,7 +23,7 @@ def choice(question: Question) -> SnapshotChoice:
 def rows_of(plan: IcebergPlan, planned: PlannedFile, layout: FileLayout) -> pa.Table:
     """The file's rows, a segment and a column at a time, filtered."""
     schema = plan.table.schema
-    reader = FORMAT.open(planned.info, layout, plan.storage, {"table": plan.table}, schema)
+    reader = IcebergOpener(plan.table).open(planned.info, layout, plan.storage, {}, schema)
     try:
         parts = [schema.empty_table()]
         for segment in layout.segments:
@@ -44,8 +44,7 @@ def as_text(table: pa.Table) -> list[str]:
 
 
 def layouts(plan: IcebergPlan) -> list[tuple[PlannedFile, FileLayout]]:
-    options = {"table": plan.table}
-    found = [(one, iceberg_layout(one.info, one.file, plan.storage, options)) for one in plan.files]
+    found = [(one, iceberg_layout(one.info, one.file, plan.storage)) for one in plan.files]
     if plan.row_filter is None:
         return found
     prune = iceberg_pruner(plan.row_filter, plan.table)

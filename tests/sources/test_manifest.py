@@ -45,7 +45,7 @@ def test_a_manifest_holds_files_segments_and_one_schema(tmp_path: Path) -> None:
     assert made.files[0].info.file_size == (tmp_path / "a.parquet").stat().st_size
     assert segments(made) == [[0, 1, 2], [0]]
     assert made.schema == pa.schema({"x": pa.int64(), "s": pa.string(), "y": pa.float64()})
-    assert (made.format, made.partition_names, made.file_count) == ("parquet", (), 2)
+    assert (made.opener, made.partition_names, made.file_count) == (format_named("parquet"), (), 2)
     assert made.pruned == Pruned(2, 2, 4, 4)
 
 
@@ -55,7 +55,7 @@ def test_a_pickled_manifest_reads_without_its_footers(tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(made))
     assert copy == made
     (file,) = copy.files
-    reader = format_named(copy.format).open(file.info, file.layout, copy.storage, {}, copy.schema)
+    reader = copy.opener.open(file.info, file.layout, copy.storage, {}, copy.schema)
     assert reader.read([1], ["x"])[0].to_pylist() == [5, 6, 7, 8, 9]
     reader.close()
 
@@ -242,7 +242,7 @@ def guarded() -> Guarded:
 
 
 def read_all(made: FileManifest) -> list[int]:
-    form = format_named(made.format)
+    form = made.opener
     values: list[int] = []
     for file in made.files:
         reader = form.open(file.info, file.layout, made.storage, {}, made.schema)

@@ -25,10 +25,10 @@ from tests.storage.proxy import Faults, faulty
 from tests.storage.servers import Store
 from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.errors import FileChangedError, FileReadError
-from torch_dataloader_utils.iceberg.data_files import FORMAT
 from torch_dataloader_utils.iceberg.data_files.cache import _cache_of
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.iceberg.tables import IcebergRead, plan_table
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, open_storage
@@ -205,7 +205,7 @@ def rewrite(kept: Kept, data: bytes) -> None:
 
 
 def rows_left(storage: Storage, info: DataFileInfo, layout: FileLayout) -> list[int]:
-    reader = FORMAT.open(info, layout, storage, {"table": TABLE}, SCHEMA)
+    reader = IcebergOpener(TABLE).open(info, layout, storage, {}, SCHEMA)
     try:
         [column] = reader.read([segment.number for segment in layout.segments], ["a"])
     finally:

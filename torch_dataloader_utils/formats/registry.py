@@ -61,7 +61,6 @@ FORMATS = {
             (b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"),
             aliases=("arrow", "feather"),
         ),
-        FormatEntry("iceberg", "iceberg.data_files", ()),
     )
 }
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from torch_dataloader_utils.formats.sizes import size_estimate
-from torch_dataloader_utils.iceberg.data_files import FORMAT
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.iceberg.plan import IcebergPlan, PlannedFile
 from torch_dataloader_utils.model import DataFile, FileLayout
 from torch_dataloader_utils.options import SplitOptions
@@ -30,9 +30,8 @@ def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split: 
         format_options: those given.
         split: how files are cut.
     """
-    options = {**format_options, "table": plan.table}
     by_bytes = split.split_rows is None and split.split_strategy is None
-    before = _data_files(plan, options, int(split.split_bytes) // 8 if by_bytes else -1)
+    before = _data_files(plan, format_options, int(split.split_bytes) // 8 if by_bytes else -1)
     after = _pruned(plan, before)
     evidence: dict[str, str] = {}
     for file in after:
@@ -44,12 +43,12 @@ def table_manifest(plan: IcebergPlan, format_options: Mapping[str, Any], split: 
         schema=plan.table.schema.remove_metadata(),
         partition_names=(),
         storage=plan.storage,
-        format=FORMAT.name,
+        opener=IcebergOpener(plan.table),
         pruned=replace(counts, files_before=plan.pruned.files_before),
         file_count=len(before),
         has_rows=plan.pruned.files_before > plan.pruned.files_after or any(file.layout.segments for file in before),
         null_evidence=evidence,
-        format_options=options,
+        format_options=format_options,
         predicate=plan.row_filter,
         origin="no snapshot" if plan.snapshot is None else f"snapshot {plan.snapshot}",
     )

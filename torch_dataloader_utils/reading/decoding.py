@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.model import Piece
+from torch_dataloader_utils.reading.files import FileReader
 
 _CALL_BYTES = 1 << 19  # decoded bytes of one call of the decoder: what a core's cache holds besides its input
 
@@ -40,7 +40,7 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator
 
 
 def read_columns(
-    reader: Reader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool
+    reader: FileReader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool
 ) -> list[pa.ChunkedArray]:
     """The columns of one call over some segments.
 

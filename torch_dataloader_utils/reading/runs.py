@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
+from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
 
 if TYPE_CHECKING:
@@ -55,10 +55,9 @@ class RunReader:
     def __init__(self, spec: ScanSpec, files: Mapping[FileKey, DataFile]) -> None:
         self._spec = spec
         self._files = files
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, FileReader] = {}
         self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # pieces of a file come one after another
-        self._format = spec.format
-        self.alone = self._format.columnar and spec.local
+        self.alone = spec.opener.columnar and spec.local
 
     def close(self) -> None:
         """Close the open files."""
@@ -108,7 +107,7 @@ class RunReader:
             numbers = dict.fromkeys(repeated)
             plural = "s" if len(numbers) > 1 else ""
             path = self._files[file].info.path
-            named.append(f"{path}, {self._format.segment_name}{plural} {', '.join(map(str, numbers))}")
+            named.append(f"{path}, {self._spec.opener.segment_name}{plural} {', '.join(map(str, numbers))}")
         more = f" and {len(by_file) - _NAMED_FILES} more files" if len(by_file) > _NAMED_FILES else ""
         return "; ".join(named) + more
 
@@ -156,7 +155,7 @@ class RunReader:
             return conform(column, len(column), item.type)
         return conform(column, len(column), item.type.value_type).dictionary_encode()
 
-    def _reader(self, file: DataFile) -> Reader:
+    def _reader(self, file: DataFile) -> FileReader:
         path = file.info.path
         reader = self._readers.pop(path, None)
         if reader is None:
@@ -164,6 +163,6 @@ class RunReader:
                 self._readers.pop(next(iter(self._readers))).close()
             spec = self._spec
             wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
-            reader = self._format.open(file.info, file.layout, spec.storage, spec.format_options, wanted)
+            reader = spec.opener.open(file.info, file.layout, spec.storage, spec.format_options, wanted)
         self._readers[path] = reader  # the last used one is last
         return reader

@@ -15,11 +15,11 @@ from torch_dataloader_utils.convert.converter import Converter, compact
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.filters.arrow import evaluate
-from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
+from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.transforms import transformed
 from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of
@@ -34,7 +34,7 @@ class ScanSpec:
     """What every task of a dataset has in common; picklable, since worker processes get it.
 
     Attributes:
-        format: of the files: itself, not its name, which worker processes need not know.
+        opener: opens the files.
         storage: where the files are.
         format_options: of the format.
         schema: resolved types of the top-level columns to read, partition columns among them.
@@ -52,7 +52,7 @@ class ScanSpec:
         pool: of the memory that rows are shuffled into.
     """
 
-    format: Format
+    opener: FileOpener
     storage: Storage
     format_options: Mapping[str, Any]
     schema: pa.Schema

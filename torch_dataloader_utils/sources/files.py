@@ -144,6 +144,11 @@ def detect_format(storage: Storage, files: Sequence[FoundFile], name: str | None
     Raises:
         OptionError: unknown format or file, or files of several formats: lists what was found.
     """
+    if name == "iceberg":
+        raise OptionError(
+            "format='iceberg': a folder of files does not say which of them a table consists of: read Iceberg tables "
+            "with IcebergDataset."
+        )
     if name is not None:
         return format_named(name)
     kinds: dict[str | None, list[str]] = {}

@@ -17,6 +17,7 @@ from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.schemas.merge import check_schema, guessed_schema, merge_types, resolve_schema
 from torch_dataloader_utils.sources.files import (
     AnyPath,
@@ -57,7 +58,7 @@ class FileManifest:
         schema: one type per column over all files; columns that come from folder names alone are the last.
         partition_names: columns that come from folder names (their values are in `DataFile.partition`).
         storage: where the files are.
-        format: name of their format.
+        opener: opens them.
         pruned: what the filter ruled out.
         file_count: files found, empty and pruned ones included.
         has_rows: whether a file may hold rows, before the filter.
@@ -72,7 +73,7 @@ class FileManifest:
     schema: pa.Schema
     partition_names: tuple[str, ...]
     storage: Storage
-    format: str
+    opener: FileOpener
     pruned: Pruned
     file_count: int
     has_rows: bool
@@ -125,7 +126,7 @@ def build_manifest(
         schema=schema,
         partition_names=partition_names,
         storage=storage,
-        format=form.name,
+        opener=form,
         pruned=pruned_counts(before, after),
         file_count=len(footers),
         has_rows=any(footer.layout.segments for footer in footers),

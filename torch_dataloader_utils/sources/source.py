@@ -15,7 +15,6 @@ from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
 from torch_dataloader_utils.filters.arrow import filter_columns
-from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFile, FileKey, Split
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, repeats_rows
 from torch_dataloader_utils.planning.mixing import Part
@@ -115,7 +114,7 @@ def _announce_pruned(manifest: FileManifest, name: str) -> None:
         _LOG.info(
             "%s: filters leave %d of %d files, and %d of the %d %ss looked at",
             name, found.files_after, found.files_before, found.segments_after, found.segments_before,
-            format_named(manifest.format).segment_name,
+            manifest.opener.segment_name,
         )  # fmt: skip
 
 
@@ -124,7 +123,7 @@ def _why_empty(manifest: FileManifest, counted: bool) -> str:
         return "the table holds no rows"
     if manifest.predicate is None:
         return "there are no rows in any file"
-    return f"the filter matches no {'row' if counted else format_named(manifest.format).segment_name} of any file"
+    return f"the filter matches no {'row' if counted else manifest.opener.segment_name} of any file"
 
 
 def _check_processes(storage: Storage, options: Options) -> None:
@@ -157,7 +156,7 @@ def _sharing(options: Options) -> Sharing:
 def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> RowCounts:
     worker = options.worker
     threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
-    unit = scan.format.segment_name
+    unit = scan.opener.segment_name
     return scan_row_counts(
         scan, files, sharing, threads, Progress(unit, worker.show_progress, worker.progress_interval_sec)
     )
@@ -180,7 +179,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     return ScanSpec(
-        format=format_named(manifest.format),
+        opener=manifest.opener,
         storage=manifest.storage,
         format_options=manifest.format_options,
         schema=pa.schema([item for item in manifest.schema if item.name in needed]),

@@ -77,7 +77,7 @@ class IcebergFile:
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
-    """What is the same for all files of a table: travels in the scan's `format_options` as `"table"`.
+    """What is the same for all files of a table.
 
     Attributes:
         schema: the columns that can be read, metadata columns such as `_pos` among them where they were asked for;

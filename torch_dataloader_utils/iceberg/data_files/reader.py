@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,28 @@ from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Naming, Storage
 
 
+@dataclass(frozen=True)
+class IcebergOpener:
+    """Opens the data files of a table.
+
+    Attributes:
+        table: the table.
+        segment_name: what a segment is called in messages.
+        columnar: a column is read without its neighbours.
+    """
+
+    table: IcebergTable
+    segment_name: str = "row group"
+    columnar: bool = True
+
+    def open(
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
+    ) -> IcebergReader:
+        """A reader of the table's columns that `schema` names; the layout is of `iceberg_layout` or `whole_file`."""
+        with Naming(file.path):
+            return IcebergReader(file, layout, storage, self.table, options, schema)
+
+
 class IcebergReader:
     """An open data file. Used by one thread at a time.
 
@@ -30,10 +52,15 @@ class IcebergReader:
     """
 
     def __init__(
-        self, info: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], wanted: pa.Schema
+        self,
+        info: DataFileInfo,
+        layout: FileLayout,
+        storage: Storage,
+        table: IcebergTable,
+        options: Mapping[str, Any],
+        wanted: pa.Schema,
     ) -> None:
         file: IcebergFile = layout.metadata
-        table: IcebergTable = options["table"]
         form = inner_format(file.format)
         given = inner_options(form, options)
         info, inner = _planned(form, info, file, storage, given)
