@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, OptionError
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.sources.files import FoundFile, detect_format, find_files, partition_values
+from torch_dataloader_utils.sources.files import FoundFile, detect_format, find_files, lists, partition_values
 from torch_dataloader_utils.storage import Storage
 
 
@@ -67,6 +67,18 @@ def test_hidden_files_and_folders_are_left_out_unless_named(tmp_path: Path) -> N
 def test_partition_folders_whose_key_begins_with_an_underscore_are_read(tmp_path: Path) -> None:
     touch(tmp_path, "_day=1/x", "_day=2/y", "_other/z")
     assert found(tmp_path, tmp_path) == ["_day=1/x", "_day=2/y"]
+
+
+@pytest.mark.parametrize("entry", ["", "/*.parquet", "/**/*.parquet", "/_*/*.parquet", "/_day=*/x.parquet", "/a/[.x]*"])
+def test_what_an_entry_lists_is_known_without_listing(tmp_path: Path, entry: str) -> None:
+    folders = ["", "a/", "_a/", "_day=1/", ".a/", "a/_day=2/b/"]
+    paths = [tmp_path / f"{folder}{name}" for folder in folders for name in ("x.parquet", "_x.parquet", ".x.parquet")]
+    for path in [*paths, tmp_path / "a" / "b_$folder$"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    entry = f"{tmp_path}{entry}"
+    found = {file.path for file in find_files(entry, ReadOptions())[1]}
+    assert found == {str(path) for path in tmp_path.rglob("*") if path.is_file() and lists(entry, str(path))}
 
 
 def test_globs(tmp_path: Path) -> None:

@@ -19,18 +19,15 @@ from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, Opti
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.sources import manifest_file
-from torch_dataloader_utils.sources.manifest_file import (
+from torch_dataloader_utils.sources.files import lists
+from torch_dataloader_utils.sources.manifest_bytes import (
     Asked,
     Inspected,
     InspectedFile,
-    asked_of,
-    kept_inspection,
     pack_manifest,
-    stale_remedy,
     unpack_manifest,
-    write_manifest,
 )
+from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, stale_remedy, write_manifest
 from torch_dataloader_utils.storage import Storage, open_storage
 
 ASKED = Asked(("/data",), None, {})
@@ -362,6 +359,8 @@ def test_globs_with_a_question_mark_are_no_links() -> None:
         ("/_data", "/_data/m.parquet", True),
         ("/_data", "/_data/_m.parquet", False),
         ("/data", "/database/m.parquet", False),
+        ("/data", "/data/_day=1/m.parquet", True),
+        ("/data", "/data/a_$folder$", False),
         ("/data/*.parquet", "/data/m.parquet", True),
         ("/data/*.parquet", "/data/m", False),
         ("/data/*.parquet", "/data/_m.parquet", False),
@@ -373,7 +372,7 @@ def test_globs_with_a_question_mark_are_no_links() -> None:
     ],
 )
 def test_a_manifest_that_would_be_listed_as_data_is_refused(entry: str, place: str, lies_among: bool) -> None:
-    assert manifest_file._lists(entry, place) is lies_among
+    assert lists(entry, place) is lies_among
 
 
 def test_a_manifest_among_the_data_is_refused_before_anything_is_inspected(tmp_path: Path) -> None:

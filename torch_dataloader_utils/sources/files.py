@@ -89,10 +89,10 @@ def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[
 
 def _expand(storage: Storage, entry: str) -> list[FoundFile]:
     """The files of one entry."""
-    there = storage.look(entry)
-    if there is not None and not there.folder:
-        return [FoundFile(entry, there.size, entry, there.version)]
-    if there is not None:
+    stored = storage.look(entry)
+    if stored is not None and not stored.folder:
+        return [FoundFile(entry, stored.size, entry, stored.version)]
+    if stored is not None:
         return _visible(storage.find(entry), entry, "", printable(entry))
     if not has_magic(entry):
         raise DataNotFoundError(f"{printable(entry)}: there is no such file or folder.")
@@ -100,21 +100,43 @@ def _expand(storage: Storage, entry: str) -> list[FoundFile]:
 
 
 def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
-    parts = pattern.split("/")
-    fixed = next(i for i, part in enumerate(parts) if has_magic(part))
-    folder = "/".join(parts[:fixed]) or ("/" if fixed else "")
-    there = storage.look(folder or ".")
-    if there is None or not there.folder:
+    folder, rest = _cut(pattern)
+    stored = storage.look(folder or ".")
+    if stored is None or not stored.folder:
         raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
     matches = re.compile(glob_translate(pattern)).match
-    files = [file for file in storage.find(folder, recursive=fixed < len(parts) - 1) if matches(file.path)]
-    wanted = "".join({part[0] for part in parts[fixed:] if part})
-    return _visible(files, folder, wanted, f"{printable(pattern)} (a glob)")
+    files = [file for file in storage.find(folder, recursive=len(rest) > 1) if matches(file.path)]
+    return _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
+
+
+def lists(entry: str, path: str) -> bool:
+    """Whether a file at `path` is one that `find_files` gives for the entry; nothing is listed."""
+    folder, rest = _cut(entry) if has_magic(entry) else (entry, [])
+    if rest and not re.match(glob_translate(entry), path):
+        return False
+    below = path.removeprefix(_base(folder))
+    return path == entry or (below != path and not _hidden(below, _wanted(rest)))
+
+
+def _cut(pattern: str) -> tuple[str, list[str]]:
+    """The folder of a glob before the first wildcard, and the parts from there on."""
+    parts = pattern.split("/")
+    fixed = next(i for i, part in enumerate(parts) if has_magic(part))
+    return "/".join(parts[:fixed]) or ("/" if fixed else ""), parts[fixed:]
+
+
+def _wanted(parts: Sequence[str]) -> str:
+    """The first characters that a glob names itself, so that they do not hide."""
+    return "".join({part[0] for part in parts if part})
+
+
+def _base(folder: str) -> str:
+    return folder.rstrip("/") + "/" if folder else ""
 
 
 def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[FoundFile]:
     """The files that are not hidden (first characters in `wanted` do not hide), sorted by relative path."""
-    base = folder.rstrip("/") + "/" if folder else ""
+    base = _base(folder)
     named = [FoundFile(file.path, file.size, file.path.removeprefix(base), file.version) for file in files]
     found = [file for file in named if not _hidden(file.relative, wanted)]
     if not found:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.distributed.peers import Peers
-from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
 from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
-from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
+from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.reading.files import FileOpener
-from torch_dataloader_utils.schemas.merge import check_schema, guessed_schema, merge_types, resolve_schema
+from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, Positions, live_file
+from torch_dataloader_utils.sources.file_schema import files_schema, partition_constants
 from torch_dataloader_utils.sources.files import (
     AnyPath,
     FoundFile,
@@ -28,15 +27,9 @@ from torch_dataloader_utils.sources.files import (
     partition_values,
 )
 from torch_dataloader_utils.sources.footers import read_footers
-from torch_dataloader_utils.sources.manifest_file import (
-    Asked,
-    Inspected,
-    InspectedFile,
-    asked_of,
-    kept_inspection,
-    stale_remedy,
-)
-from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
+from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, stale_remedy
+from torch_dataloader_utils.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -83,22 +76,6 @@ class FileManifest:
     origin: str = ""
 
 
-@dataclass(frozen=True)
-class _Footer:
-    """One file as its footer and its path tell."""
-
-    file: InspectedFile
-    texts: Mapping[str, str | None]
-
-    @property
-    def layout(self) -> FileLayout:
-        return self.file.layout
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.file.schema
-
-
 def build_manifest(
     path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None = None, peers: Peers | None = None
 ) -> FileManifest:
@@ -114,23 +91,51 @@ def build_manifest(
         OptionError: files of no or several formats, or a filter that cannot work.
     """
     storage, inspected = _inspected(path, read, num_ranks, peers)
+    return manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
+
+
+def manifest_of(
+    storage: Storage,
+    inspected: Inspected,
+    partitions: Sequence[Mapping[str, str | None]],
+    read: ReadOptions,
+    deleted: Mapping[str, Sequence[int] | Positions] | None = None,
+) -> FileManifest:
+    """The manifest of files whose footers were read.
+
+    Args:
+        storage: where they are.
+        inspected: the files.
+        partitions: column -> value as text of each file, of columns that are not in the files.
+        read: the schema, the filters and the options of the format.
+        deleted: row numbers by path, of a table, whose schema may have columns that no file has yet.
+
+    Raises:
+        SchemaMismatchError: the files' columns do not fit together.
+        ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
+        OptionError: a filter that cannot work, or rows deleted of files that do not number them.
+        FileReadError: a file does not have the rows that are deleted.
+    """
     form = format_named(inspected.format)
-    texts = partition_values(inspected.files, read.partitioning)
-    footers = [_Footer(file, values) for file, values in zip(inspected.files, texts, strict=True)]
-    schema, partition_names = _schema(footers, read, form.typed)
-    before = [_data_file(footer, schema, partition_names) for footer in footers]
+    schema, partition_names = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
+    before = [
+        _data_file(file, partition_constants(file.path, texts, schema, partition_names))
+        for file, texts in zip(inspected.files, partitions, strict=True)
+    ]
     predicate = _predicate(read.filters, schema)
-    after = _prune(form, footers, before, schema, predicate)
+    after = _prune(form, inspected.files, before, schema, predicate)
+    marked = {path: rows for path, rows in (deleted or {}).items() if len(rows)}
+    files = [live_file(file, marked.get(file.info.path, ())) for file in after]
     return FileManifest(
-        files=tuple(file for file in after if file.layout.segments),
+        files=tuple(file for file in files if file.layout.segments),
         schema=schema,
         partition_names=partition_names,
         storage=storage,
-        opener=form,
+        opener=LiveOpener(form) if marked else form,
         pruned=pruned_counts(before, after),
-        file_count=len(footers),
-        has_rows=any(footer.layout.segments for footer in footers),
-        null_evidence=_null_evidence(form, footers, after, schema),
+        file_count=len(files),
+        has_rows=any(file.layout.segments for file in inspected.files),
+        null_evidence=_null_evidence(form, inspected.files, files, schema),
         format_options=dict(read.format_options or {}),
         predicate=predicate,
     )
@@ -142,20 +147,21 @@ def _inspected(
     """What the manifest file, or else listing and footers tell."""
     if read.manifest is None:
         storage, found = find_files(path, read)
-        return storage, _inspect(storage, found, read)
+        return storage, inspect_files(storage, found, read)
 
     def ask() -> Asked:
         storage, entries = open_entries(path, read)
         return asked_of(entries, storage, read.format, read.format_options or {})
 
     inspected = kept_inspection(
-        read.manifest, read, ask, lambda: _inspect(*find_files(path, read), read), num_ranks, peers
+        read.manifest, read, ask, lambda: inspect_files(*find_files(path, read), read), num_ranks, peers
     )
     storage, _ = open_entries(path, read)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
-def _inspect(storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> Inspected:
+def inspect_files(storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> Inspected:
+    """The files with their layouts and schemas, from the footer of each."""
     form = detect_format(storage, found, read.format)
     options = checked_options(form, read.format_options)
 
@@ -166,73 +172,9 @@ def _inspect(storage: Storage, found: Sequence[FoundFile], read: ReadOptions) ->
     return Inspected(form.name, tuple(read_footers(storage, inspect, found)))
 
 
-def _data_file(footer: _Footer, schema: pa.Schema, partition_names: Sequence[str]) -> DataFile:
-    file, layout = footer.file, footer.layout
-    values = tuple((name, _typed(footer.texts[name], schema.field(name), file.path)) for name in partition_names)
-    return DataFile(DataFileInfo(file.path, file.size, layout.row_count, version=file.version), layout, values)
-
-
-# ----------------------------------------------------------------------------------------------------------- schema
-
-
-def _schema(footers: Sequence[_Footer], read: ReadOptions, typed: bool) -> tuple[pa.Schema, tuple[str, ...]]:
-    """The schema over all files, and which of its columns come from folder names.
-
-    A folder's value takes precedence over a column of that name in the files, whose type and place it then takes.
-    """
-    # Once per schema object: files from a manifest share them, and thousands of equal ones take long to compare.
-    distinct: dict[int, _Footer] = {}
-    for footer in footers:
-        distinct.setdefault(id(footer.schema), footer)
-    files = [(printable(footer.file.path), footer.schema) for footer in distinct.values()]
-    keys = list(footers[0].texts)
-    if read.schema is not None:
-        # What text was guessed to be is no matter: it is read as the types declared.
-        schema = check_schema(read.schema, files if typed else ())
-        _reject_unknown(schema, {*keys, *(name for _, found in files for name in found.names)})
-        return schema, tuple(key for key in keys if key in schema.names)
-    schema = resolve_schema(files, merge_types) if typed else guessed_schema(files)
-    for key in keys:
-        if key not in schema.names:
-            schema = schema.append(pa.field(key, _partition_type([footer.texts[key] for footer in footers])))
-    return schema, tuple(keys)
-
-
-def _reject_unknown(schema: pa.Schema, known: set[str]) -> None:
-    for name in schema.names:
-        if name not in known:
-            raise ColumnNotFoundError(f"schema= has a column {name!r} that no file has: there are {sorted(known)}.")
-
-
-def _partition_type(texts: Iterable[str | None]) -> pa.DataType:
-    """int32 or int64 where all values are whole numbers that fit, else string (as pyarrow and Spark infer)."""
-    numbers = []
-    for text in texts:
-        if text is None:
-            continue
-        if not re.fullmatch(r"-?[0-9]{1,19}", text):
-            return pa.string()
-        numbers.append(int(text))
-    bits = max((number if number >= 0 else ~number).bit_length() for number in numbers) if numbers else 64
-    return pa.string() if bits > 63 or not numbers else pa.int64() if bits > 31 else pa.int32()
-
-
-def _typed(text: str | None, column: pa.Field, path: str) -> Any:
-    """The value of a folder's text in its column's type.
-
-    Raises:
-        SchemaMismatchError: it has none.
-    """
-    try:
-        return pa.scalar(text, pa.string()).cast(column.type).as_py()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatchError(
-            f"{printable(path)}: the folder {column.name}={text} has no value for a column of type {column.type}. "
-            "Pass partitioning=None to ignore folder names, or schema= with another type."
-        ) from error
-
-
-# ---------------------------------------------------------------------------------------------------------- pruning
+def _data_file(file: InspectedFile, constants: tuple[tuple[str, Any], ...]) -> DataFile:
+    info = DataFileInfo(file.path, file.size, file.layout.row_count, version=file.version)
+    return DataFile(info, file.layout, constants)
 
 
 def _predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
@@ -246,7 +188,7 @@ def _predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
 
 def _prune(
     form: Format,
-    footers: Sequence[_Footer],
+    inspected: Sequence[InspectedFile],
     files: Sequence[DataFile],
     schema: pa.Schema,
     predicate: pc.Expression | None,
@@ -256,8 +198,8 @@ def _prune(
         return list(files)
     prune = form.pruner(predicate, schema)
     return [
-        replace(file, layout=prune(file.layout, footer.schema, dict(file.partition)))
-        for file, footer in zip(files, footers, strict=True)
+        replace(file, layout=prune(file.layout, own.schema, dict(file.partition)))
+        for file, own in zip(files, inspected, strict=True)
     ]
 
 
@@ -272,17 +214,20 @@ def pruned_counts(before: Sequence[DataFile], after: Sequence[DataFile]) -> Prun
 
 
 def _null_evidence(
-    form: Format, footers: Sequence[_Footer], files: Sequence[DataFile], schema: pa.Schema
+    form: Format, inspected: Sequence[InspectedFile], files: Sequence[DataFile], schema: pa.Schema
 ) -> dict[str, str]:
-    found: dict[str, str] = {}
+    evidence: dict[str, str] = {}
     names = frozenset(schema.names)
-    for footer, file in zip(footers, files, strict=True):
+    for own, file in zip(inspected, files, strict=True):
         if not file.layout.segments:
             continue
         constants = dict(file.partition)
-        absent = names.difference(footer.schema.names, constants)
+        absent = names.difference(own.schema.names, constants)
         empty = {name for name, value in constants.items() if value is None}
-        in_file = {name for name in form.null_columns(file.layout) if name not in constants}
+        # Of a file with deleted rows, those with nulls may be deleted.
+        proven = () if isinstance(file.layout.metadata, LiveRows) else form.null_columns(file.layout)
+        in_file = {name for name in proven if name not in constants}
         for name in sorted(absent | empty | in_file):
-            found.setdefault(name, f"{file.info.path}, which has no such column" if name in absent else file.info.path)
-    return found
+            which = f"{file.info.path}, which has no such column" if name in absent else file.info.path
+            evidence.setdefault(name, which)
+    return evidence

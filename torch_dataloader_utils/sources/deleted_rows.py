@@ -1,0 +1,176 @@
+"""Rows of data files that a table has deleted: not counted when an epoch is planned, left out when files are read."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.reading.files import FileOpener
+from torch_dataloader_utils.storage import Storage, printable
+
+Positions: TypeAlias = npt.NDArray[np.int64]  # row numbers in a file as written, ascending, each once
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+
+
+def live_segments(segments: Sequence[Segment], deleted: Positions) -> Iterator[Segment]:
+    """The segments with a row that is not deleted, numbered by the rows left; all have row counts."""
+    first_row = 0
+    for segment in segments:
+        assert segment.rows is not None
+        begin, end = np.searchsorted(deleted, [segment.first_row, segment.first_row + segment.rows])
+        rows = segment.rows - int(end - begin)
+        if rows:
+            yield replace(segment, first_row=first_row, rows=rows)
+        first_row += rows
+
+
+def live_mask(segments: Sequence[Segment], deleted: Positions, dead: Mapping[int, Mask]) -> pa.Array | None:
+    """Which rows of these segments are left: Arrow bools over all their rows; None where all are.
+
+    Args:
+        segments: of the file as written.
+        deleted: row numbers.
+        dead: further deleted rows by number of segment: bool [rows].
+    """
+    masks = [_mask(segment, deleted, dead.get(segment.number)) for segment in segments]
+    if all(mask is None for mask in masks):
+        return None
+    parts = [
+        np.ones(segment.rows or 0, np.bool_) if mask is None else mask
+        for segment, mask in zip(segments, masks, strict=True)
+    ]
+    bits = np.packbits(np.concatenate(parts), bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), sum(map(len, parts)), [None, pa.py_buffer(bits)], 0)
+
+
+def _mask(segment: Segment, deleted: Positions, dead: Mask | None) -> Mask | None:
+    """Which rows of a segment are left: bool [rows]; None where all are."""
+    first, rows = segment.first_row, segment.rows or 0
+    begin, end = np.searchsorted(deleted, [first, first + rows])
+    if begin == end and (dead is None or not dead.any()):
+        return None
+    live: Mask = np.ones(rows, np.bool_) if dead is None else ~dead
+    live[deleted[begin:end] - first] = False
+    return live
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """The metadata of a layout without deleted rows: the file's own layout, and the rows left out."""
+
+    inner: FileLayout
+    deleted: Positions
+
+
+def live_file(file: DataFile, deleted: Sequence[int] | Positions) -> DataFile:
+    """The file without these rows, for `LiveOpener`.
+
+    Args:
+        file: as its format lays it out; it may have fewer segments, but not another row count.
+        deleted: row numbers in the file, in any order.
+
+    Raises:
+        OptionError: the format does not number rows.
+        FileReadError: the file has no such rows.
+    """
+    positions = np.unique(np.asarray(deleted, np.int64))
+    if not len(positions):
+        return file
+    path, rows = printable(file.info.path), file.info.record_count
+    if rows is None:
+        raise OptionError(
+            f"{path}: the table deletes rows by number, and files of this format do not say how many rows they have: "
+            "expected one with row counts, such as Parquet."
+        )
+    if positions[0] < 0 or positions[-1] >= rows:
+        wrong = positions[0] if positions[0] < 0 else positions[-1]
+        raise FileReadError(f"{path}: the table deletes row {wrong}, and the file has {rows} rows.")
+    segments = tuple(live_segments(file.layout.segments, positions))
+    layout = replace(file.layout, segments=segments, metadata=LiveRows(file.layout, positions))
+    return replace(file, info=replace(file.info, record_count=rows - len(positions)), layout=layout)
+
+
+@dataclass(frozen=True)
+class LiveOpener:
+    """Opens files of a format, without the rows that `live_file` left out.
+
+    Attributes:
+        inner: opens the files as they are.
+    """
+
+    inner: FileOpener
+
+    @property
+    def segment_name(self) -> str:
+        """What the format calls a segment."""
+        return self.inner.segment_name
+
+    @property
+    def columnar(self) -> bool:
+        """Whether a column is read without its neighbours."""
+        return self.inner.columnar
+
+    def open(
+        self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
+    ) -> Reader:
+        """A reader of the rows that are left."""
+        live = layout.metadata
+        if not isinstance(live, LiveRows):
+            return self.inner.open(file, layout, storage, options, schema)
+        return _LiveReader(self.inner.open(file, live.inner, storage, options, schema), live)
+
+
+class _LiveReader:
+    """An open file; used by one thread at a time."""
+
+    def __init__(self, inner: Reader, live: LiveRows) -> None:
+        self._inner = inner
+        self._segments = {segment.number: segment for segment in live.inner.segments}
+        self._deleted = live.deleted
+        self.schema: pa.Schema = inner.schema
+
+    def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """One array per column over the rows left of these segments."""
+        live = live_mask([self._segments[number] for number in segment_numbers], self._deleted, {})
+        arrays = self._inner.read(segment_numbers, columns)
+        return arrays if live is None else [array.filter(live) for array in arrays]
+
+    def close(self) -> None:
+        """Close the file; the arrays read from it stay valid."""
+        self._inner.close()
+
+
+def deletion_vector(blob: bytes) -> Positions:
+    """The row numbers, int64, ascending, in a deletion vector as Iceberg and Delta Lake store it.
+
+    Args:
+        blob: length, magic, a 64-bit roaring bitmap in portable form, a checksum.
+
+    Raises:
+        ValueError: it is damaged, or none.
+        MissingExtraError: pyroaring is not installed.
+    """
+    try:
+        from pyroaring import BitMap64
+    except ImportError as error:
+        raise MissingExtraError(
+            "deletion vectors need pyroaring: pip install 'torch-dataloader-utils[iceberg]'"
+        ) from error
+    if int.from_bytes(blob[:4], "big") != len(blob) - 8:
+        raise ValueError(f"its length says {int.from_bytes(blob[:4], 'big')} bytes, and it has {len(blob)}.")
+    if blob[4:8] != _VECTOR_MAGIC:
+        raise ValueError(f"it begins with {blob[4:8]!r}, where {_VECTOR_MAGIC!r} is expected.")
+    if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
+        raise ValueError("its checksum is wrong: the bytes were damaged.")
+    return np.array(BitMap64.deserialize(blob[8:-4]).to_array(), np.int64)

@@ -1,0 +1,96 @@
+"""One schema over all files, and the values of partition columns in its types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
+from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.schemas.merge import check_schema, guessed_schema, merge_types, resolve_schema
+from torch_dataloader_utils.sources.manifest_bytes import InspectedFile
+from torch_dataloader_utils.storage import printable
+
+
+def files_schema(
+    inspected: Sequence[InspectedFile],
+    partitions: Sequence[Mapping[str, str | None]],
+    read: ReadOptions,
+    typed: bool,
+    of_table: bool,
+) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The schema over all files, and which of its columns are partition columns.
+
+    A partition value takes precedence over a column of that name in the files, whose type and place it then takes.
+
+    Args:
+        inspected: the files.
+        partitions: column -> value as text of each file; all have the same columns.
+        read: may declare the schema.
+        typed: whether files say the types of their columns.
+        of_table: whether a declared column may be in no file yet.
+
+    Raises:
+        SchemaMismatchError: the files' columns do not fit together.
+        ColumnNotFoundError: `schema=` names a column that no file has.
+    """
+    # Once per schema object: files from a manifest share them, and thousands of equal ones take long to compare.
+    distinct: dict[int, InspectedFile] = {}
+    for file in inspected:
+        distinct.setdefault(id(file.schema), file)
+    files = [(printable(file.path), file.schema) for file in distinct.values()]
+    keys = list(partitions[0]) if partitions else []
+    if read.schema is not None:
+        # What text was guessed to be is no matter: it is read as the types declared.
+        schema = check_schema(read.schema, files if typed else ())
+        if not of_table:
+            _reject_unknown(schema, {*keys, *(name for _, found in files for name in found.names)})
+        return schema, tuple(key for key in keys if key in schema.names)
+    schema = resolve_schema(files, merge_types) if typed else guessed_schema(files)
+    for key in keys:
+        if key not in schema.names:
+            schema = schema.append(pa.field(key, _partition_type(texts[key] for texts in partitions)))
+    return schema, tuple(keys)
+
+
+def _reject_unknown(schema: pa.Schema, known: set[str]) -> None:
+    for name in schema.names:
+        if name not in known:
+            raise ColumnNotFoundError(f"schema= has a column {name!r} that no file has: there are {sorted(known)}.")
+
+
+def _partition_type(texts: Iterable[str | None]) -> pa.DataType:
+    """int32 or int64 where all values are whole numbers that fit, else string (as pyarrow and Spark infer)."""
+    numbers = []
+    for text in texts:
+        if text is None:
+            continue
+        if not re.fullmatch(r"-?[0-9]{1,19}", text):
+            return pa.string()
+        numbers.append(int(text))
+    bits = max((number if number >= 0 else ~number).bit_length() for number in numbers) if numbers else 64
+    return pa.string() if bits > 63 or not numbers else pa.int64() if bits > 31 else pa.int32()
+
+
+def partition_constants(
+    path: str, texts: Mapping[str, str | None], schema: pa.Schema, names: Sequence[str]
+) -> tuple[tuple[str, Any], ...]:
+    """(column, value in the schema's type) of a file's partition columns.
+
+    Raises:
+        SchemaMismatchError: a text is no value of the type.
+    """
+    return tuple((name, _typed(texts[name], schema.field(name), path)) for name in names)
+
+
+def _typed(text: str | None, column: pa.Field, path: str) -> Any:
+    try:
+        return pa.scalar(text, pa.string()).cast(column.type).as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(
+            f"{printable(path)}: the folder {column.name}={text} has no value for a column of type {column.type}. "
+            "Pass partitioning=None to ignore folder names, or schema= with another type."
+        ) from error

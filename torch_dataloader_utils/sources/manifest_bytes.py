@@ -1,0 +1,195 @@
+"""The bytes of a manifest file: what listing and footers gave, as Parquet.
+
+It holds what was found before schemas were resolved and filters pruned, so it serves any columns and filters. It holds
+no secret: neither storage options nor links that are signed or carry a password.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError
+from torch_dataloader_utils.formats.registry import checked_options, format_named
+from torch_dataloader_utils.model import FileLayout
+from torch_dataloader_utils.sources.files import FoundFile
+from torch_dataloader_utils.storage import printable
+
+VERSION = 1  # of the manifest file and of all formats' `pack`
+
+_KEY = b"torch_dataloader_utils.manifest"
+_COLUMNS = pa.schema(
+    {
+        "path": pa.string(),
+        "size": pa.int64(),
+        "relative": pa.string(),
+        "version": pa.string(),
+        "footer": pa.large_binary(),
+    }
+)
+_SHOWN = 300  # characters of a value in an error
+_SIGNED = re.compile(r"(^|::)https?://[^?]*\?")
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedFile(FoundFile):
+    """A file as listing and its footer tell.
+
+    Attributes:
+        version: as in `DataFileInfo`.
+        layout: its segments.
+        schema: of the file alone.
+    """
+
+    version: str
+    layout: FileLayout
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """All files that were found, in order, and the name of their format."""
+
+    format: str
+    files: tuple[InspectedFile, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a manifest is made for; one made for anything else is not used.
+
+    Attributes:
+        path: the entries of `path`, absolute and without credentials.
+        format: as given.
+        format_options: as given; defaults count as given.
+    """
+
+    path: tuple[str, ...]
+    format: str | None
+    format_options: Mapping[str, Any]
+
+
+def reject_secrets(paths: Iterable[str]) -> None:
+    """Check that paths may be written down.
+
+    Raises:
+        OptionError: one is a signed link, or has a password.
+    """
+    for path in paths:
+        if _SIGNED.search(path) or _PASSWORD.search(path):
+            raise OptionError(
+                f"manifest= with {_PASSWORD.sub('://', printable(path))}: a manifest keeps no links with a query or a "
+                "password, which may be secrets. Pass credentials as storage_options=, or leave manifest= out."
+            )
+
+
+def pack_manifest(found: Inspected, asked: Asked) -> bytes:
+    """The manifest file of these files.
+
+    Raises:
+        OptionError: a file's path that must not be written down.
+    """
+    reject_secrets(file.path for file in found.files)
+    form = format_named(found.format)
+    rows = [(f.path, f.size, f.relative, f.version, form.pack(f.layout, f.schema)) for f in found.files]
+    columns = [list(values) for values in zip(*rows, strict=True)]
+    header = {"version": VERSION, "format": found.format, "asked": vars(asked), "checksum": _checksum(columns)}
+    table = pa.table(
+        [pa.array(values, kind) for values, kind in zip(columns, _COLUMNS.types, strict=True)],
+        schema=_COLUMNS.with_metadata({_KEY: json.dumps(header)}),
+    )
+    sink = pa.BufferOutputStream()
+    # Footers differ a little from file to file: zstd finds what they share, a dictionary does not.
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def unpack_manifest(data: bytes, asked: Asked, name: str) -> Inspected:
+    """What was packed.
+
+    Args:
+        data: of the manifest file.
+        asked: what is wanted now.
+        name: of the manifest, for errors.
+
+    Raises:
+        FileReadError: it is no manifest, of a newer version, or damaged.
+        OptionError: it was made for something else.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        header = _header(file.schema_arrow.metadata, name)
+        _reject_other(header, asked, name)
+        return Inspected(header["format"], tuple(_files(file.read(), header)))
+    except DataLoaderUtilsError:
+        raise
+    except Exception as error:
+        raise FileReadError(
+            f"manifest={name}: the file there is damaged, or no manifest: {type(error).__name__}: {error}. Give "
+            "another path; or delete it, if it was a manifest, to have it made anew."
+        ) from error
+
+
+def _files(table: pa.Table, header: Mapping[str, Any]) -> Iterator[InspectedFile]:
+    columns = [table.column(name).to_pylist() for name in _COLUMNS.names]
+    if _checksum(columns) != header["checksum"]:
+        raise ValueError("its checksum is not that of its content")
+    unpack = format_named(header["format"]).unpack
+    for path, size, relative, version, footer in zip(*columns, strict=True):
+        layout, schema = unpack(footer)
+        yield InspectedFile(path, size, relative, version, layout, schema)
+
+
+def _checksum(columns: Sequence[Sequence[Any]]) -> int:
+    """Of all that the manifest says of files (Parquet's own checksums leave out headers and the footer)."""
+    *facts, footers = columns
+    found = zlib.crc32(json.dumps(facts).encode())
+    for footer in footers:
+        found = zlib.crc32(footer, found)
+    return found
+
+
+def _header(metadata: Mapping[bytes, bytes] | None, name: str) -> dict[str, Any]:
+    """The manifest's header, once it is known to be one that this version reads."""
+    if not metadata or _KEY not in metadata:
+        raise FileReadError(
+            f"manifest={name}: this Parquet file is no manifest. Give the path of a manifest, or one where there is no "
+            "file yet, and it is made there."
+        )
+    header: dict[str, Any] = json.loads(metadata[_KEY])
+    if header["version"] != VERSION:
+        raise FileReadError(
+            f"manifest={name}: it is of version {header['version']}, and this package reads version {VERSION}. "
+            "Delete it to have it made anew, or give another manifest=."
+        )
+    return header
+
+
+def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
+    """Refuse a manifest of another path or other options."""
+    form, made = format_named(header["format"]), header["asked"]
+    sides = {
+        "path": (made["path"], list(asked.path)),
+        "format": (made["format"], made["format"] if asked.format == form.name else asked.format),
+        "format_options": tuple(checked_options(form, given["format_options"]) for given in (made, vars(asked))),
+    }
+    for option, (theirs, ours) in sides.items():
+        if theirs != ours:
+            raise OptionError(
+                f"manifest={name}: it was made for {option}={_shortened(theirs)}, and {option}={_shortened(ours)} is "
+                "asked for. Delete it to have it made anew, or give another manifest=."
+            )
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
