@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from torch_dataloader_utils.iterables import shuffle_gen_kwargs as shuffle_gen_kwargs
     from torch_dataloader_utils.iterables import split_gen_kwargs as split_gen_kwargs
     from torch_dataloader_utils.iterables import streaming_shard as streaming_shard
+    from torch_dataloader_utils.loader.tables import TableDataset as TableDataset
     from torch_dataloader_utils.model import DataFileInfo as DataFileInfo
     from torch_dataloader_utils.model import IcebergDataFileInfo as IcebergDataFileInfo
     from torch_dataloader_utils.model import Shard as Shard
@@ -54,20 +55,33 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from torch_dataloader_utils.planning.strategies import RoundRobinSplitStrategy as RoundRobinSplitStrategy
     from torch_dataloader_utils.planning.strategies import SizeBalancedSplitStrategy as SizeBalancedSplitStrategy
     from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy as TargetSizeSplitStrategy
+    from torch_dataloader_utils.sources.deleted_rows import deletion_vector as deletion_vector
+    from torch_dataloader_utils.sources.table_files import FileSnapshot as FileSnapshot
+    from torch_dataloader_utils.sources.table_files import TableFile as TableFile
+    from torch_dataloader_utils.sources.tables import SnapshotCursor as SnapshotCursor
+    from torch_dataloader_utils.sources.tables import TableSnapshot as TableSnapshot
+    from torch_dataloader_utils.sources.tables import TableSource as TableSource
 
 _HOMES = {
     "BlockEvent": "events",
     "DataFileInfo": "model",
+    "FileSnapshot": "sources.table_files",
     "IcebergDataFileInfo": "model",
     "IcebergDataset": "api",
     "PassEvent": "events",
     "RoundRobinSplitStrategy": "planning.strategies",
     "Shard": "model",
     "SizeBalancedSplitStrategy": "planning.strategies",
+    "SnapshotCursor": "sources.tables",
     "Split": "model",
     "StructuredDataset": "api",
+    "TableDataset": "api",
+    "TableFile": "sources.table_files",
+    "TableSnapshot": "sources.tables",
+    "TableSource": "sources.tables",
     "TargetSizeSplitStrategy": "planning.strategies",
     "combine": "api",
+    "deletion_vector": "sources.deleted_rows",
     "distribute_shards": "iterables",
     "merge_gen_kwargs": "iterables",
     "merge_state_dicts": "checkpoint.state_dict",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.loader.tables import TableDataset
 from torch_dataloader_utils.options import (
     LoaderOptions,
     Options,
@@ -21,12 +21,11 @@ from torch_dataloader_utils.options import (
     parse_table_options,
     plain_value,
 )
-from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.source import Source, open_files
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.iceberg.tables import IcebergPlan, PinnedSnapshot, SnapshotInfo, TableHistory
+    from torch_dataloader_utils.iceberg.tables import IcebergPlan, SnapshotInfo
 
 PathLike = str | os.PathLike[str]
 
@@ -72,28 +71,14 @@ class StructuredDataset(LoaderDataset):
         return StructuredLoader(dataset, parsed), dataset
 
 
-class IcebergDataset(LoaderDataset):
+class IcebergDataset(TableDataset):
     """The rows of a snapshot of an Iceberg table as batches of tensors; `create_dataloader` makes it."""
-
-    def __init__(
-        self,
-        plan: IcebergPlan | None = None,
-        options: Options | None = None,
-        history: TableHistory | None = None,
-        **unknown: Any,
-    ) -> None:
-        if plan is None or options is None or unknown:
-            raise UnknownOptionError("IcebergDataset(...): use IcebergDataset.create_dataloader(table, ...).")
-        from torch_dataloader_utils.iceberg.opening import table_source  # needs an extra
-
-        self._history: TableHistory | None = history
-        super().__init__(table_source(plan, options), options)
 
     @staticmethod
     def create_dataloader(table: Any, **options: Unpack[TableLoaderOptions]) -> tuple[StructuredLoader, IcebergDataset]:
         """A loader over a snapshot of an Iceberg table, and its dataset. Needs the iceberg extra.
 
-        The snapshot is chosen once: every epoch reads the same rows, whatever is committed meanwhile.
+        The snapshot is found once: every epoch reads the same rows, whatever is committed meanwhile.
 
         Example:
             ```python
@@ -115,116 +100,33 @@ class IcebergDataset(LoaderDataset):
             DataNotFoundError: there is no such table.
             SnapshotError: the table has no such snapshot.
             FileReadError: a file that cannot be read.
-            ColumnNotFoundError: a column that is not in the table.
+            ColumnNotFoundError: a column that the table does not have.
             UnsupportedTypeError: a column of a type that cannot be read.
         """
-        from torch_dataloader_utils.iceberg.opening import table_read  # needs an extra
-        from torch_dataloader_utils.iceberg.tables import TableHistory, plan_table
+        from torch_dataloader_utils.iceberg.tables import IcebergSource  # needs an extra
 
         parsed, of_table = parse_table_options(options)
-        table, read = plain_value(table), table_read(parsed, of_table)
-        plan = plan_table(table, read)
         if parsed.read.columns is not None:
             columns = list(dict.fromkeys([*parsed.read.columns, *of_table.metadata_columns]))
             parsed = replace(parsed, read=replace(parsed.read, columns=columns))
-        dataset = IcebergDataset(plan, parsed, TableHistory(table, read))
+        dataset = IcebergDataset(IcebergSource(plain_value(table), of_table), parsed)
         return StructuredLoader(dataset, parsed), dataset
 
     @property
     def snapshot(self) -> SnapshotInfo | None:
         """The snapshot that is read; None in a table without one."""
-        return self._table.snapshot
+        return self._plan.snapshot
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
         """Each partition read: "partition" (column -> value), "spec_id", "files" and "records" (before deletes)."""
-        return self._table.partitions
-
-    def advance(self, appended_only: bool = False) -> bool:
-        """Move to the newest snapshot of the branch that is read. Returns True if there was a newer one.
-
-        Call it between epochs, on every rank: the newest is what rank 0 sees. During a pass it applies from the next
-        one on. A copy of the dataset in another process stays where it is.
-
-        Args:
-            appended_only: read only the rows appended since the snapshot that was read before. Where there is no newer
-                snapshot, nothing changes.
-
-        Raises:
-            OptionError: the options pin the snapshot, or this is a copy.
-            CatalogError: the catalog cannot be reached, or refuses.
-            SnapshotError: with `appended_only`, a snapshot since then has expired, or changed rows otherwise (which
-                compactions do not): says which.
-        """
-        shard = self._options.shard
-        here: PinnedSnapshot = self._epochs.next_source.table.pinned
-        newest = self._known_history("advance()").newest(shard.num_ranks, shard.peers)
-        newer = newest.end_snapshot_id != here.end_snapshot_id
-        if appended_only:
-            newest = replace(newest, start_snapshot_id=here.end_snapshot_id)
-        if newer or (not appended_only and newest.start_snapshot_id != here.start_snapshot_id):
-            self._epochs.move_to(self._source_at(newest))
-        return newer
-
-    def source_cursor(self) -> dict[str, Any]:
-        """Where in the table's history the live or next pass reads: ids of snapshots and schema, JSON-able."""
-        pin = self._table.pinned
-        return {"start": pin.start_snapshot_id, "end": pin.end_snapshot_id, "schema": pin.schema_id}
-
-    def restore_source(self, cursor: Mapping[str, Any]) -> None:
-        """Read at this place of the table's history, unless the options pin another. A live pass ends.
-
-        Raises:
-            OptionError: this is a copy of the dataset.
-            SnapshotError: the table does not have the snapshot any more.
-        """
-        from torch_dataloader_utils.iceberg.tables import PinnedSnapshot  # needs an extra
-
-        here = self._table.pinned
-        pin = PinnedSnapshot(cursor["end"], cursor["start"], cursor["schema"], here.ref)
-        if pin != here and (self._history is None or self._history.pinned_by is None):
-            source = self._source_at(pin)
-            self._passes.load(EpochPosition(self._passes.epoch))
-            self._epochs.move_to(source)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
-        super().set_epoch(epoch)
-        with self._passes.turn:
-            if self._passes.live is None:  # else when the next pass begins
-                self._renew()
-
-    def _renew(self) -> None:
-        """Let worker processes, too, have the latest credentials."""
-        scan = self.source.scan
-        assert isinstance(scan, ScanSpec)
-        storage = replace(scan.storage.latest, renewal=scan.storage.renewal)
-        if storage != scan.storage:
-            self._epochs.read_by(replace(scan, storage=storage))
+        return self._plan.partitions
 
     @property
-    def _table(self) -> IcebergPlan:
+    def _plan(self) -> IcebergPlan:
         """The plan of what the live or next pass reads."""
-        plan: IcebergPlan = self.source.table
+        plan: IcebergPlan = self.source.snapshot  # type: ignore[assignment]
         return plan
-
-    def _known_history(self, asked: str) -> TableHistory:
-        if self._history is None:
-            raise OptionError(
-                f"{asked}: this dataset is a copy, which holds no catalog: call it on the one that create_dataloader "
-                "made."
-            )
-        return self._history
-
-    def _source_at(self, pin: PinnedSnapshot) -> Source:
-        """What another snapshot is read from."""
-        from torch_dataloader_utils.iceberg.opening import table_source  # needs an extra
-
-        return table_source(self._known_history("another snapshot than its own").plan(pin), self._options)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._history = None  # it would hold a catalog
-        super().__setstate__(state)
 
 
 class CombinedDataset(LoaderDataset):
@@ -283,4 +185,5 @@ def _show_options(function: Any, table: bool = False) -> None:
 
 _show_options(StructuredDataset.create_dataloader)
 _show_options(IcebergDataset.create_dataloader, table=True)
+_show_options(TableDataset.create_dataloader)
 _show_options(combine)

@@ -13,6 +13,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from torch_dataloader_utils.errors import OptionError, SnapshotError
+from torch_dataloader_utils.sources.tables import SnapshotCursor
 
 _SHOWN = 5  # snapshots listed in an error
 _MAIN = "main"
@@ -58,23 +59,6 @@ class SnapshotChoice:
 
 
 @dataclass(frozen=True)
-class PinnedSnapshot:
-    """A snapshot that was resolved before, and is read again just so.
-
-    Attributes:
-        end_snapshot_id: its id; None for a table without one.
-        start_snapshot_id: whose successors' appends are read; None for all rows.
-        schema_id: of the schema that it is read with.
-        ref: the branch or tag that was asked for.
-    """
-
-    end_snapshot_id: int | None
-    start_snapshot_id: int | None
-    schema_id: int
-    ref: str | None = None
-
-
-@dataclass(frozen=True)
 class SnapshotInfo:
     """A snapshot that was resolved.
 
@@ -110,14 +94,16 @@ class Resolved:
     appends: tuple[Snapshot, ...] | None = None
 
 
-def resolve(metadata: TableMetadata, choice: SnapshotChoice | PinnedSnapshot) -> Resolved:
-    """The snapshot that `choice` means; as in Spark, branches are read with the table's schema, all else with its own.
+def resolve(metadata: TableMetadata, choice: SnapshotChoice, cursor: SnapshotCursor | None = None) -> Resolved:
+    """The snapshot at `cursor`, else the one that `choice` means.
+
+    As in Spark, branches are read with the table's schema, all else with its own.
 
     Raises:
         SnapshotError: there is no such snapshot or ref, or (for appends) one between them changed rows.
     """
-    if isinstance(choice, PinnedSnapshot):
-        return _pinned(metadata, choice)
+    if cursor is not None:
+        return _at(metadata, cursor)
     if choice.incremental:
         return _appended(metadata, choice)
     if choice.snapshot_id is not None:
@@ -152,14 +138,13 @@ def milliseconds(as_of: datetime | str | int) -> int:
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
 
-def pinned(found: Resolved, choice: SnapshotChoice | PinnedSnapshot) -> PinnedSnapshot:
-    """What reads the same again, whatever is committed meanwhile."""
-    end = None if found.snapshot is None else found.snapshot.snapshot_id
-    return PinnedSnapshot(end, choice.start_snapshot_id, found.schema.schema_id, choice.ref)
+def cursor_of(found: Resolved, start: Any) -> SnapshotCursor:
+    """What finds the same again, whatever is committed meanwhile."""
+    return SnapshotCursor(None if found.snapshot is None else found.snapshot.snapshot_id, start, found.schema.schema_id)
 
 
-def described(found: Resolved, choice: SnapshotChoice | PinnedSnapshot) -> SnapshotInfo | None:
-    """What is told of the snapshot."""
+def described(found: Resolved, ref: str | None, start: Any) -> SnapshotInfo | None:
+    """What users see of the snapshot; `ref` and `start` are those that were asked for."""
     snapshot = found.snapshot
     if snapshot is None:
         return None
@@ -168,8 +153,8 @@ def described(found: Resolved, choice: SnapshotChoice | PinnedSnapshot) -> Snaps
         snapshot_id=snapshot.snapshot_id,
         timestamp_ms=snapshot.timestamp_ms,
         schema_id=found.schema.schema_id,
-        ref=choice.ref,
-        start_snapshot_id=choice.start_snapshot_id,
+        ref=ref,
+        start_snapshot_id=start,
         operation=operation,
     )
 
@@ -225,13 +210,14 @@ def _schema(metadata: TableMetadata, number: int, who: str) -> Schema:
     return schema
 
 
-def _pinned(metadata: TableMetadata, pin: PinnedSnapshot) -> Resolved:
-    schema = _schema(metadata, pin.schema_id, f"snapshot {pin.end_snapshot_id} was read")
-    if pin.end_snapshot_id is None:
-        return Resolved(None, schema)
-    snapshot = _by_id(metadata, pin.end_snapshot_id, "the snapshot to be read")
-    appends = None if pin.start_snapshot_id is None else _appends(metadata, pin.start_snapshot_id, snapshot)
-    return Resolved(snapshot, schema, appends)
+def _at(metadata: TableMetadata, cursor: SnapshotCursor) -> Resolved:
+    number: Any = cursor.end
+    schema: Any = cursor.schema
+    found = _schema(metadata, schema, f"snapshot {number} was read")
+    if number is None:
+        return Resolved(None, found)
+    snapshot = _by_id(metadata, number, "the snapshot to be read")
+    return Resolved(snapshot, found, None if cursor.start is None else _appends(metadata, cursor.start, snapshot))
 
 
 def _there(snapshots: Iterable[Snapshot]) -> str:
@@ -255,7 +241,7 @@ def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
     return Resolved(end, metadata.schema(), _appends(metadata, choice.start_snapshot_id, end))
 
 
-def _appends(metadata: TableMetadata, start: int | None, end: Snapshot | None) -> tuple[Snapshot, ...]:
+def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | None) -> tuple[Snapshot, ...]:
     """The appends after the start up to the end, the oldest first; between them nothing else changed rows."""
     found: list[Snapshot] = []
     reached = start is None

@@ -10,28 +10,19 @@ except ImportError as error:
         f"Iceberg tables need {error.name}: pip install 'torch-dataloader-utils[iceberg]'"
     ) from error
 
-from torch_dataloader_utils.iceberg.file_manifest import table_manifest
-from torch_dataloader_utils.iceberg.history import TableHistory
-from torch_dataloader_utils.iceberg.plan import (
-    IcebergPlan,
-    IcebergRead,
-    PlannedFile,
-    PrunedFiles,
-    plan_table,
-    refreshed_storage,
-)
-from torch_dataloader_utils.iceberg.snapshots import PinnedSnapshot, SnapshotChoice, SnapshotInfo
+from torch_dataloader_utils.iceberg.plan import IcebergRead, plan_table, refreshed_storage
+from torch_dataloader_utils.iceberg.planned import IcebergPlan, PlannedFile, PrunedFiles
+from torch_dataloader_utils.iceberg.snapshots import SnapshotChoice, SnapshotInfo
+from torch_dataloader_utils.iceberg.source import IcebergSource
 
 __all__ = [
     "IcebergPlan",
     "IcebergRead",
-    "PinnedSnapshot",
+    "IcebergSource",
     "PlannedFile",
     "PrunedFiles",
     "SnapshotChoice",
     "SnapshotInfo",
-    "TableHistory",
     "plan_table",
     "refreshed_storage",
-    "table_manifest",
 ]

@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
-from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.reading.files import FileOpener
+from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.storage import Storage, printable
 
 Positions: TypeAlias = npt.NDArray[np.int64]  # row numbers in a file as written, ascending, each once
@@ -123,7 +122,7 @@ class LiveOpener:
 
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
-    ) -> Reader:
+    ) -> FileReader:
         """A reader of the rows that are left."""
         live = layout.metadata
         if not isinstance(live, LiveRows):
@@ -134,7 +133,7 @@ class LiveOpener:
 class _LiveReader:
     """An open file; used by one thread at a time."""
 
-    def __init__(self, inner: Reader, live: LiveRows) -> None:
+    def __init__(self, inner: FileReader, live: LiveRows) -> None:
         self._inner = inner
         self._segments = {segment.number: segment for segment in live.inner.segments}
         self._deleted = live.deleted

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -26,6 +25,7 @@ from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.schemas.columns import select_columns, top_level
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
+from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -45,7 +45,7 @@ class Source:
         keys: the keys of a batch, in order.
         parts: the datasets of a combination; files and splits come in their order.
         origin: what the files were found by, where they do not tell: a snapshot.
-        table: the plan of a table, where it is one.
+        snapshot: what of a table is read, where it is one.
     """
 
     files: tuple[DataFile, ...]
@@ -55,7 +55,7 @@ class Source:
     keys: tuple[str, ...]
     parts: tuple[Part, ...] = (Part(),)
     origin: str = ""
-    table: Any = field(default=None, repr=False, compare=False)
+    snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -75,6 +75,11 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
         return made
 
     return source_of(manifest, options, name)
+
+
+def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
+    """The source over a snapshot of a table; what its log left out is checked against the options as files are."""
+    return replace(source_of(lambda: snapshot.manifest(options), options, snapshot.name), snapshot=snapshot)
 
 
 def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> Source:

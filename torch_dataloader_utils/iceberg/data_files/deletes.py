@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import MissingExtraError
 from torch_dataloader_utils.iceberg.data_files.cache import process_cache
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile
 from torch_dataloader_utils.iceberg.data_files.hints import check_count
 from torch_dataloader_utils.iceberg.data_files.inner import opened
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.sources.deleted_rows import Positions, deletion_vector
 from torch_dataloader_utils.storage import Naming, Storage, printable
 
-Positions: TypeAlias = npt.NDArray[np.int64]
 # A delete file as it was seen, and the positions it deletes, ascending, by path of the data file (None: of any).
 _Read: TypeAlias = tuple[DeleteFile, Mapping[str | None, Positions]]
 
 _NONE: Positions = np.empty(0, np.int64)
 _COLUMNS = ("file_path", "pos")  # the specification names them
 _PATHS = pa.schema([pa.field("file_path", pa.dictionary(pa.int32(), pa.string()))])
-_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 
 
 def deleted_positions(file: IcebergFile, storage: Storage) -> Positions:
@@ -87,27 +83,8 @@ def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
             size = source.size()
             source.seek(delete.offset)
             blob = source.read(delete.length)
-        positions = _vector(blob, delete.length)
+        if len(blob) != delete.length:
+            raise ValueError(f"its length says {delete.length} bytes, and {len(blob)} are there.")
+        positions = deletion_vector(blob)
     check_count(f"{printable(delete.path)}, {piece}", len(positions), delete.record_count)
     return (replace(delete, seen=size), {None: positions}), positions.nbytes
-
-
-def _vector(blob: bytes, length: int) -> Positions:
-    """The positions in a blob of so many bytes: length, magic, a 64-bit roaring bitmap in portable form, a checksum."""
-    if len(blob) != length or int.from_bytes(blob[:4], "big") != len(blob) - 8:
-        raise ValueError(f"its length says {int.from_bytes(blob[:4], 'big')} bytes, and {len(blob)} are there.")
-    if blob[4:8] != _VECTOR_MAGIC:
-        raise ValueError(f"it begins with {blob[4:8]!r}, where {_VECTOR_MAGIC!r} is expected.")
-    if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
-        raise ValueError("its checksum is wrong: the bytes were damaged.")
-    return _bitmap(blob[8:-4])
-
-
-def _bitmap(data: bytes) -> Positions:
-    try:
-        from pyroaring import BitMap64
-    except ImportError as error:
-        raise MissingExtraError(
-            "deletion vectors need pyroaring: pip install 'torch-dataloader-utils[iceberg]'"
-        ) from error
-    return np.array(BitMap64.deserialize(data).to_array(), np.int64)

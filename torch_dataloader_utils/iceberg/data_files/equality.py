@@ -15,9 +15,10 @@ from torch_dataloader_utils.iceberg.data_files.cache import process_cache
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, file_fields, find_path
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.inner import opened
-from torch_dataloader_utils.iceberg.data_files.key_set import KeySet, Mask
+from torch_dataloader_utils.iceberg.data_files.key_set import KeySet
 from torch_dataloader_utils.iceberg.data_files.projection import Make, Projection
 from torch_dataloader_utils.iceberg.data_files.values import Convert
+from torch_dataloader_utils.sources.deleted_rows import Mask
 from torch_dataloader_utils.storage import Naming, Storage
 
 

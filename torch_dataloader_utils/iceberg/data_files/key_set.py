@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.iceberg.data_files.key_hash import HASH_BITS, Hashes, row_hashes
+from torch_dataloader_utils.sources.deleted_rows import Mask
 
 Numbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class KeySet:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from torch_dataloader_utils.iceberg.data_files.deletes import Positions, seen_deletes
+from torch_dataloader_utils.iceberg.data_files.deletes import seen_deletes
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
 from torch_dataloader_utils.iceberg.data_files.hints import own_layout
 from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.sources.deleted_rows import live_segments
 from torch_dataloader_utils.storage import Storage
 
 
@@ -30,8 +29,9 @@ def iceberg_layout(
     form = inner_format(file.format)
     info, inner = own_layout(form, info, file, storage, inner_options(form, options or {}))
     deletes, positions = seen_deletes(file, storage)
-    counted = not any(delete.kind == "equality" for delete in file.deletes)
-    segments = tuple(_left(inner, positions, counted))
+    segments = tuple(live_segments(inner.segments, positions))
+    if any(delete.kind == "equality" for delete in file.deletes):
+        segments = tuple(replace(segment, first_row=0, rows=None) for segment in segments)
     seen = replace(file, deletes=deletes, inner=inner, near=storage.local, seen=info.file_size)
     return replace(inner, segments=segments, metadata=seen)
 
@@ -46,18 +46,3 @@ def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:
     rows = None if file.deletes or file.record_count < 0 else file.record_count
     segments = (Segment(0, 0, rows, size_bytes),) if file.record_count else ()
     return FileLayout(segments, metadata=replace(file, whole=True))
-
-
-def _left(inner: FileLayout, positions: Positions, counted: bool) -> Iterator[Segment]:
-    """The segments with a row that is not deleted by position; numbered by rows left, where these are all known."""
-    first_row = 0
-    for segment in inner.segments:
-        assert segment.rows is not None  # Iceberg's formats all tell
-        end = segment.first_row + segment.rows
-        deleted = int(np.subtract(*np.searchsorted(positions, [end, segment.first_row])))
-        rows = segment.rows - deleted
-        if rows and counted:
-            yield replace(segment, first_row=first_row, rows=rows)
-        elif rows:
-            yield replace(segment, first_row=0, rows=None)
-        first_row += rows

@@ -17,8 +17,8 @@ from torch_dataloader_utils.iceberg.data_files.fields import data_fields
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.hints import own_layout
 from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options, layout_schema
-from torch_dataloader_utils.iceberg.data_files.key_set import Mask
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
 
 
@@ -95,7 +95,8 @@ class IcebergReader:
         segments = [self._segments[number] for number in numbers]
         made = [self._columns[name] for name in columns]
         if numbers != self._masked[0]:
-            self._masked = (numbers, self._live(segments))
+            dead = {} if self._by_value is None else self._by_value.dead(segments)
+            self._masked = (numbers, live_mask(segments, self._positions, dead))
         live = self._masked[1]
         names = dict.fromkeys(name for column in made for name in column.sources)
         found = self._sources(segments, list(names))
@@ -119,29 +120,6 @@ class IcebergReader:
         if rest:
             found.update(zip(rest, self._inner.read(numbers, rest), strict=True))
         return found
-
-    def _live(self, segments: Sequence[Segment]) -> pa.Array | None:
-        """Which rows of these segments are left: Arrow bools; None where all are."""
-        dead = {} if self._by_value is None else self._by_value.dead(segments)
-        masks = [self._mask(segment, dead.get(segment.number)) for segment in segments]
-        if all(mask is None for mask in masks):
-            return None
-        parts = [
-            np.ones(segment.rows or 0, np.bool_) if mask is None else mask
-            for segment, mask in zip(segments, masks, strict=True)
-        ]
-        bits = np.packbits(np.concatenate(parts), bitorder="little")
-        return pa.Array.from_buffers(pa.bool_(), sum(map(len, parts)), [None, pa.py_buffer(bits)], 0)
-
-    def _mask(self, segment: Segment, dead: Mask | None) -> Mask | None:
-        """Which rows of a segment are left: bool [rows]; None where all are."""
-        first, rows = segment.first_row, segment.rows or 0
-        begin, end = np.searchsorted(self._positions, [first, first + rows])
-        if begin == end and (dead is None or not dead.any()):
-            return None
-        live: Mask = np.ones(rows, np.bool_) if dead is None else ~dead
-        live[self._positions[begin:end] - first] = False
-        return live
 
 
 class _ByValue:

@@ -1,0 +1,161 @@
+"""Which files a snapshot's rows are in, and what deletes rows of them: the manifests, read once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pyiceberg.table.snapshots import Snapshot
+
+from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.iceberg.catalog import OpenTable
+from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
+from torch_dataloader_utils.iceberg.delete_index import DeleteIndex, delete_index, told_size
+from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, inline_manifest, read_manifest, read_manifest_list
+from torch_dataloader_utils.iceberg.partitions import Partitions
+from torch_dataloader_utils.iceberg.planned import PlannedFile, PrunedFiles
+from torch_dataloader_utils.iceberg.pruning import Pruning
+from torch_dataloader_utils.iceberg.snapshots import Resolved
+from torch_dataloader_utils.iceberg.table_storage import Places
+from torch_dataloader_utils.model import IcebergDataFileInfo
+from torch_dataloader_utils.storage import Naming, printable
+
+_REMOTE_READS = 32  # manifests fetched at once: waiting, not computing
+
+
+class FileScan:
+    """Reads the manifests of what was resolved, once."""
+
+    def __init__(self, opened: OpenTable, found: Resolved, places: Places, pruning: Pruning) -> None:
+        self._opened = opened
+        self._found = found
+        self._places = places
+        self._pruning = pruning
+        self._partitions = Partitions(opened.metadata.specs(), found.schema)
+        self.pruned = PrunedFiles()
+
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The data files that can hold matching rows, with the deletes that apply to them."""
+        data, deletes = self._manifests()
+        left = [manifest for manifest in data if self._pruning.manifest(manifest.record)]
+        index = self._deletes(deletes) if left else DeleteIndex()
+        before = sum(map(_listed_files, data)) - sum(map(_listed_files, left))
+        planned = []
+        # One at a time: what a manifest says of a file is ten times what is kept of it.
+        for entry in self._entries(left):
+            before += 1
+            if self._pruning.file(entry.file, entry.spec_id):
+                planned.append(self._planned(entry, index))
+        self.pruned = PrunedFiles(len(data), len(left), before, len(planned))
+        planned.sort(key=lambda one: (one.file.sequence_number, one.file.table_path))
+        _check_once(planned)
+        return tuple(one for one in planned if one.file.record_count)
+
+    def _manifests(self) -> tuple[list[Manifest], list[Manifest]]:
+        """Those of data files and those of delete files."""
+        if self._found.appends is None:
+            snapshots = [self._found.snapshot] if self._found.snapshot is not None else []
+            found = [manifest for snapshot in snapshots for manifest in self._listed(snapshot)]
+            return [one for one in found if not one.deletes], [one for one in found if one.deletes]
+        found = [
+            manifest
+            for snapshot in self._found.appends
+            for manifest in self._listed(snapshot)
+            if manifest.snapshot_id == snapshot.snapshot_id and not manifest.deletes
+        ]
+        return found, []
+
+    def _listed(self, snapshot: Snapshot) -> list[Manifest]:
+        """The manifests of a snapshot."""
+        number = snapshot.snapshot_id
+        paths = self._opened.manifests.get(number)
+        if paths is None:
+            piece = f"manifest list of snapshot {number}"
+            data = self._bytes(snapshot.manifest_list, piece)
+            with Naming(snapshot.manifest_list, piece):
+                found = read_manifest_list(data)
+        else:
+            found = [inline_manifest(path, self._bytes(path), number) for path in paths]
+        _check_specs(found, self._opened.metadata.specs())
+        return found
+
+    def _entries(self, manifests: Sequence[Manifest]) -> Iterator[Entry]:
+        """The live files of these manifests; for appends, those that they added."""
+        appends = self._found.appends
+        wanted = None if appends is None else {snapshot.snapshot_id for snapshot in appends}
+        for manifest, data in self._read(manifests):
+            with Naming(manifest.path):
+                for entry in read_manifest(data, manifest):
+                    if wanted is None or (entry.added and entry.snapshot_id in wanted):
+                        yield entry
+
+    def _deletes(self, manifests: Sequence[Manifest]) -> DeleteIndex:
+        left = [manifest for manifest in manifests if self._pruning.manifest(manifest.record)]
+        specs = self._opened.metadata.specs()
+        unpartitioned = frozenset(number for number, spec in specs.items() if spec.is_unpartitioned())
+        return delete_index(self._entries(left), self._partitions.place, unpartitioned, self._places.path)
+
+    def _planned(self, entry: Entry, index: DeleteIndex) -> PlannedFile:
+        file = entry.file
+        place = self._partitions.place(entry)
+        partition = self._partitions.of(place, entry)
+        deletes = index.of(file.file_path, entry.sequence_number, place) if index else ()
+        rows = file.record_count
+        info = IcebergDataFileInfo(
+            self._places.path(file.file_path),
+            told_size(file),
+            rows if rows >= 0 else None,
+            partition=partition.values,
+            snapshot_id=entry.snapshot_id,
+            deletes=len(deletes),
+            spec_id=entry.spec_id,
+        )
+        return PlannedFile(
+            info,
+            IcebergFile(
+                file.file_format.value.lower(),
+                file.file_path,
+                rows,
+                entry.sequence_number,
+                deletes,
+                partition.constants,
+                entry.first_row_id,
+            ),
+        )
+
+    def _read(self, manifests: Sequence[Manifest]) -> Iterable[tuple[Manifest, bytes]]:
+        """The manifests with their bytes; those of remote stores are fetched concurrently."""
+        if self._places.storage.local or len(manifests) < 2:
+            return ((manifest, self._bytes(manifest.path)) for manifest in manifests)
+        with ThreadPoolExecutor(min(_REMOTE_READS, len(manifests)), thread_name_prefix="manifests") as pool:
+            return list(zip(manifests, pool.map(lambda one: self._bytes(one.path), manifests), strict=True))
+
+    def _bytes(self, url: str, piece: str = "") -> bytes:
+        with Naming(url, piece), self._places.storage.open(self._places.path(url)) as source:
+            data: bytes = source.read()
+        return data
+
+
+def _listed_files(manifest: Manifest) -> int:
+    """How many live files a manifest has, as its list tells (0 where it does not)."""
+    return (manifest.record.added_files_count or 0) + (manifest.record.existing_files_count or 0)
+
+
+def _check_specs(manifests: Sequence[Manifest], specs: Mapping[int, Any]) -> None:
+    for manifest in manifests:
+        if manifest.spec_id not in specs:
+            raise FileReadError(
+                f"{printable(manifest.path)}: its files are of the partition spec {manifest.spec_id}, and the table "
+                f"has the specs {sorted(specs)}: its metadata is not the one that this manifest was written for."
+            )
+
+
+def _check_once(files: Sequence[PlannedFile]) -> None:
+    paths = {planned.info.path for planned in files}
+    if len(paths) < len(files):
+        twice, times = Counter(planned.info.path for planned in files).most_common(1)[0]
+        raise FileReadError(
+            f"{printable(twice)}: the table lists this file {times} times: its rows would be read as often."
+        )

@@ -1,0 +1,149 @@
+"""What is read of a table: the files of a snapshot, and the manifest that any other source gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow.compute as pc
+
+from torch_dataloader_utils.formats.sizes import size_estimate
+from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
+from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
+from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
+from torch_dataloader_utils.iceberg.snapshots import SnapshotInfo
+from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.sources.footers import read_footers
+from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
+from torch_dataloader_utils.sources.tables import SnapshotCursor
+from torch_dataloader_utils.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A data file as strategies see it, and as readers do."""
+
+    info: IcebergDataFileInfo
+    file: IcebergFile
+
+
+@dataclass(frozen=True)
+class PrunedFiles:
+    """How many manifests and data files there are, and how many are left after pruning."""
+
+    manifests_before: int = 0
+    manifests_after: int = 0
+    files_before: int = 0
+    files_after: int = 0
+
+
+@dataclass(frozen=True)
+class IcebergPlan:
+    """What is read of a table; picklable.
+
+    Attributes:
+        name: of the table, for messages.
+        location: of the table, as its metadata spells it.
+        files: in the order of their commits, then of their paths, whatever the manifests' order is.
+        table: what readers need of the table.
+        storage: where the files are.
+        snapshot: which one, or None in a table without one.
+        cursor: what finds it again.
+        row_filter: which rows match, over the columns of `table.schema`; None for all.
+        scan_filter: the same of the filter that only prunes.
+        pruned: what was left out before reading.
+    """
+
+    name: str
+    location: str
+    files: tuple[PlannedFile, ...]
+    table: IcebergTable
+    storage: Storage
+    snapshot: SnapshotInfo | None
+    cursor: SnapshotCursor
+    row_filter: pc.Expression | None = None
+    scan_filter: pc.Expression | None = None
+    pruned: PrunedFiles = PrunedFiles()
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """Each partition of the files: "partition" (column -> value), "spec_id", "files" and "records" (physical)."""
+        files: Counter[Any] = Counter()
+        records: Counter[Any] = Counter()
+        values = {}
+        for planned in self.files:
+            info = planned.info
+            key = info.spec_id, tuple(info.partition.values())
+            values[key] = info.partition
+            files[key] += 1
+            records[key] += info.record_count or 0
+        return [
+            {"partition": dict(values[key]), "spec_id": key[0], "files": files[key], "records": records[key]}
+            for key in values
+        ]
+
+    def manifest(self, options: Options) -> FileManifest:
+        """The manifest of the files, as any other source gives it.
+
+        A file's footer is read, once, where rows of it are deleted by position, or where it may be cut into splits: a
+        file of at most an eighth of `split_bytes` is one, and what the table's manifests say of it is enough (unless
+        rows, or a strategy of the user's, decide how files are cut).
+        """
+        split, given = options.split, dict(options.read.format_options or {})
+        by_bytes = split.split_rows is None and split.split_strategy is None
+        before = _data_files(self, given, int(split.split_bytes) // 8 if by_bytes else -1)
+        after = _pruned(self, before)
+        evidence: dict[str, str] = {}
+        for file in after:
+            for name in sorted(null_evidence(file.layout, self.table)):
+                evidence.setdefault(name, file.info.path)
+        return FileManifest(
+            files=tuple(file for file in after if file.layout.segments),
+            schema=self.table.schema.remove_metadata(),
+            partition_names=(),
+            storage=self.storage,
+            opener=IcebergOpener(self.table),
+            pruned=replace(pruned_counts(before, after), files_before=self.pruned.files_before),
+            file_count=len(before),
+            has_rows=self.pruned.files_before > self.pruned.files_after or any(file.layout.segments for file in before),
+            null_evidence=evidence,
+            format_options=given,
+            predicate=self.row_filter,
+            origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}",
+        )
+
+
+def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int) -> list[DataFile]:
+    """The table's files with their layouts; those whose footers are needed are read concurrently."""
+    estimate = size_estimate(plan.table.schema)
+
+    def layout(planned: PlannedFile) -> FileLayout:
+        file, info = planned.file, planned.info
+        size = estimate(max(file.record_count, 0), info.file_size)
+        if size <= small and all(delete.kind == "equality" for delete in file.deletes):
+            return whole_file(file, size)
+        return iceberg_layout(info, file, plan.storage, options)
+
+    def data_file(planned: PlannedFile) -> DataFile:
+        found = layout(planned)
+        return DataFile(replace(planned.info, record_count=found.row_count), found)
+
+    return read_footers(plan.storage, data_file, plan.files)
+
+
+def _pruned(plan: IcebergPlan, files: Sequence[DataFile]) -> list[DataFile]:
+    """The files with the segments in which a row can match."""
+    found = list(files)
+    for expression in (plan.row_filter, plan.scan_filter):
+        if expression is not None:
+            found = _pruned_by(expression, plan.table, found)
+    return found
+
+
+def _pruned_by(expression: Any, table: IcebergTable, files: Sequence[DataFile]) -> list[DataFile]:
+    prune = iceberg_pruner(expression, table)
+    return [replace(file, layout=prune(file.layout)) for file in files]

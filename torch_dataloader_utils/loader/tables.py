@@ -1,0 +1,151 @@
+"""The rows of a table as a dataset: at one snapshot until it is moved to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, Unpack
+
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.distributed.exchange import from_first_rank
+from torch_dataloader_utils.errors import OptionError, SnapshotError, UnknownOptionError
+from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.options import LoaderOptions, Options, option_defaults, parse_options
+from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.source import Source, open_snapshot
+from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
+
+_OF_FILES = option_defaults().keys() - option_defaults(table=True).keys()  # a table's own log tells them
+
+
+class TableDataset(LoaderDataset):
+    """The rows of a snapshot of a table as batches of tensors; `create_dataloader` makes it."""
+
+    def __init__(self, table: TableSource | None = None, options: Options | None = None, **unknown: Any) -> None:
+        if table is None or options is None or unknown:
+            name = type(self).__name__
+            raise UnknownOptionError(f"{name}(...): use {name}.create_dataloader(table, ...).")
+        self._table: TableSource | None = table
+        super().__init__(open_snapshot(table.snapshot(None, options), options), options)
+
+    @staticmethod
+    def create_dataloader(
+        table: TableSource, **options: Unpack[LoaderOptions]
+    ) -> tuple[StructuredLoader, TableDataset]:
+        """A loader over a snapshot of a table of any format, and its dataset.
+
+        The snapshot is found once: every epoch reads the same rows, whatever is committed meanwhile.
+
+        Args:
+            table: the table, which finds its snapshots.
+            **options: as those of `StructuredDataset.create_dataloader`, but for `format`, `partitioning`, `schema` and
+                `manifest`, which the table's own log tells.
+
+        Raises:
+            UnknownOptionError: a keyword that does not exist.
+            OptionError: a value that cannot work.
+            SnapshotError: the table has no such snapshot.
+            FileReadError: a file that cannot be read.
+            ColumnNotFoundError: a column that the table does not have.
+        """
+        for name in options:
+            if name in _OF_FILES:
+                raise UnknownOptionError(f"{name!r} is an option of files: the table's own log tells it.")
+        if not isinstance(table, TableSource):
+            raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
+        parsed = parse_options(options)
+        dataset = TableDataset(table, parsed)
+        return StructuredLoader(dataset, parsed), dataset
+
+    def advance(self, appended_only: bool = False) -> bool:
+        """Move to the newest snapshot of the table. Returns True if there was a newer one.
+
+        Call it between epochs, on every rank: the newest is what rank 0 sees. During a pass it applies from the next
+        one on. A copy of the dataset in another process stays where it is.
+
+        Args:
+            appended_only: read only the rows appended since the snapshot that was read before. Where there is no newer
+                snapshot, nothing changes.
+
+        Raises:
+            OptionError: the options pin the snapshot, or this is a copy.
+            CatalogError: the catalog cannot be reached, or refuses.
+            SnapshotError: with `appended_only`, a snapshot since then has expired, or changed rows otherwise (which
+                compactions do not): says which; or the table cannot tell what was appended.
+        """
+        table, shard = self._known_table("advance()"), self._options.shard
+        if table.pinned is not None:
+            raise OptionError(f"advance(): {table.pinned}")
+        here = self._snapshot_of(self._epochs.next_source).cursor
+        newest = from_first_rank(lambda: table.newest(self._options), shard.num_ranks, shard.peers)
+        there = replace(newest, start=here.end) if appended_only else newest
+        newer = newest.end != here.end
+        if newer or (not appended_only and there.start != here.start):
+            self._epochs.move_to(self._source_at(there))
+        return newer
+
+    def source_cursor(self) -> dict[str, Any]:
+        """Where in the table's history the live or next pass reads: ids of snapshots and schema, JSON-able."""
+        return asdict(self._snapshot.cursor)
+
+    def restore_source(self, cursor: Mapping[str, Any]) -> None:
+        """Read at this place of the table's history, unless the options pin another. A live pass ends.
+
+        Raises:
+            OptionError: this is a copy of the dataset.
+            SnapshotError: the table does not have the snapshot any more.
+        """
+        there = SnapshotCursor(cursor["end"], cursor["start"], cursor["schema"])
+        if there == self._snapshot.cursor or (self._table is not None and self._table.pinned is not None):
+            return
+        source = self._source_at(there)
+        self._passes.load(EpochPosition(self._passes.epoch))
+        self._epochs.move_to(source)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
+        super().set_epoch(epoch)
+        with self._passes.turn:
+            if self._passes.live is None:  # else when the next pass begins
+                self._renew()
+
+    def _renew(self) -> None:
+        """Let worker processes, too, have the latest credentials."""
+        scan = self.source.scan
+        assert isinstance(scan, ScanSpec)
+        storage = replace(scan.storage.latest, renewal=scan.storage.renewal)
+        if storage != scan.storage:
+            self._epochs.read_by(replace(scan, storage=storage))
+
+    @property
+    def _snapshot(self) -> TableSnapshot:
+        """What the live or next pass reads."""
+        return self._snapshot_of(self.source)
+
+    @staticmethod
+    def _snapshot_of(source: Source) -> TableSnapshot:
+        assert source.snapshot is not None
+        return source.snapshot
+
+    def _known_table(self, asked: str) -> TableSource:
+        if self._table is None:
+            raise OptionError(
+                f"{asked}: this dataset is a copy, which holds no catalog: call it on the one that create_dataloader "
+                "made."
+            )
+        return self._table
+
+    def _source_at(self, cursor: SnapshotCursor) -> Source:
+        """What another snapshot is read from."""
+        snapshot = self._known_table("another snapshot than its own").snapshot(cursor, self._options)
+        if snapshot.cursor != cursor:
+            raise SnapshotError(
+                f"{snapshot.name}: asked for {cursor}, and it gives {snapshot.cursor}: it cannot be read so. Call "
+                "advance() without appended_only to read the whole table."
+            )
+        return open_snapshot(snapshot, self._options)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._table = None  # it may hold a catalog
+        super().__setstate__(state)

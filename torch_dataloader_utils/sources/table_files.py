@@ -1,0 +1,91 @@
+"""A ready snapshot for tables whose data files are of the package's formats, with rows deleted by number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import FileReadError, OptionError
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.sources.deleted_rows import Positions
+from torch_dataloader_utils.sources.files import FoundFile, open_entries
+from torch_dataloader_utils.sources.manifest import FileManifest, inspect_files, manifest_of
+from torch_dataloader_utils.sources.tables import SnapshotCursor
+from torch_dataloader_utils.storage import printable
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A data file of a snapshot.
+
+    Attributes:
+        path: below the table's location.
+        size: bytes.
+        deleted: numbers of the rows that are deleted, counted from 0 in the file as written, in any order.
+        partition: column -> value as text (None: null), of columns that are not in the file; all files have the same.
+    """
+
+    path: str
+    size: int
+    deleted: Sequence[int] | Positions = field(default=(), compare=False)
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileSnapshot:
+    """A `TableSnapshot` of data files in one of the package's formats.
+
+    Attributes:
+        name: of the table, for messages.
+        cursor: which snapshot it is.
+        location: folder or URL of the table.
+        files: its data files, in the order in which an unshuffled epoch reads them.
+        schema: what the files are read as, partition columns included; None merges the schemas of the files.
+        format: of the files.
+    """
+
+    name: str
+    cursor: SnapshotCursor
+    location: str
+    files: Sequence[TableFile]
+    schema: pa.Schema | None = None
+    format: str = "parquet"
+
+    def manifest(self, options: Options) -> FileManifest:
+        """The files with the rows that are left; reads the footer of each.
+
+        Raises:
+            FileReadError: a file is missing, damaged or listed twice, or does not have the rows that are deleted.
+            SchemaMismatchError: a file's columns do not fit the schema.
+            OptionError: no files and no schema, files that differ in their partition columns, or a format that does
+                not number rows.
+        """
+        if not self.files and self.schema is None:
+            raise OptionError(f"{self.name}: {self.cursor} has no files: give FileSnapshot its schema=.")
+        _check_once(self.name, [file.path for file in self.files])
+        keys = {tuple(file.partition) for file in self.files}
+        if len(keys) > 1:
+            raise OptionError(f"{self.name}: {self.cursor}: files differ in their partition columns: {sorted(keys)}.")
+        read = replace(options.read, schema=self.schema, format=self.format)
+        storage, [(_, folder)] = open_entries(self.location, read)
+        paths = [f"{folder.rstrip('/')}/{file.path}" for file in self.files]
+        found = [FoundFile(path, file.size, file.path) for path, file in zip(paths, self.files, strict=True)]
+        manifest = manifest_of(
+            storage,
+            inspect_files(storage, found, read),
+            [file.partition for file in self.files],
+            read,
+            {path: file.deleted for path, file in zip(paths, self.files, strict=True)},
+        )
+        schema = "" if self.cursor.schema is None else f", schema {self.cursor.schema}"
+        return replace(manifest, origin=f"{self.cursor}{schema}")
+
+
+def _check_once(name: str, paths: Sequence[str]) -> None:
+    path, times = max(Counter(paths).items(), key=itemgetter(1), default=("", 0))
+    if times > 1:
+        raise FileReadError(f"{name}: lists {printable(path)} {times} times: its rows would be read as often.")
