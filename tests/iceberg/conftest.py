@@ -25,23 +25,23 @@ class Question:
     Attributes:
         table: name of the table.
         name: of the question.
-        said: its parameters: "snapshot", "ref", "start" and "end", "row_filter".
+        parameters: what else was asked: "snapshot", "ref", "start" and "end", "row_filter".
     """
 
     table: str
     name: str
-    said: dict[str, Any]
+    parameters: dict[str, Any]
 
     @property
     def rows(self) -> pa.Table:
         """Spark's rows."""
-        return pq.read_table(HERE / "expected" / self.said["file"])
+        return pq.read_table(HERE / "expected" / self.parameters["file"])
 
 
 QUESTIONS = [
-    Question(table, name, said)
+    Question(table, name, parameters)
     for table, questions in json.loads((HERE / "expected" / "manifest.json").read_text()).items()
-    for name, said in questions.items()
+    for name, parameters in questions.items()
 ]
 
 

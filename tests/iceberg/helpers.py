@@ -94,11 +94,11 @@ def compact(table: Table) -> int:
             for file in new:
                 snapshot.append_data_file(file)
     path = Path(table.metadata_location.removeprefix("file://"))
-    said = json.loads(path.read_text())
+    content = json.loads(path.read_text())
     number = table.current_snapshot().snapshot_id
-    (made,) = [one for one in said["snapshots"] if one["snapshot-id"] == number]
+    (made,) = [one for one in content["snapshots"] if one["snapshot-id"] == number]
     made["summary"]["operation"] = "replace"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(content))
     table.refresh()
     return number
 

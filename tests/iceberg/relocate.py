@@ -52,14 +52,14 @@ class _Copy:
         return self.new + path.removeprefix(self.old)
 
     def metadata(self, file: Path) -> str:
-        said = json.loads(file.read_text())
-        said["location"] = self.renamed(said["location"])
-        said |= {"metadata-log": [], "statistics": [], "partition-statistics": []}
-        for snapshot in said.get("snapshots", []):
+        content = json.loads(file.read_text())
+        content["location"] = self.renamed(content["location"])
+        content |= {"metadata-log": [], "statistics": [], "partition-statistics": []}
+        for snapshot in content.get("snapshots", []):
             self._once(snapshot["manifest-list"], lambda data: rewrite_avro(data, self._manifest))
             snapshot["manifest-list"] = self.renamed(snapshot["manifest-list"])
         place = file.relative_to(self.source)
-        self._write(place, json.dumps(said).encode())
+        self._write(place, json.dumps(content).encode())
         return f"{self.new}/{place}"
 
     def _manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def killed(config: Mapping[str, str], out: Path) -> dict[str, Any]:
         for batch in passing:
             rows += len(batch["id"])
     except DataLoaderUtilsError as error:
-        said = f"{type(error).__name__}: {error}"
-        return {"error": said, "rows": rows, "seconds": time.monotonic() - begin}
+        message = f"{type(error).__name__}: {error}"
+        return {"error": message, "rows": rows, "seconds": time.monotonic() - begin}
     return {"error": None, "rows": rows, "seconds": time.monotonic() - begin}
 
 

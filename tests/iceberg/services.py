@@ -97,15 +97,15 @@ def let_guest_in(service: Service, secret: str) -> dict[str, str]:
     """Make this the one secret with which SeaweedFS lets "guest" read, from now on: what a FileIO needs for it."""
     assert service.store is not None
     assert service.folder is not None
-    said = service.folder / "s3.json"
-    staff = [one for one in json.loads(said.read_text())["identities"] if one["name"] != "guest"]
+    config = service.folder / "s3.json"
+    staff = [one for one in json.loads(config.read_text())["identities"] if one["name"] != "guest"]
     keys = [{"accessKey": "guest", "secretKey": secret}]
     guest = {"name": "guest", "credentials": keys, "actions": ["Read", "List"]}
-    said.write_text(json.dumps({"identities": [*staff, guest]}))
+    config.write_text(json.dumps({"identities": [*staff, guest]}))
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # a process may be gone
             words = command.read_bytes().split(b"\0")
-            if words[0].endswith(b"/weed") and f"-s3.config={said}".encode() in words:
+            if words[0].endswith(b"/weed") and f"-s3.config={config}".encode() in words:
                 os.kill(int(command.parent.name), signal.SIGHUP)  # it reads the file again
     properties = {**s3_properties(service.store), "s3.access-key-id": "guest", "s3.secret-access-key": secret}
     options = {"key": "guest", "secret": secret, "endpoint_url": properties["s3.endpoint"]}
@@ -202,22 +202,22 @@ def vending(table: Table, credentials: Callable[[int], Mapping[str, str]]) -> It
                 self._answer({}, 401)
                 return
             if self.path.startswith("/v1/config"):
-                said: dict[str, Any] = {"defaults": {}, "overrides": {}}
+                answer: dict[str, Any] = {"defaults": {}, "overrides": {}}
             else:
-                said = {
+                answer = {
                     "metadata-location": table.metadata_location,
                     "metadata": json.loads(table.metadata.model_dump_json()),
                     "config": dict(credentials(next(loads))),
                 }
-            self._answer(said)
+            self._answer(answer)
 
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             known = form["client_secret"] == [CLIENT_SECRET]
             self._answer({"access_token": TOKEN, "token_type": "bearer"} if known else {}, 200 if known else 401)
 
-        def _answer(self, said: Mapping[str, Any], status: int = 200) -> None:
-            body = json.dumps(said).encode()
+        def _answer(self, answer: Mapping[str, Any], status: int = 200) -> None:
+            body = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -82,8 +82,10 @@ class _Refuses(BaseHTTPRequestHandler):
     """A catalog that knows nobody, and repeats in its answer what it was told."""
 
     def do_GET(self) -> None:
-        said = self.headers.get("Authorization", "")
-        body = f'{{"error": {{"message": "who is {said}?", "type": "NotAuthorizedException", "code": 401}}}}'.encode()
+        message = self.headers.get("Authorization", "")
+        body = (
+            f'{{"error": {{"message": "who is {message}?", "type": "NotAuthorizedException", "code": 401}}}}'.encode()
+        )
         self.send_response(401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -113,33 +115,33 @@ def refusing() -> Any:
 def test_no_such_table(numbers: Table, tmp_path: Path) -> None:
     config = {"name": "local", **sql_config(tmp_path)}
     for name in ("ns.absent", "nowhere.numbers"):
-        said = error_of(lambda name=name: open_table(name, catalog_config=config), DataNotFoundError)
-        assert name in said
-        assert "'local'" in said
-    said = error_of(lambda: open_table("numbers", catalog_config=config), OptionError)
-    assert "namespace.table" in said
+        message = error_of(lambda name=name: open_table(name, catalog_config=config), DataNotFoundError)
+        assert name in message
+        assert "'local'" in message
+    message = error_of(lambda: open_table("numbers", catalog_config=config), OptionError)
+    assert "namespace.table" in message
     assert str(tmp_path) in error_of(lambda: open_table(tmp_path / "absent"), DataNotFoundError)
 
 
 def test_a_name_without_a_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))  # no configuration of this machine's user
-    said = error_of(lambda: open_table("ns.numbers"), CatalogError)
-    assert "catalog_config=" in said
-    assert "ns.numbers" in said
+    message = error_of(lambda: open_table("ns.numbers"), CatalogError)
+    assert "catalog_config=" in message
+    assert "ns.numbers" in message
 
 
 def test_a_name_that_is_kept_under_another_catalogs_name(numbers: Table, tmp_path: Path) -> None:
-    said = error_of(lambda: open_table("ns.numbers", catalog_config=sql_config(tmp_path)), DataNotFoundError)
-    assert "'name' in catalog_config=" in said
+    message = error_of(lambda: open_table("ns.numbers", catalog_config=sql_config(tmp_path)), DataNotFoundError)
+    assert "'name' in catalog_config=" in message
 
 
 def test_a_path_and_a_catalog(numbers: Table, tmp_path: Path) -> None:
     config = {"name": "test", "token": "t0ken", **sql_config(tmp_path)}
     for path in (numbers.metadata_location, numbers.location(), Path("numbers"), "v1.metadata.json"):
-        said = error_of(lambda path=path: open_table(path, catalog_config=config), OptionError)
-        assert "is a path" in said
-        assert "leave out catalog_config=" in said
-        assert "t0ken" not in said
+        message = error_of(lambda path=path: open_table(path, catalog_config=config), OptionError)
+        assert "is a path" in message
+        assert "leave out catalog_config=" in message
+        assert "t0ken" not in message
 
 
 def test_a_folder_that_is_called_as_a_table_in_a_catalog(
@@ -160,9 +162,9 @@ def test_a_catalog_whose_client_is_not_installed(closed_port: int) -> None:
 @pytest.mark.skipif(find_spec("thrift") is None, reason="the client of Hive's metastore is not installed")
 def test_a_hive_metastore_that_is_not_there(closed_port: int) -> None:
     config = {"type": "hive", "name": "far", "uri": f"thrift://127.0.0.1:{closed_port}"}
-    said = error_of(lambda: open_table("ns.t", catalog_config=config), CatalogError)
-    assert "'far'" in said
-    assert str(closed_port) in said
+    message = error_of(lambda: open_table("ns.t", catalog_config=config), CatalogError)
+    assert "'far'" in message
+    assert str(closed_port) in message
 
 
 @pytest.mark.parametrize("table", [None, 5, "", ["ns.numbers"], b"ns.numbers"])
@@ -212,13 +214,15 @@ def test_secrets_of_a_catalog_are_nowhere(numbers: Table, tmp_path: Path, caplog
     with caplog.at_level(logging.DEBUG, "torch_dataloader_utils"):
         loader, dataset = open_table("ns.numbers", catalog_config=config)
         assert [batch["id"].tolist() for batch in loader] == [[1]]
-        said = error_of(
+        message = error_of(
             lambda: open_table("ns.numbers", catalog_config=config, filters="nope > 1"), ColumnNotFoundError
         )
-        said += error_of(lambda: open_table("ns.absent", catalog_config=config), DataNotFoundError)
-        said += error_of(lambda: open_table("ns.numbers", catalog_config=config, snapshot_id=7), SnapshotError)
+        message += error_of(lambda: open_table("ns.absent", catalog_config=config), DataNotFoundError)
+        message += error_of(lambda: open_table("ns.numbers", catalog_config=config, snapshot_id=7), SnapshotError)
     source = dataset.source
-    text = said + caplog.text + repr((loader, dataset, source, dataset.snapshot, dataset.partitions, dataset.plan(0)))
+    text = (
+        message + caplog.text + repr((loader, dataset, source, dataset.snapshot, dataset.partitions, dataset.plan(0)))
+    )
     data = pickle.dumps(dataset)
     for secret in SECRETS:
         assert secret not in text
@@ -231,9 +235,9 @@ def test_secrets_of_a_catalog_are_nowhere(numbers: Table, tmp_path: Path, caplog
 @pytest.mark.parametrize("filters", ["nope > 1", [("nope", ">", 1)], pa.compute.field("nope") > 1])
 @pytest.mark.parametrize("option", ["filters", "scan_filter"])
 def test_an_unknown_column_in_a_filter(numbers: Table, option: str, filters: Any) -> None:
-    said = error_of(lambda: open_table(numbers, **{option: filters}), ColumnNotFoundError)
-    assert "nope" in said
-    assert "id" in said
+    message = error_of(lambda: open_table(numbers, **{option: filters}), ColumnNotFoundError)
+    assert "nope" in message
+    assert "id" in message
 
 
 @pytest.mark.parametrize("filters", ["id >", "", "id = 'x'", [("id", "~", 1)], [("id", "=", "x")], 5])
@@ -242,10 +246,10 @@ def test_a_filter_that_is_none(numbers: Table, filters: Any) -> None:
 
 
 def test_unknown_columns(numbers: Table) -> None:
-    said = error_of(lambda: open_table(numbers, columns=["id", "nope"]), ColumnNotFoundError)
-    assert "nope" in said
-    said = error_of(lambda: open_table(numbers, columns=["id", "_pos"]), ColumnNotFoundError)
-    assert "metadata_columns=('_pos',)" in said
+    message = error_of(lambda: open_table(numbers, columns=["id", "nope"]), ColumnNotFoundError)
+    assert "nope" in message
+    message = error_of(lambda: open_table(numbers, columns=["id", "_pos"]), ColumnNotFoundError)
+    assert "metadata_columns=('_pos',)" in message
     assert "_nope" in error_of(lambda: open_table(numbers, metadata_columns=["_nope"]), OptionError)
     assert "version 3" in error_of(lambda: open_table(numbers, metadata_columns=["_row_id"]), OptionError)
     error_of(lambda: open_table(numbers, metadata_columns="_pos"), OptionError)
@@ -262,9 +266,9 @@ def test_options_of_files_are_refused_by_name(numbers: Table, name: str, value: 
     "given", [{"catalog_config": {"token": "t0ken"}}, {"snapshot_id": 1}, {"metadata_columns": ["_pos"]}]
 )
 def test_options_of_tables_are_refused_for_files(tmp_path: Path, given: dict[str, Any]) -> None:
-    said = error_of(lambda: StructuredDataset.create_dataloader(tmp_path, **given), UnknownOptionError)
-    assert "IcebergDataset" in said
-    assert "t0ken" not in said
+    message = error_of(lambda: StructuredDataset.create_dataloader(tmp_path, **given), UnknownOptionError)
+    assert "IcebergDataset" in message
+    assert "t0ken" not in message
 
 
 def test_a_misspelled_option(numbers: Table) -> None:
@@ -282,9 +286,9 @@ def test_a_type_that_cannot_be_read_matters_only_where_it_is_read(numbers: Table
         ({"columns": ["s"]}, UnsupportedTypeError),
         ({"columns": ["id"], "filters": "s is null"}, ColumnNotFoundError),
     ):
-        said = error_of(lambda options=options: open_table(path, **options), error)
-        assert "'s'" in said
-        assert kind in said
+        message = error_of(lambda options=options: open_table(path, **options), error)
+        assert "'s'" in message
+        assert kind in message
     loader, _ = open_table(path, columns=["id"])
     assert [batch["id"].tolist() for batch in loader] == [[1]]
 
@@ -297,8 +301,8 @@ def test_a_type_that_cannot_be_read_matters_only_where_it_is_read(numbers: Table
     [{"snapshot_id": 1, "ref": "main"}, {"ref": "main", "as_of": 5}, {"snapshot_id": 1, "start_snapshot_id": 2}],
 )
 def test_two_choices_of_a_snapshot(numbers: Table, given: dict[str, Any]) -> None:
-    said = error_of(lambda: open_table(numbers, **given), OptionError)
-    assert all(name in said for name in given)
+    message = error_of(lambda: open_table(numbers, **given), OptionError)
+    assert all(name in message for name in given)
 
 
 @pytest.mark.parametrize("as_of", [datetime(2030, 1, 1), "2030-01-01", "yesterday", 1.5, True])
@@ -316,12 +320,12 @@ def test_an_expired_snapshot_is_named(numbers: Table, catalog: Catalog) -> None:
     new = numbers.current_snapshot().snapshot_id
     with catalog.load_table("ns.numbers").maintenance.expire_snapshots() as expire:
         expire.by_id(old)
-    said = error_of(lambda: open_table(catalog.load_table("ns.numbers"), snapshot_id=old), SnapshotError)
-    assert str(old) in said
-    assert str(new) in said
-    said = error_of(lambda: open_table(numbers, ref="nope"), SnapshotError)
-    assert "'nope'" in said
-    assert "main" in said
+    message = error_of(lambda: open_table(catalog.load_table("ns.numbers"), snapshot_id=old), SnapshotError)
+    assert str(old) in message
+    assert str(new) in message
+    message = error_of(lambda: open_table(numbers, ref="nope"), SnapshotError)
+    assert "'nope'" in message
+    assert "main" in message
 
 
 def test_only_appends_are_read_between_snapshots(numbers: Table) -> None:
@@ -331,8 +335,8 @@ def test_only_appends_are_read_between_snapshots(numbers: Table) -> None:
     assert [batch["id"].tolist() for batch in loader] == [[2]]
     numbers.delete("id = 1")
     deleting = numbers.current_snapshot().snapshot_id
-    said = error_of(lambda: open_table(numbers, start_snapshot_id=first), SnapshotError)
-    assert str(deleting) in said
+    message = error_of(lambda: open_table(numbers, start_snapshot_id=first), SnapshotError)
+    assert str(deleting) in message
 
 
 # -------------------------------------------------------------------------------------------------------------- files
@@ -348,14 +352,14 @@ def test_a_missing_or_damaged_data_file_is_named(numbers: Table) -> None:
         else:
             path.write_bytes(left)
         for options in ({}, {"split_bytes": 8}):  # what is read when it is planned, and when it is read
-            said = error_of(lambda options=options: list(open_table(numbers, **options)[0]), FileReadError)
-            assert path.name in said
+            message = error_of(lambda options=options: list(open_table(numbers, **options)[0]), FileReadError)
+            assert path.name in message
 
 
 def test_a_missing_manifest_list_is_an_error_of_its_snapshot(numbers: Table) -> None:
     first = numbers.current_snapshot()
     numbers.append(pa.table({"id": [2], "s": ["b"]}))
     Path(first.manifest_list.removeprefix("file://")).unlink()
-    said = error_of(lambda: open_table(numbers, snapshot_id=first.snapshot_id), FileReadError)
-    assert str(first.snapshot_id) in said
+    message = error_of(lambda: open_table(numbers, snapshot_id=first.snapshot_id), FileReadError)
+    assert str(first.snapshot_id) in message
     assert sorted(i for batch in open_table(numbers)[0] for i in batch["id"].tolist()) == [1, 2]

@@ -107,7 +107,7 @@ def test_none_is_no_filter():
 
 
 @pytest.mark.parametrize(
-    ("filters", "error", "said"),
+    ("filters", "error", "text"),
     [
         ("i >", OptionError, "'i >'"),
         ("", OptionError, "expected a condition as in SQL"),
@@ -124,10 +124,10 @@ def test_none_is_no_filter():
         (5, OptionError, "5"),
     ],
 )
-def test_filters_that_cannot_work(filters, error, said):
+def test_filters_that_cannot_work(filters, error, text):
     with pytest.raises(error) as caught:
         table_filter(filters, ARROW, SCHEMA)
-    assert said in str(caught.value)
+    assert text in str(caught.value)
 
 
 def test_filters_over_columns_that_are_no_tables():

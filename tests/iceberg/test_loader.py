@@ -38,13 +38,13 @@ IN_PROCESSES = {"v2_mor_rowgroups-head", "eq_v3_dv-head", "files_orc-head"}  # a
 
 def asked(question: Question) -> dict[str, Any]:
     """The keywords that ask a loader for what Spark was asked for."""
-    said, names = question.said, question.rows.column_names
+    parameters, names = question.parameters, question.rows.column_names
     options = {
-        "snapshot_id": said.get("snapshot"),
-        "ref": said.get("ref"),
-        "start_snapshot_id": said.get("start"),
-        "end_snapshot_id": said.get("end"),
-        "filters": said.get("row_filter"),
+        "snapshot_id": parameters.get("snapshot"),
+        "ref": parameters.get("ref"),
+        "start_snapshot_id": parameters.get("start"),
+        "end_snapshot_id": parameters.get("end"),
+        "filters": parameters.get("row_filter"),
         "columns": [name for name in names if name not in METADATA],
         "metadata_columns": [name for name in names if name in METADATA],
     }
@@ -134,7 +134,7 @@ def test_rows_are_those_of_spark_in_processes(spark_tables: Spark, question: Que
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("question", [q for q in QUESTIONS if "row_filter" not in q.said], ids=named)
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if "row_filter" not in q.parameters], ids=named)
 def test_row_groups_are_cut_over_ranks(spark_tables: Spark, question: Question, ranks: int) -> None:
     counted = {"count_rows": True} if question.table.startswith("eq_") else {}
     check(spark_tables, question, ranks=ranks, num_workers=1, sharding="contiguous", **counted, **TINY)

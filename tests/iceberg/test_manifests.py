@@ -83,10 +83,10 @@ def avro(schema, records) -> bytes:
     return out.getvalue()
 
 
-def manifest(**said) -> Manifest:
+def manifest(**more) -> Manifest:
     record = ManifestFile.from_args(_table_format_version=3, partition_spec_id=0)
     defaults = {"path": "/t/m.avro", "spec_id": 0, "deletes": False, "sequence_number": 5, "snapshot_id": 9}
-    return Manifest(**(defaults | {"first_row_id": None, "record": record} | said))
+    return Manifest(**(defaults | {"first_row_id": None, "record": record} | more))
 
 
 @pytest.mark.parametrize("schema", [ENTRY, without_ids(ENTRY)], ids=["by id", "by name"])
@@ -135,8 +135,8 @@ def test_a_list_of_version_one_has_neither_content_nor_counts(schema):
 
 
 def test_a_list_of_version_three_tells_row_ids(spark_tables):
-    said = json.loads(Path(spark_tables("v3_dv_lineage")).read_text())
-    found = read_manifest_list(Path(said["snapshots"][-1]["manifest-list"]).read_bytes())
+    metadata = json.loads(Path(spark_tables("v3_dv_lineage")).read_text())
+    found = read_manifest_list(Path(metadata["snapshots"][-1]["manifest-list"]).read_bytes())
     assert sorted(one.first_row_id for one in found if not one.deletes) == [0, 300, 400, 450, 451]
     assert {one.first_row_id for one in found if one.deletes} == {None}
 
@@ -159,27 +159,27 @@ def files_of(path):
 
 
 def test_manifests_listed_inline(old_table):
-    said, path = old_table
+    metadata, path = old_table
     expected = files_of(path)
-    for snapshot in said["snapshots"]:
+    for snapshot in metadata["snapshots"]:
         listed = read_manifest_list(Path(snapshot.pop("manifest-list")).read_bytes())
         snapshot["manifests"] = [one.path for one in listed]
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(metadata))
     assert files_of(path) == expected
     assert len(expected) == 1
 
 
 def test_the_singular_of_old_and_no_current_snapshot(old_table):
-    said, path = old_table
+    metadata, path = old_table
     expected = files_of(path)
-    said["schema"], said["partition-spec"] = said["schemas"][0], said["partition-specs"][0]["fields"]
+    metadata["schema"], metadata["partition-spec"] = metadata["schemas"][0], metadata["partition-specs"][0]["fields"]
     for key in ("schemas", "current-schema-id", "partition-specs", "default-spec-id", "last-partition-id"):
-        said.pop(key, None)
-    path.write_text(json.dumps(said))
+        metadata.pop(key, None)
+    path.write_text(json.dumps(metadata))
     assert files_of(path) == expected
-    said["current-snapshot-id"] = -1
-    said["refs"] = {}
-    path.write_text(json.dumps(said))
+    metadata["current-snapshot-id"] = -1
+    metadata["refs"] = {}
+    path.write_text(json.dumps(metadata))
     assert files_of(path) == []
 
 
@@ -272,7 +272,7 @@ def test_files_without_rows_are_left_out(catalog):
 # ------------------------------------------------------------------------------------------ which deletes apply to what
 
 
-def delete(content, sequence_number, *, name="d", spec_id=0, partition=(), form="PARQUET", **said):
+def delete(content, sequence_number, *, name="d", spec_id=0, partition=(), form="PARQUET", **more):
     file = DataFile.from_args(
         _table_format_version=3,
         content=content,
@@ -281,7 +281,7 @@ def delete(content, sequence_number, *, name="d", spec_id=0, partition=(), form=
         partition=Record(*partition),
         record_count=1,
         file_size_in_bytes=1,
-        **said,
+        **more,
     )
     return Entry(file, spec_id, sequence_number, 1, True, None)
 

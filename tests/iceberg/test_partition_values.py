@@ -76,8 +76,8 @@ class Kind:
     exact: bool = True
 
 
-def logical(kind: str, meaning: str, **said: Any) -> dict[str, Any]:
-    return {"type": kind, "logicalType": meaning, **said}
+def logical(kind: str, meaning: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": meaning, **more}
 
 
 INTS, LONGS = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)

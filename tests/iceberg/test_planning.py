@@ -25,12 +25,12 @@ from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergF
 from torch_dataloader_utils.iceberg.tables import IcebergPlan, IcebergRead, SnapshotChoice, plan_table
 
 
-def choice(said):
+def choice(parameters):
     return SnapshotChoice(
-        snapshot_id=said.get("snapshot"),
-        ref=said.get("ref"),
-        start_snapshot_id=said.get("start"),
-        end_snapshot_id=said["end"] if "start" in said else None,
+        snapshot_id=parameters.get("snapshot"),
+        ref=parameters.get("ref"),
+        start_snapshot_id=parameters.get("start"),
+        end_snapshot_id=parameters["end"] if "start" in parameters else None,
     )
 
 
@@ -47,17 +47,17 @@ def deleted(file: IcebergFile, delete: DeleteFile) -> set[int]:
 
 
 # The others only reading tells: of equality deletes, and of rows that a filter leaves.
-COUNTED = [one for one in QUESTIONS if not one.table.startswith("eq_") and "row_filter" not in one.said]
+COUNTED = [one for one in QUESTIONS if not one.table.startswith("eq_") and "row_filter" not in one.parameters]
 
 
 @pytest.mark.parametrize("question", COUNTED, ids=lambda question: f"{question.table}-{question.name}")
 def test_live_rows_are_as_many_as_spark_counts(question, spark_tables):
-    plan = plan_table(spark_tables(question.table), IcebergRead(snapshot=choice(question.said)))
+    plan = plan_table(spark_tables(question.table), IcebergRead(snapshot=choice(question.parameters)))
     files = [planned.file for planned in plan.files]
     live = sum(
         file.record_count - len(set().union(*(deleted(file, delete) for delete in file.deletes))) for file in files
     )
-    assert live == question.said["rows"]
+    assert live == question.parameters["rows"]
     if question.name != "lineage":  # which asked for some columns only
         assert plan.table.schema.names == question.rows.column_names
 
@@ -124,11 +124,11 @@ def test_partition_values_and_constants_by_the_spec_of_each_file(spark_tables):
 
 
 def test_the_filter_that_spark_was_asked(spark_tables):
-    (said,) = [question.said for question in QUESTIONS if "row_filter" in question.said]
-    plan = plan_table(spark_tables("partitions"), IcebergRead(filters=said["row_filter"]))
+    (parameters,) = [question.parameters for question in QUESTIONS if "row_filter" in question.parameters]
+    plan = plan_table(spark_tables("partitions"), IcebergRead(filters=parameters["row_filter"]))
     # One file in each spec: the day and the first letters are partition values, the rest the bounds tell.
     assert (plan.pruned.files_before, plan.pruned.files_after) == (10, 2)
-    only_pruned = plan_table(spark_tables("partitions"), IcebergRead(scan_filter=said["row_filter"]))
+    only_pruned = plan_table(spark_tables("partitions"), IcebergRead(scan_filter=parameters["row_filter"]))
     assert names_of(only_pruned) == names_of(plan)
     assert only_pruned.row_filter is None
     assert only_pruned.scan_filter.equals(plan.row_filter)
@@ -160,15 +160,15 @@ def test_order_is_that_of_commits(catalog):
 
 @pytest.mark.parametrize("kind", ["variant", "geometry(srid:3857)", "of_the_future"])
 def test_types_that_pyiceberg_does_not_know(kind, spark_tables, tmp_path):
-    said = json.loads(Path(spark_tables("types_v3")).read_text())
-    said["schemas"][1]["fields"][3]["type"] = {
+    metadata = json.loads(Path(spark_tables("types_v3")).read_text())
+    metadata["schemas"][1]["fields"][3]["type"] = {
         "type": "list",
         "element-id": 9,
         "element-required": False,
         "element": kind,
     }
     path = tmp_path / "v1.metadata.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(metadata))
     with pytest.raises(UnsupportedTypeError) as caught:
         plan_table(path, IcebergRead())
     assert f"'un' of the table is of the type {kind}," in str(caught.value)
@@ -181,11 +181,11 @@ def test_types_that_pyiceberg_does_not_know(kind, spark_tables, tmp_path):
 
 
 def test_defaults_in_nanoseconds(spark_tables, tmp_path):
-    said = json.loads(Path(spark_tables("types_v3")).read_text())
-    for field, text in zip(said["schemas"][1]["fields"][1:3], ("", "+00:00"), strict=True):
+    metadata = json.loads(Path(spark_tables("types_v3")).read_text())
+    for field, text in zip(metadata["schemas"][1]["fields"][1:3], ("", "+00:00"), strict=True):
         field["initial-default"] = field["write-default"] = f"2024-01-01T00:00:00.000000001{text}"
     path = tmp_path / "v1.metadata.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(metadata))
     defaults = plan_table(path, IcebergRead(columns=["id"])).table.defaults
     assert {number: value.value for number, value in defaults.items()} == {
         2: 1704067200000000001,

@@ -382,10 +382,10 @@ def test_an_unknown_transform_prunes_nothing(catalog, tmp_path):
     )
     table = catalog.create_table("ns.t", SCHEMA, partition_spec=spec)
     append_files(table, [data_file(table, f"f{i}", {"s": [None]}, (i, i)) for i in range(3)])
-    said = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
-    said["partition-specs"][0]["fields"][0]["transform"] = "interleave[7]"
+    metadata = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    metadata["partition-specs"][0]["fields"][0]["transform"] = "interleave[7]"
     path = tmp_path / "v1.metadata.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(metadata))
     plan = plan_table(path, IcebergRead(filters=(F("i") == 1) & (F("l") > 0)))
     assert names_of(plan) == ["f1", "f2"]
     assert [one["partition"] for one in plan.partitions] == [{"of_the_future": i, "l": i} for i in (1, 2)]

@@ -197,13 +197,13 @@ def test_workers_read_after_this_process_has_used_s3(on_s3: tuple[Service, list[
 @pytest.mark.parametrize(
     "worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "process"}], ids=["here", "processes"]
 )
-@pytest.mark.parametrize("told", [True, False], ids=["set_epoch", "next pass"])
+@pytest.mark.parametrize("by_set_epoch", [True, False], ids=["set_epoch", "next pass"])
 def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
-    rest: Service, worker: dict[str, Any], told: bool, monkeypatch: pytest.MonkeyPatch
+    rest: Service, worker: dict[str, Any], by_set_epoch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store checks signatures: a wrong secret of the second load shows that it is used, and the third is good."""
     assert rest.store is not None
-    name = f"ns.vended_{told}_{worker['num_workers']}".lower()
+    name = f"ns.vended_{by_set_epoch}_{worker['num_workers']}".lower()
     wanted = three_commits(rest.catalog, name)
     properties, clock, loads = s3_properties(rest.store), time.time, []
 
@@ -219,7 +219,7 @@ def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
 
         def ids_after(seconds: int) -> list[int]:
             monkeypatch.setattr(time, "time", lambda: clock() + seconds)
-            if told:
+            if by_set_epoch:
                 dataset.set_epoch(seconds)
             return ids_of(loader)
 

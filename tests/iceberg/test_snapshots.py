@@ -27,13 +27,13 @@ def refs(spark_tables):
 
 
 @pytest.fixture
-def said(refs):
+def metadata(refs):
     return json.loads(Path(refs).read_text())
 
 
-def changed(tmp_path, said):
+def changed(tmp_path, metadata):
     path = tmp_path / "v1.metadata.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(metadata))
     return path
 
 
@@ -53,12 +53,12 @@ def test_what_is_told_of_a_snapshot(refs):
     assert planned(refs, start_snapshot_id=FIRST, end_snapshot_id=THIRD).snapshot.start_snapshot_id == FIRST
 
 
-def test_as_of_is_what_was_current_then(refs, said):
-    for entry in said["snapshot-log"]:
+def test_as_of_is_what_was_current_then(refs, metadata):
+    for entry in metadata["snapshot-log"]:
         moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=entry["timestamp-ms"])
         same = [entry["timestamp-ms"], moment, moment.astimezone(timezone(timedelta(hours=5))), moment.isoformat()]
         assert {planned(refs, as_of=at).snapshot.snapshot_id for at in same} == {entry["snapshot-id"]}
-    log = said["snapshot-log"]
+    log = metadata["snapshot-log"]
     before = planned(refs, as_of=log[2]["timestamp-ms"] - 1).snapshot
     assert before.snapshot_id == log[1]["snapshot-id"]
     assert planned(refs, as_of="2999-01-01T00:00:00Z").snapshot.snapshot_id == LAST
@@ -66,10 +66,10 @@ def test_as_of_is_what_was_current_then(refs, said):
         planned(refs, as_of=log[0]["timestamp-ms"] - 1)
 
 
-def test_a_log_may_be_missing(said, tmp_path):
-    stamps = {one["snapshot-id"]: one["timestamp-ms"] for one in said["snapshots"]}
-    said.pop("snapshot-log")
-    path = changed(tmp_path, said)
+def test_a_log_may_be_missing(metadata, tmp_path):
+    stamps = {one["snapshot-id"]: one["timestamp-ms"] for one in metadata["snapshots"]}
+    metadata.pop("snapshot-log")
+    path = changed(tmp_path, metadata)
     assert planned(path, as_of=stamps[THIRD]).snapshot.snapshot_id == THIRD
 
 
@@ -122,19 +122,19 @@ def test_the_first_snapshot_that_is_no_append_is_named(refs):
     assert len(planned(refs, start_snapshot_id=OVERWRITE).files) == 2  # what came after it
 
 
-def test_an_expired_start_is_known_to_its_successor(said, tmp_path):
-    said["snapshots"] = [one for one in said["snapshots"] if one["snapshot-id"] != FIRST]
-    said["refs"].pop("t1")
-    path = changed(tmp_path, said)
+def test_an_expired_start_is_known_to_its_successor(metadata, tmp_path):
+    metadata["snapshots"] = [one for one in metadata["snapshots"] if one["snapshot-id"] != FIRST]
+    metadata["refs"].pop("t1")
+    path = changed(tmp_path, metadata)
     assert len(planned(path, start_snapshot_id=FIRST, end_snapshot_id=THIRD).files) == 1
     with pytest.raises(SnapshotError, match=f"snapshot {FIRST} is not in the table"):
         planned(path, snapshot_id=FIRST)
 
 
-def test_a_branch_whose_snapshot_has_expired(said, tmp_path):
-    said["snapshots"] = [one for one in said["snapshots"] if one["snapshot-id"] != SECOND]
+def test_a_branch_whose_snapshot_has_expired(metadata, tmp_path):
+    metadata["snapshots"] = [one for one in metadata["snapshots"] if one["snapshot-id"] != SECOND]
     with pytest.raises(SnapshotError, match=f"ref='br': snapshot {SECOND} is not in the table"):
-        planned(changed(tmp_path, said), ref="br")
+        planned(changed(tmp_path, metadata), ref="br")
 
 
 def test_appends_are_the_files_of_each_commit_however_manifests_were_merged(catalog):
@@ -171,10 +171,10 @@ def test_a_table_without_a_snapshot_has_no_files(spark_tables):
         planned(path, snapshot_id=1)
 
 
-def test_only_the_snapshot_whose_manifest_list_is_gone_fails(said, tmp_path):
-    (gone,) = [one for one in said["snapshots"] if one["snapshot-id"] == SECOND]
+def test_only_the_snapshot_whose_manifest_list_is_gone_fails(metadata, tmp_path):
+    (gone,) = [one for one in metadata["snapshots"] if one["snapshot-id"] == SECOND]
     gone["manifest-list"] = str(tmp_path / "gone.avro")
-    path = changed(tmp_path, said)
+    path = changed(tmp_path, metadata)
     with pytest.raises(FileReadError, match=rf"gone\.avro.*manifest list of snapshot {SECOND}"):
         planned(path, snapshot_id=SECOND)
     assert len(planned(path).files) == 5

@@ -16,8 +16,8 @@ METADATA = ("_row_id", "_last_updated_sequence_number", "_file", "_pos")
 
 
 def choice(question: Question) -> SnapshotChoice:
-    said = question.said
-    return SnapshotChoice(said.get("snapshot"), said.get("ref"), None, said.get("start"), said.get("end"))
+    given = question.parameters.get
+    return SnapshotChoice(given("snapshot"), given("ref"), None, given("start"), given("end"))
 
 
 def rows_of(plan: IcebergPlan, planned: PlannedFile, layout: FileLayout) -> pa.Table:
@@ -55,7 +55,8 @@ def layouts(plan: IcebergPlan) -> list[tuple[PlannedFile, FileLayout]]:
 def test_rows_are_those_of_spark(spark_tables: Callable[[str], str], question: Question) -> None:
     names = question.rows.column_names
     metadata = tuple(name for name in METADATA if name in names)
-    read = IcebergRead(snapshot=choice(question), filters=question.said.get("row_filter"), metadata_columns=metadata)
+    filters = question.parameters.get("row_filter")
+    read = IcebergRead(snapshot=choice(question), filters=filters, metadata_columns=metadata)
     plan = plan_table(spark_tables(question.table), read)
     parts = [rows_of(plan, planned, layout) for planned, layout in layouts(plan)]
     table = pa.concat_tables([plan.table.schema.empty_table(), *parts])

@@ -123,7 +123,7 @@ def test_rows_are_sparks_whatever_sizes_the_manifests_tell(root: Root) -> None:
         names = question.rows.column_names
         read = IcebergRead(
             snapshot=choice(question),
-            filters=question.said.get("row_filter"),
+            filters=question.parameters.get("row_filter"),
             metadata_columns=tuple(name for name in METADATA if name in names),
             storage_options=root.options,
         )

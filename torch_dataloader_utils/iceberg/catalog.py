@@ -150,13 +150,13 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
     except NotInstalledError as error:
         raise MissingExtraError(f"{table}: {catalog} needs a client that is not installed: {error}") from error
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        told = _without_secrets(said, properties)
+        original = f"{type(error).__name__}: {error}"
+        text = _without_secrets(original, properties)
         message = (
-            f"{table}: {catalog} could not load it: {told.rstrip('. ')}. Check catalog_config=, which pyiceberg's "
+            f"{table}: {catalog} could not load it: {text.rstrip('. ')}. Check catalog_config=, which pyiceberg's "
             "load_catalog takes as it is; without it, and for a 'name' alone, pyiceberg's own configuration is used."
         )
-        if told != said:  # nor may a traceback print the cause, which tells a secret
+        if text != original:  # nor may a traceback print the cause, which holds a secret
             raise CatalogError(message) from None
         raise CatalogError(message) from error
 
@@ -174,40 +174,40 @@ def _without_secrets(text: str, properties: Mapping[str, Any]) -> str:
 
 def _metadata_path(storage: Storage, path: str) -> str:
     """The metadata file at `path`, or the latest of the table in this folder."""
-    there = storage.look(path)
-    if there is None:
+    stored = storage.look(path)
+    if stored is None:
         raise DataNotFoundError(f"{printable(path)}: there is no such metadata file or table folder.")
-    if not there.folder:
+    if not stored.folder:
         return path
     for folder in (f"{path.rstrip('/')}/metadata", path):
-        found = [file for file in _listed(storage, folder) if _METADATA.match(_name(file.path))]
-        if found:
-            return _latest(storage, folder, found)
+        files = [file for file in _listed(storage, folder) if _METADATA.match(_name(file.path))]
+        if files:
+            return _latest(storage, folder, files)
     raise DataNotFoundError(
         f"{printable(path)}: is no Iceberg table: expected a folder 'metadata' with files such as 'v1.metadata.json'."
     )
 
 
 def _listed(storage: Storage, folder: str) -> list[Stored]:
-    there = storage.look(folder)
-    return storage.find(folder, recursive=False) if there is not None and there.folder else []
+    stored = storage.look(folder)
+    return storage.find(folder, recursive=False) if stored is not None and stored.folder else []
 
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _latest(storage: Storage, folder: str, found: Sequence[Stored]) -> str:
+def _latest(storage: Storage, folder: str, files: Sequence[Stored]) -> str:
     """The file that the hint names, else that of the highest version."""
     hint = storage.look(f"{folder}/{_HINT}")
     if hint is not None:
         word = _bytes(storage, hint.path).decode().strip()
-        named = [file.path for file in found if _name(file.path) in (word, f"{word}.metadata.json")]
+        named = [file.path for file in files if _name(file.path) in (word, f"{word}.metadata.json")]
         if named:
             return named[0]
     # A hint of a number may be behind: the file of the next version is written before it.
-    highest = max(map(_version, found))
-    paths = [file.path for file in found if _version(file) == highest]
+    highest = max(map(_version, files))
+    paths = [file.path for file in files if _version(file) == highest]
     if len(paths) > 1:
         raise OptionError(
             f"{printable(folder)}: has {len(paths)} metadata files of version {highest}, such as "
@@ -234,15 +234,15 @@ def _read(storage: Storage, path: str) -> OpenTable:
     shown = printable(path)
     data = _bytes(storage, path)
     try:
-        said = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+        content = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
     except (ValueError, OSError, EOFError) as error:
         raise FileReadError(f"{shown}: is no metadata of an Iceberg table: {error}") from error
-    if not isinstance(said, dict) or "format-version" not in said:
+    if not isinstance(content, dict) or "format-version" not in content:
         raise FileReadError(f"{shown}: is no metadata of an Iceberg table: it has no 'format-version'.")
-    manifests = _inline_manifests(said)
+    manifests = _inline_manifests(content)
     foreign: dict[int, str] = {}
     defaults: dict[int, str] = {}
-    for holder, part, number in _places_of_types(said):
+    for holder, part, number in _places_of_types(content):
         if not _known(holder[part]):
             foreign[number] = holder[part]
             holder[part] = "string"
@@ -252,25 +252,25 @@ def _read(storage: Storage, path: str) -> OpenTable:
             continue
         holder["initial-default"] = holder["write-default"] = None
     try:
-        metadata = TableMetadataUtil.parse_obj(said)
+        metadata = TableMetadataUtil.parse_obj(content)
     except (InvalidError, ValidationError, TypeError, KeyError) as error:
         raise FileReadError(f"{shown}: is no metadata that pyiceberg can read: {error}") from error
     return OpenTable(shown, metadata, {}, manifests, foreign, defaults)
 
 
-def _inline_manifests(said: dict[str, Any]) -> dict[int, list[str]]:
+def _inline_manifests(content: dict[str, Any]) -> dict[int, list[str]]:
     """The manifests of snapshots that list them instead of naming a file with the list; they get an empty name."""
-    found = {}
-    for snapshot in said.get("snapshots") or []:
+    manifests = {}
+    for snapshot in content.get("snapshots") or []:
         if "manifest-list" not in snapshot and "manifests" in snapshot:
-            found[snapshot["snapshot-id"]] = list(snapshot["manifests"])
+            manifests[snapshot["snapshot-id"]] = list(snapshot["manifests"])
             snapshot["manifest-list"] = ""
-    return found
+    return manifests
 
 
-def _places_of_types(said: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, int]]:
+def _places_of_types(content: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, int]]:
     """(what has it, under which key, field id) of each type that is a word, in all schemas."""
-    stack = [*(said.get("schemas") or []), *([said["schema"]] if isinstance(said.get("schema"), dict) else [])]
+    stack = [*(content.get("schemas") or []), *([content["schema"]] if isinstance(content.get("schema"), dict) else [])]
     while stack:
         node = stack.pop()
         # A struct's fields, a list's element, a map's key and value.

@@ -46,17 +46,17 @@ class DeleteIndex:
 
         A vector holds all positions that are deleted, so that older files of positions no longer count.
         """
-        vectors = [found for found in self.vectors.get(path, ()) if found.sequence_number >= sequence_number]
+        vectors = [vector for vector in self.vectors.get(path, ()) if vector.sequence_number >= sequence_number]
         positional = vectors or [*self.of_path.get(path, ()), *self._positions_of(path, place)]
         equality = [*self.everywhere, *self.equality.get(place, ())]
         return (
-            *(found for found in positional if found.sequence_number >= sequence_number),
-            *(found for found in equality if found.sequence_number > sequence_number),
+            *(delete for delete in positional if delete.sequence_number >= sequence_number),
+            *(delete for delete in equality if delete.sequence_number > sequence_number),
         )
 
     def _positions_of(self, path: str, place: PartitionKey) -> list[DeleteFile]:
         spelled = path.encode()
-        return [found.file for found in self.positions.get(place, ()) if found.may_name(spelled)]
+        return [listed.file for listed in self.positions.get(place, ()) if listed.may_name(spelled)]
 
 
 def delete_index(
@@ -76,30 +76,30 @@ def delete_index(
     index = DeleteIndex()
     # In an order of their own: that of manifests changes when these are rewritten.
     for entry in sorted(entries, key=lambda one: (one.sequence_number, one.file.file_path)):
-        found = _delete_file(entry, path_of)
-        if found.kind == "vector":
-            index.vectors[content_of(entry.file, "referenced_data_file")].append(found)
-        elif found.kind == "equality":
+        delete = _delete_file(entry, path_of)
+        if delete.kind == "vector":
+            index.vectors[content_of(entry.file, "referenced_data_file")].append(delete)
+        elif delete.kind == "equality":
             everywhere = entry.spec_id in unpartitioned
-            (index.everywhere if everywhere else index.equality[place_of(entry)]).append(found)
+            (index.everywhere if everywhere else index.equality[place_of(entry)]).append(delete)
         else:
-            _add_positions(index, entry, found, place_of)
+            _add_positions(index, entry, delete, place_of)
     return index
 
 
 def _add_positions(
-    index: DeleteIndex, entry: Entry, found: DeleteFile, place_of: Callable[[Entry], PartitionKey]
+    index: DeleteIndex, entry: Entry, delete: DeleteFile, place_of: Callable[[Entry], PartitionKey]
 ) -> None:
     first, last = ((bounds or {}).get(_PATH) for bounds in (entry.file.lower_bounds, entry.file.upper_bounds))
     named = content_of(entry.file, "referenced_data_file")
     if named is not None:
-        index.of_path[named].append(found)
+        index.of_path[named].append(delete)
     else:
-        index.positions[place_of(entry)].append(_Positions(found, first, last))
+        index.positions[place_of(entry)].append(_Positions(delete, first, last))
 
 
-def told_size(file: DataFile) -> int:
-    """The bytes of a file as its manifest tells, which is a hint; 0 where it tells none."""
+def manifest_size(file: DataFile) -> int:
+    """The bytes of a file as its manifest says, which is a hint; 0 where it says none."""
     return max(file.file_size_in_bytes or 0, 0)
 
 
@@ -114,7 +114,7 @@ def _delete_file(entry: Entry, path_of: Callable[[str], str]) -> DeleteFile:
         kind=kind,
         path=path_of(file.file_path),
         format=file.file_format.value.lower(),
-        size=told_size(file),
+        size=manifest_size(file),
         offset=content_of(file, "content_offset") or 0,
         length=content_of(file, "content_size_in_bytes") or 0,
         equality_ids=tuple(file.equality_ids or ()) if kind == "equality" else (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.iceberg.catalog import OpenTable
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
-from torch_dataloader_utils.iceberg.delete_index import DeleteIndex, delete_index, told_size
+from torch_dataloader_utils.iceberg.delete_index import DeleteIndex, delete_index, manifest_size
 from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, inline_manifest, read_manifest, read_manifest_list
 from torch_dataloader_utils.iceberg.partitions import Partitions
 from torch_dataloader_utils.iceberg.planned import PlannedFile, PrunedFiles
@@ -20,6 +19,7 @@ from torch_dataloader_utils.iceberg.pruning import Pruning
 from torch_dataloader_utils.iceberg.snapshots import Resolved
 from torch_dataloader_utils.iceberg.table_storage import Places
 from torch_dataloader_utils.model import IcebergDataFileInfo
+from torch_dataloader_utils.sources.tables import check_listed_once
 from torch_dataloader_utils.storage import Naming, printable
 
 _REMOTE_READS = 32  # manifests fetched at once: waiting, not computing
@@ -28,12 +28,12 @@ _REMOTE_READS = 32  # manifests fetched at once: waiting, not computing
 class FileScan:
     """Reads the manifests of what was resolved, once."""
 
-    def __init__(self, opened: OpenTable, found: Resolved, places: Places, pruning: Pruning) -> None:
+    def __init__(self, opened: OpenTable, resolved: Resolved, places: Places, pruning: Pruning) -> None:
         self._opened = opened
-        self._found = found
+        self._resolved = resolved
         self._places = places
         self._pruning = pruning
-        self._partitions = Partitions(opened.metadata.specs(), found.schema)
+        self._partitions = Partitions(opened.metadata.specs(), resolved.schema)
         self.pruned = PrunedFiles()
 
     def files(self) -> tuple[PlannedFile, ...]:
@@ -50,22 +50,22 @@ class FileScan:
                 planned.append(self._planned(entry, index))
         self.pruned = PrunedFiles(len(data), len(left), before, len(planned))
         planned.sort(key=lambda one: (one.file.sequence_number, one.file.table_path))
-        _check_once(planned)
+        check_listed_once([one.info.path for one in planned])
         return tuple(one for one in planned if one.file.record_count)
 
     def _manifests(self) -> tuple[list[Manifest], list[Manifest]]:
         """Those of data files and those of delete files."""
-        if self._found.appends is None:
-            snapshots = [self._found.snapshot] if self._found.snapshot is not None else []
-            found = [manifest for snapshot in snapshots for manifest in self._listed(snapshot)]
-            return [one for one in found if not one.deletes], [one for one in found if one.deletes]
-        found = [
+        if self._resolved.appends is None:
+            snapshots = [self._resolved.snapshot] if self._resolved.snapshot is not None else []
+            manifests = [manifest for snapshot in snapshots for manifest in self._listed(snapshot)]
+            return [one for one in manifests if not one.deletes], [one for one in manifests if one.deletes]
+        manifests = [
             manifest
-            for snapshot in self._found.appends
+            for snapshot in self._resolved.appends
             for manifest in self._listed(snapshot)
             if manifest.snapshot_id == snapshot.snapshot_id and not manifest.deletes
         ]
-        return found, []
+        return manifests, []
 
     def _listed(self, snapshot: Snapshot) -> list[Manifest]:
         """The manifests of a snapshot."""
@@ -75,15 +75,15 @@ class FileScan:
             piece = f"manifest list of snapshot {number}"
             data = self._bytes(snapshot.manifest_list, piece)
             with Naming(snapshot.manifest_list, piece):
-                found = read_manifest_list(data)
+                manifests = read_manifest_list(data)
         else:
-            found = [inline_manifest(path, self._bytes(path), number) for path in paths]
-        _check_specs(found, self._opened.metadata.specs())
-        return found
+            manifests = [inline_manifest(path, self._bytes(path), number) for path in paths]
+        _check_specs(manifests, self._opened.metadata.specs())
+        return manifests
 
     def _entries(self, manifests: Sequence[Manifest]) -> Iterator[Entry]:
         """The live files of these manifests; for appends, those that they added."""
-        appends = self._found.appends
+        appends = self._resolved.appends
         wanted = None if appends is None else {snapshot.snapshot_id for snapshot in appends}
         for manifest, data in self._read(manifests):
             with Naming(manifest.path):
@@ -105,7 +105,7 @@ class FileScan:
         rows = file.record_count
         info = IcebergDataFileInfo(
             self._places.path(file.file_path),
-            told_size(file),
+            manifest_size(file),
             rows if rows >= 0 else None,
             partition=partition.values,
             snapshot_id=entry.snapshot_id,
@@ -139,7 +139,7 @@ class FileScan:
 
 
 def _listed_files(manifest: Manifest) -> int:
-    """How many live files a manifest has, as its list tells (0 where it does not)."""
+    """How many live files a manifest has, as its list says (0 where it does not)."""
     return (manifest.record.added_files_count or 0) + (manifest.record.existing_files_count or 0)
 
 
@@ -150,12 +150,3 @@ def _check_specs(manifests: Sequence[Manifest], specs: Mapping[int, Any]) -> Non
                 f"{printable(manifest.path)}: its files are of the partition spec {manifest.spec_id}, and the table "
                 f"has the specs {sorted(specs)}: its metadata is not the one that this manifest was written for."
             )
-
-
-def _check_once(files: Sequence[PlannedFile]) -> None:
-    paths = {planned.info.path for planned in files}
-    if len(paths) < len(files):
-        twice, times = Counter(planned.info.path for planned in files).most_common(1)[0]
-        raise FileReadError(
-            f"{printable(twice)}: the table lists this file {times} times: its rows would be read as often."
-        )

@@ -44,7 +44,7 @@ _MAPS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest of a snapshot, as its list tells.
+    """A manifest of a snapshot, as its list says.
 
     Attributes:
         path: as the list spells it.
@@ -91,15 +91,15 @@ def read_manifest_list(data: bytes) -> list[Manifest]:
     _check_plain(data)
     return [
         Manifest(
-            path=found.manifest_path,
-            spec_id=found.partition_spec_id,
-            deletes=found.content == ManifestContent.DELETES,
-            sequence_number=found.sequence_number,
-            snapshot_id=found.added_snapshot_id,
-            first_row_id=found[_FIRST_ROW_ID],
-            record=found,
+            path=record.manifest_path,
+            spec_id=record.partition_spec_id,
+            deletes=record.content == ManifestContent.DELETES,
+            sequence_number=record.sequence_number,
+            snapshot_id=record.added_snapshot_id,
+            first_row_id=record[_FIRST_ROW_ID],
+            record=record,
         )
-        for found in _list_records(data)
+        for record in _list_records(data)
     ]
 
 
@@ -121,10 +121,10 @@ def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
     """The live files in the bytes of a manifest, with what they inherit from it."""
     _check_plain(data, manifest.record.key_metadata)
     next_row_id = manifest.first_row_id
-    for found in _entry_records(data):
-        if found.status == ManifestEntryStatus.DELETED:
+    for record in _entry_records(data):
+        if record.status == ManifestEntryStatus.DELETED:
             continue
-        file, sequence_number = found.data_file, found.sequence_number
+        file, sequence_number = record.data_file, record.sequence_number
         row_id: int | None = file[_DATA_FIELDS["first_row_id"]]
         if manifest.first_row_id is None:
             row_id = None
@@ -134,8 +134,8 @@ def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
             file=file,
             spec_id=manifest.spec_id,
             sequence_number=manifest.sequence_number if sequence_number is None else sequence_number,
-            snapshot_id=manifest.snapshot_id if found.snapshot_id is None else found.snapshot_id,
-            added=found.status == ManifestEntryStatus.ADDED,
+            snapshot_id=manifest.snapshot_id if record.snapshot_id is None else record.snapshot_id,
+            added=record.status == ManifestEntryStatus.ADDED,
             first_row_id=row_id,
         )
 
@@ -188,10 +188,10 @@ def _entry_records(data: bytes) -> Iterator[ManifestEntry]:
 
 def _avro(data: bytes, schema: Schema, types: Mapping[int, Any], enums: Mapping[int, Any]) -> Iterator[Any]:
     """The records of an Avro file; pyiceberg takes the end of one that was cut for its end."""
-    with _Avro(data, schema, types, enums) as found:
-        if not data.endswith(found.header.sync):
+    with _Avro(data, schema, types, enums) as reader:
+        if not data.endswith(reader.header.sync):
             raise EOFError("the file is cut short")
-        yield from found
+        yield from reader
 
 
 class _Avro(AvroFile[Any]):  # type: ignore[misc]
@@ -203,8 +203,8 @@ class _Avro(AvroFile[Any]):  # type: ignore[misc]
 
     def __enter__(self) -> _Avro:
         self.header = self._read_header()
-        said = json.loads(self.header.meta["avro.schema"], object_hook=_without_nanoseconds)
-        self.schema = AvroSchemaConversion().avro_to_iceberg(said)
+        avro = json.loads(self.header.meta["avro.schema"], object_hook=_without_nanoseconds)
+        self.schema = AvroSchemaConversion().avro_to_iceberg(avro)
         readers = _Readers(self.read_types, self.read_enums)
         self.reader = visit_with_partner(self.schema, self.read_schema, readers, SchemaPartnerAccessor())
         return self
@@ -249,15 +249,15 @@ def _manifest_by_name(record: Any) -> ManifestFile:
 
 
 def _entry_by_name(record: Any) -> ManifestEntry:
-    said = dict(record["data_file"])
+    file = dict(record["data_file"])
     for name in _MAPS:
-        if isinstance(said.get(name), list):
-            said[name] = {item["key"]: item["value"] for item in said[name]}
-    said["partition"] = Record(*(_plain(value) for value in said["partition"].values()))
-    said["file_format"] = FileFormat(said["file_format"])
-    said["content"] = DataFileContent(said.get("content") or 0)
+        if isinstance(file.get(name), list):
+            file[name] = {item["key"]: item["value"] for item in file[name]}
+    file["partition"] = Record(*(_plain(value) for value in file["partition"].values()))
+    file["file_format"] = FileFormat(file["file_format"])
+    file["content"] = DataFileContent(file.get("content") or 0)
     entry = {**record, "status": ManifestEntryStatus(record["status"])}
-    entry["data_file"] = DataFile.from_args(_table_format_version=3, **said)
+    entry["data_file"] = DataFile.from_args(_table_format_version=3, **file)
     return ManifestEntry.from_args(_table_format_version=3, **entry)
 
 

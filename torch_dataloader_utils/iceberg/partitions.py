@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from pyiceberg.types import IcebergType, UnknownType
 
 from torch_dataloader_utils.iceberg.delete_index import PartitionKey
 from torch_dataloader_utils.iceberg.manifests import Entry
-from torch_dataloader_utils.iceberg.schema import arrow_type
+from torch_dataloader_utils.iceberg.schema import arrow_type, plain_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,14 @@ class Partitions:
 
     def of(self, place: PartitionKey, entry: Entry) -> Partition:
         """The partition of a file at this place."""
-        found = self._found.get(place)
-        if found is None:
-            found = self._found[place] = self._read(entry)
-        return found
+        partition = self._found.get(place)
+        if partition is None:
+            partition = self._found[place] = self._read(entry)
+        return partition
 
     def _read(self, entry: Entry) -> Partition:
         spec, types = self._specs[entry.spec_id], self._types[entry.spec_id]
-        values = [_plain(value) for value in entry.file.partition._data]
+        values = [plain_value(value) for value in entry.file.partition._data]
         return Partition(
             {item.name: _shown(value, kind) for item, kind, value in zip(spec.fields, types, values, strict=True)},
             tuple(
@@ -68,16 +67,12 @@ class Partitions:
 def _types(spec: PartitionSpec, schema: Schema) -> list[pa.DataType | None]:
     """The types of a partition's values; None where the transform is unknown, or its column is gone."""
     fields = spec.partition_type(schema).fields
-    return [_type(item.transform, found.field_type) for item, found in zip(spec.fields, fields, strict=True)]
+    return [_type(item.transform, typed.field_type) for item, typed in zip(spec.fields, fields, strict=True)]
 
 
 def _type(transform: Transform[Any, Any], kind: IcebergType) -> pa.DataType | None:
     known = not isinstance(transform, UnknownTransform) and not isinstance(kind, UnknownType)
     return arrow_type(kind) if known else None
-
-
-def _plain(value: Any) -> Any:
-    return value.bytes if isinstance(value, uuid.UUID) else value
 
 
 def _shown(value: Any, kind: pa.DataType | None) -> Any:

@@ -74,15 +74,15 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
     """
     opened = open_table(table, read.catalog_config, read.storage_options, read.filesystem)
     metadata = opened.metadata
-    found = resolve(metadata, read.snapshot, cursor)
+    resolved = resolve(metadata, read.snapshot, cursor)
     start = read.snapshot.start_snapshot_id if cursor is None else cursor.start
     check_metadata_columns(read.metadata_columns, metadata.format_version)
-    columns = table_schema(found.schema, opened.foreign, read.columns, read.metadata_columns)
-    rows = _filter(read.filters, columns, found, opened)
-    scan = _filter(read.scan_filter, columns, found, opened)
+    columns = table_schema(resolved.schema, opened.foreign, read.columns, read.metadata_columns)
+    rows = _filter(read.filters, columns, resolved, opened)
+    scan = _filter(read.scan_filter, columns, resolved, opened)
     places = _places(opened, read)
-    pruning = Pruning([item for item in (rows, scan) if item is not None], found.schema, metadata.specs())
-    scanned = FileScan(opened, found, places, pruning)
+    pruning = Pruning([item for item in (rows, scan) if item is not None], resolved.schema, metadata.specs())
+    scanned = FileScan(opened, resolved, places, pruning)
     files = scanned.files()
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
     mapping = metadata.properties.get(_NAME_MAPPING)
@@ -90,10 +90,10 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
         name=opened.name,
         location=metadata.location,
         files=files,
-        table=iceberg_table(columns, found.schema, opened, keys, None if mapping is None else json.loads(mapping)),
+        table=iceberg_table(columns, resolved.schema, opened, keys, None if mapping is None else json.loads(mapping)),
         storage=_renewing(places.storage, opened, table, read),
-        snapshot=described(found, read.snapshot.ref, start),
-        cursor=cursor_of(found, start),
+        snapshot=described(resolved, read.snapshot.ref, start),
+        cursor=cursor_of(resolved, start),
         row_filter=None if rows is None else rows.rows,
         scan_filter=None if scan is None else scan.rows,
         pruned=scanned.pruned,
@@ -107,8 +107,8 @@ def newest_snapshot(table: Any, read: IcebergRead) -> SnapshotCursor:
         CatalogError: the catalog cannot be reached, or refuses.
         SnapshotError: the branch or tag is gone.
     """
-    found = resolve(_opened_again(table, read).metadata, SnapshotChoice(ref=read.snapshot.ref))
-    return cursor_of(found, read.snapshot.start_snapshot_id)
+    resolved = resolve(_opened_again(table, read).metadata, SnapshotChoice(ref=read.snapshot.ref))
+    return cursor_of(resolved, read.snapshot.start_snapshot_id)
 
 
 def refreshed_storage(table: Any, read: IcebergRead) -> tuple[Storage, float | None]:
@@ -138,12 +138,12 @@ def _places(opened: OpenTable, read: IcebergRead) -> Places:
     return Places(opened.metadata.location, opened.properties, read.storage_options or {}, read.filesystem)
 
 
-def _filter(filters: Any, columns: pa.Schema, found: Resolved, opened: OpenTable) -> TableFilter | None:
+def _filter(filters: Any, columns: pa.Schema, resolved: Resolved, opened: OpenTable) -> TableFilter | None:
     """The filter over these columns; an unknown column may be one of those that cannot be read."""
     try:
-        return table_filter(filters, columns, found.schema)
+        return table_filter(filters, columns, resolved.schema)
     except ColumnNotFoundError as error:
-        others = unreadable_columns(found.schema, opened.foreign)
+        others = unreadable_columns(resolved.schema, opened.foreign)
         if not others:
             raise
         listed = ", ".join(f"{name!r} ({kind})" for name, kind in others.items())

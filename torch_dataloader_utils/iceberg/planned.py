@@ -129,21 +129,17 @@ def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int) -> li
         return iceberg_layout(info, file, plan.storage, options)
 
     def data_file(planned: PlannedFile) -> DataFile:
-        found = layout(planned)
-        return DataFile(replace(planned.info, record_count=found.row_count), found)
+        file_layout = layout(planned)
+        return DataFile(replace(planned.info, record_count=file_layout.row_count), file_layout)
 
     return read_footers(plan.storage, data_file, plan.files)
 
 
 def _pruned(plan: IcebergPlan, files: Sequence[DataFile]) -> list[DataFile]:
     """The files with the segments in which a row can match."""
-    found = list(files)
+    left = list(files)
     for expression in (plan.row_filter, plan.scan_filter):
         if expression is not None:
-            found = _pruned_by(expression, plan.table, found)
-    return found
-
-
-def _pruned_by(expression: Any, table: IcebergTable, files: Sequence[DataFile]) -> list[DataFile]:
-    prune = iceberg_pruner(expression, table)
-    return [replace(file, layout=prune(file.layout)) for file in files]
+            prune = iceberg_pruner(expression, plan.table)
+            left = [replace(file, layout=prune(file.layout)) for file in left]
+    return left

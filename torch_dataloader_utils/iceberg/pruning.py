@@ -32,7 +32,7 @@ from torch_dataloader_utils.filters.sql import TableFilter
 
 
 class Pruning:
-    """Tells by partition values and by bounds of columns what cannot match an inclusive expression."""
+    """Finds by partition values and by bounds of columns what cannot match an inclusive expression."""
 
     def __init__(self, filters: Sequence[TableFilter], schema: Schema, specs: Mapping[int, PartitionSpec]) -> None:
         expression: BooleanExpression = reduce(And, (item.files for item in filters), AlwaysTrue())
@@ -45,20 +45,20 @@ class Pruning:
         self._manifest_test = lru_cache(maxsize=None)(self._test_of_manifests)
         self._partition_test = lru_cache(maxsize=None)(self._test_of_partitions)
 
-    def manifest(self, found: ManifestFile) -> bool:
+    def manifest(self, listed: ManifestFile) -> bool:
         """Whether a manifest can list files with matching rows, or deletes of such rows."""
-        return self._everything or self._manifest_test(found.partition_spec_id)(found)
+        return self._everything or self._manifest_test(listed.partition_spec_id)(listed)
 
-    def file(self, found: DataFile, spec_id: int) -> bool:
+    def file(self, listed: DataFile, spec_id: int) -> bool:
         """Whether a data file can hold matching rows."""
         if not all(can_hold(found, self._specs[spec_id]) for can_hold in self._tests):
             return False
         if self._everything:
             return True
-        if not self._partition_test(spec_id)(found.partition):
+        if not self._partition_test(spec_id)(listed.partition):
             return False
         try:
-            return bool(self._metrics.eval(found))
+            return bool(self._metrics.eval(listed))
         except struct.error:  # bounds as wide as the type that the column was promoted from
             return True
 
@@ -82,13 +82,13 @@ class _Projection(InclusiveProjection):  # type: ignore[misc]
 
     def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
         """Where a partition can hold rows for which the predicate is true."""
-        found: BooleanExpression = AlwaysTrue()
+        result: BooleanExpression = AlwaysTrue()
         for part in self.spec.fields_by_source_id(predicate.term.ref().field.field_id):
             projected = part.transform.project(part.name, predicate)
             if projected is not None and isinstance(part.transform, TimeTransform):
                 projected = _rounded_up(projected)
-            found = found if projected is None else And(found, projected)
-        return found
+            result = result if projected is None else And(result, projected)
+        return result
 
 
 def _rounded_up(projected: UnboundPredicate) -> UnboundPredicate:

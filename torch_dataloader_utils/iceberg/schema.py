@@ -35,6 +35,7 @@ from pyiceberg.types import (
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.iceberg.catalog import OpenTable
+from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 
 _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
@@ -59,12 +60,12 @@ _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
     ListType: lambda kind: pa.list_(arrow_field(kind.element_field)),
     MapType: lambda kind: pa.map_(arrow_field(kind.key_field), arrow_field(kind.value_field)),
 }
-# Columns that tell of a row where it is, by the ids that the specification reserves.
+# Columns that say where a row is, by the ids that the specification reserves.
 METADATA_COLUMNS: Mapping[str, tuple[int, pa.DataType]] = {
-    "_file": (2147483646, pa.string()),
-    "_pos": (2147483645, pa.int64()),
-    "_row_id": (2147483540, pa.int64()),
-    "_last_updated_sequence_number": (2147483539, pa.int64()),
+    "_file": (FILE_ID, pa.string()),
+    "_pos": (POSITION_ID, pa.int64()),
+    "_row_id": (ROW_ID, pa.int64()),
+    "_last_updated_sequence_number": (SEQUENCE_ID, pa.int64()),
 }
 _LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
@@ -114,9 +115,9 @@ def table_schema(
 
 
 def _check_asked(schema: Schema, columns: Sequence[str], metadata_columns: Sequence[str]) -> None:
-    own = {item.name for item in schema.fields}
+    names = {item.name for item in schema.fields}
     for name in columns:
-        if name in METADATA_COLUMNS and name not in own and name not in metadata_columns:
+        if name in METADATA_COLUMNS and name not in names and name not in metadata_columns:
             raise ColumnNotFoundError(
                 f"columns: {name!r} is no column of the table but of its metadata: give "
                 f"metadata_columns={(*metadata_columns, name)!r}, and leave it out of columns unless for its place."
@@ -162,7 +163,9 @@ def iceberg_table(
     newest_first = sorted(opened.metadata.schemas, key=lambda one: one.schema_id, reverse=True)
     keys = {number: _field_of(number, [schema, *newest_first]) for number in sorted(set(key_ids))}
     fields = [*schema.fields, *keys.values()]
-    defaults = {item.field_id: _plain(item.initial_default) for item in _walk(fields) if _has_default(item)}
+    defaults = {
+        item.field_id: plain_value(item.initial_default) for item in _walk(fields) if item.initial_default is not None
+    }
     for item in _walk(fields):
         if item.field_id in opened.defaults:
             defaults[item.field_id] = pa.scalar(opened.defaults[item.field_id]).cast(arrow_type(item.field_type))
@@ -215,9 +218,6 @@ def _key_field(field: NestedField) -> pa.Field:
     return arrow_field(field)
 
 
-def _has_default(field: NestedField) -> bool:
-    return field.initial_default is not None
-
-
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """The value as Arrow takes it: uuids are their bytes."""
     return value.bytes if isinstance(value, uuid.UUID) else value

@@ -138,21 +138,22 @@ def milliseconds(as_of: datetime | str | int) -> int:
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
 
-def cursor_of(found: Resolved, start: Any) -> SnapshotCursor:
+def cursor_of(resolved: Resolved, start: Any) -> SnapshotCursor:
     """What finds the same again, whatever is committed meanwhile."""
-    return SnapshotCursor(None if found.snapshot is None else found.snapshot.snapshot_id, start, found.schema.schema_id)
+    end = None if resolved.snapshot is None else resolved.snapshot.snapshot_id
+    return SnapshotCursor(end, start, resolved.schema.schema_id)
 
 
-def described(found: Resolved, ref: str | None, start: Any) -> SnapshotInfo | None:
+def described(resolved: Resolved, ref: str | None, start: Any) -> SnapshotInfo | None:
     """What users see of the snapshot; `ref` and `start` are those that were asked for."""
-    snapshot = found.snapshot
+    snapshot = resolved.snapshot
     if snapshot is None:
         return None
     operation = None if snapshot.summary is None else snapshot.summary.operation.value
     return SnapshotInfo(
         snapshot_id=snapshot.snapshot_id,
         timestamp_ms=snapshot.timestamp_ms,
-        schema_id=found.schema.schema_id,
+        schema_id=resolved.schema.schema_id,
         ref=ref,
         start_snapshot_id=start,
         operation=operation,
@@ -186,11 +187,11 @@ def _at_ref(metadata: TableMetadata, name: str) -> Resolved:
 
 
 def _as_of(metadata: TableMetadata, as_of: Any) -> Snapshot:
-    """The snapshot that was current at that time, as the table's log tells."""
+    """The snapshot that was current at that time, by the table's log."""
     at = milliseconds(as_of)
     log = [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
     if not log:
-        log = [(found.timestamp_ms, found.snapshot_id) for found in ancestors_of(_current(metadata), metadata)]
+        log = [(snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in ancestors_of(_current(metadata), metadata)]
     past = [entry for entry in log if entry[0] <= at]
     if not past:
         raise SnapshotError(f"as_of={as_of!r}: the table had no snapshot then: {_there(metadata.snapshots)}")
@@ -213,17 +214,18 @@ def _schema(metadata: TableMetadata, number: int, who: str) -> Schema:
 def _at(metadata: TableMetadata, cursor: SnapshotCursor) -> Resolved:
     number: Any = cursor.end
     schema: Any = cursor.schema
-    found = _schema(metadata, schema, f"snapshot {number} was read")
+    resolved_schema = _schema(metadata, schema, f"snapshot {number} was read")
     if number is None:
-        return Resolved(None, found)
+        return Resolved(None, resolved_schema)
     snapshot = _by_id(metadata, number, "the snapshot to be read")
-    return Resolved(snapshot, found, None if cursor.start is None else _appends(metadata, cursor.start, snapshot))
+    appends = None if cursor.start is None else _appends(metadata, cursor.start, snapshot)
+    return Resolved(snapshot, resolved_schema, appends)
 
 
 def _there(snapshots: Iterable[Snapshot]) -> str:
     """The snapshots that can be read, the newest first."""
     newest = sorted(snapshots, key=lambda snapshot: snapshot.timestamp_ms, reverse=True)
-    listed = [f"{found.snapshot_id} ({_utc(found.timestamp_ms)})" for found in newest[:_SHOWN]]
+    listed = [f"{snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)})" for snapshot in newest[:_SHOWN]]
     more = f" and {len(newest) - _SHOWN} older ones" if len(newest) > _SHOWN else ""
     return f"there are {', '.join(listed)}{more}." if listed else "it has none at all."
 
@@ -243,22 +245,22 @@ def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
 
 def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | None) -> tuple[Snapshot, ...]:
     """The appends after the start up to the end, the oldest first; between them nothing else changed rows."""
-    found: list[Snapshot] = []
+    since: list[Snapshot] = []
     reached = start is None
     for snapshot in ancestors_of(end, metadata):
         if snapshot.snapshot_id == start:
             reached = True
             break
-        found.append(snapshot)
+        since.append(snapshot)
         # The start itself may have expired: its successor names it.
         reached = reached or snapshot.parent_snapshot_id == start
     if not reached:
         known = "a table without snapshots"
         if end is not None:
-            oldest = found[-1].snapshot_id
+            oldest = since[-1].snapshot_id
             known = f"snapshot {end.snapshot_id}, whose history goes back to {oldest} (more may have expired)"
         raise SnapshotError(f"start_snapshot_id={start}: is no ancestor of {known}: {_there(metadata.snapshots)}")
-    return tuple(snapshot for snapshot in reversed(found) if _is_append(snapshot))
+    return tuple(snapshot for snapshot in reversed(since) if _is_append(snapshot))
 
 
 def _is_append(snapshot: Snapshot) -> bool:

@@ -92,8 +92,8 @@ class Places:
                     "table have to be on one."
                 )
             self._checked.add(place)
-        found: str = self._strip(url)
-        return found
+        path: str = self._strip(url)
+        return path
 
     def _storage_of(self, url: str) -> Storage:
         return open_storage(_spelled(url), self._options_for(url), self._filesystem)[0]
@@ -119,8 +119,8 @@ def _spelled(url: str) -> str:
 
 def _named(names: Mapping[str, tuple[str, ...]], properties: Mapping[str, str]) -> dict[str, Any]:
     """Option -> value, of the properties that are there; the first of several names counts."""
-    found = {option: [properties[name] for name in given if properties.get(name)] for option, given in names.items()}
-    return {option: values[0] for option, values in found.items() if values}
+    given = {option: [properties[name] for name in known if properties.get(name)] for option, known in names.items()}
+    return {option: values[0] for option, values in given.items() if values}
 
 
 def _flag(properties: Mapping[str, str], name: str) -> bool:

@@ -16,7 +16,7 @@ from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source, open_snapshot
 from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
 
-_OF_FILES = option_defaults().keys() - option_defaults(table=True).keys()  # a table's own log tells them
+_OF_FILES = option_defaults().keys() - option_defaults(table=True).keys()  # a table's own log says
 
 
 class TableDataset(LoaderDataset):
@@ -40,7 +40,7 @@ class TableDataset(LoaderDataset):
         Args:
             table: the table, which finds its snapshots.
             **options: as those of `StructuredDataset.create_dataloader`, but for `format`, `partitioning`, `schema` and
-                `manifest`, which the table's own log tells.
+                `manifest`, which the table's own log says.
 
         Raises:
             UnknownOptionError: a keyword that does not exist.
@@ -51,7 +51,7 @@ class TableDataset(LoaderDataset):
         """
         for name in options:
             if name in _OF_FILES:
-                raise UnknownOptionError(f"{name!r} is an option of files: the table's own log tells it.")
+                raise UnknownOptionError(f"{name!r} is an option of files: the table's own log says it.")
         if not isinstance(table, TableSource):
             raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
         parsed = parse_options(options)
@@ -72,7 +72,7 @@ class TableDataset(LoaderDataset):
             OptionError: the options pin the snapshot, or this is a copy.
             CatalogError: the catalog cannot be reached, or refuses.
             SnapshotError: with `appended_only`, a snapshot since then has expired, or changed rows otherwise (which
-                compactions do not): says which; or the table cannot tell what was appended.
+                compactions do not): says which; or the table does not say what was appended.
         """
         table, shard = self._known_table("advance()"), self._options.shard
         if table.pinned is not None:

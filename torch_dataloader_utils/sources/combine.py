@@ -63,11 +63,11 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
         ShardingError: map-style datasets whose shards do not fit together.
         EmptyDatasetError: a map-style dataset without samples.
     """
-    found = _weights(weights, len(datasets))
+    checked = _weights(weights, len(datasets))
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of one dataset: combine takes split(files).")
     sharded_alike([dataset for dataset in datasets if not isinstance(dataset, Source)], options.shard.total_shards)
-    members = [_member(dataset, number, found[number], options) for number, dataset in enumerate(datasets)]
+    members = [_member(dataset, number, checked[number], options) for number, dataset in enumerate(datasets)]
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
         _check_same(members[0].name, outputs[0], member.name, output)
@@ -188,24 +188,24 @@ def _outputs(scan: ScanSpec | SampleScan) -> dict[str, Output]:
         codes: Mapping[str, Any] = {}
     else:
         report, codes = scan.converter.report(), scan.converter.codes
-    found: dict[str, Output] = {}
-    for key, told in report.items():
-        found[key] = {name: told[name] for name in ("kind", "dtype", "shape")}
-        if told["dtype"] == "object":
-            found[key]["type"] = told["arrow"]
+    outputs: dict[str, Output] = {}
+    for key, leaf in report.items():
+        outputs[key] = {name: leaf[name] for name in ("kind", "dtype", "shape")}
+        if leaf["dtype"] == "object":
+            outputs[key]["type"] = leaf["arrow"]
         if key in codes:
-            found[key]["vocabulary"] = codes[key].vocabulary.to_pylist()
-    return found
+            outputs[key]["vocabulary"] = codes[key].vocabulary.to_pylist()
+    return outputs
 
 
-def _check_same(first: str, expected: Mapping[str, Output], name: str, found: Mapping[str, Output]) -> None:
-    if expected.keys() != found.keys():
+def _check_same(first: str, expected: Mapping[str, Output], name: str, given: Mapping[str, Output]) -> None:
+    if expected.keys() != given.keys():
         raise OptionError(
             f"the datasets of a combination must have the same keys: {first} has {list(expected)}, {name} has "
-            f"{list(found)}. Name or leave out columns with columns= or transform."
+            f"{list(given)}. Name or leave out columns with columns= or transform."
         )
     for key, output in expected.items():
-        differing = [word for word in output.keys() | found[key].keys() if output.get(word) != found[key].get(word)]
+        differing = [word for word in output.keys() | given[key].keys() if output.get(word) != given[key].get(word)]
         if "vocabulary" in differing:
             raise OptionError(
                 f"the codes of the key {key!r} mean other values in {first} than in {name}: give both the same "
@@ -214,5 +214,5 @@ def _check_same(first: str, expected: Mapping[str, Output], name: str, found: Ma
         if differing:
             raise OptionError(
                 f"the datasets of a combination must have the same dtypes: the key {key!r} is {output} in {first}, and "
-                f"{found[key]} in {name}. Cast with dtypes=, or in transform or __getitem__."
+                f"{given[key]} in {name}. Cast with dtypes=, or in transform or __getitem__."
             )

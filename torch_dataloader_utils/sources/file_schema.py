@@ -47,7 +47,7 @@ def files_schema(
         # What text was guessed to be is no matter: it is read as the types declared.
         schema = check_schema(read.schema, files if typed else ())
         if not of_table:
-            _reject_unknown(schema, {*keys, *(name for _, found in files for name in found.names)})
+            _reject_unknown(schema, {*keys, *(name for _, own_schema in files for name in own_schema.names)})
         return schema, tuple(key for key in keys if key in schema.names)
     schema = resolve_schema(files, merge_types) if typed else guessed_schema(files)
     for key in keys:

@@ -38,7 +38,7 @@ class FoundFile:
 
     Attributes:
         path: as the storage names it.
-        size: bytes (0 where the storage does not tell).
+        size: bytes (0 where the storage does not say).
         relative: its path below the folder, or below the part of the glob before the first wildcard; the whole path
             of a file that was named itself. Order and partitions come from it.
         version: what the storage says of its content; "" where it says nothing.
@@ -62,11 +62,11 @@ def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[St
         OptionError: no entry, entries on several storages, or a file that two entries share.
     """
     storage, entries = open_entries(path, read)
-    found = [file for _, inner in entries for file in _expand(storage, inner)]
-    for twice, times in Counter(file.path for file in found).items():
+    files = [file for _, inner in entries for file in _expand(storage, inner)]
+    for twice, times in Counter(file.path for file in files).items():
         if times > 1:
             raise OptionError(f"path: {printable(twice)} is named {times} times: every row would be read as often.")
-    return storage, found
+    return storage, files
 
 
 def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[tuple[AnyPath, str]]]:
@@ -138,11 +138,11 @@ def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[
     """The files that are not hidden (first characters in `wanted` do not hide), sorted by relative path."""
     base = _base(folder)
     named = [FoundFile(file.path, file.size, file.path.removeprefix(base), file.version) for file in files]
-    found = [file for file in named if not _hidden(file.relative, wanted)]
-    if not found:
+    visible = [file for file in named if not _hidden(file.relative, wanted)]
+    if not visible:
         instead = f"{len(named)} files, all hidden: {_listed([f.relative for f in named])}" if named else "nothing"
         raise DataNotFoundError(f"{entry}: no data files; found {instead}.")
-    return sorted(found, key=lambda file: file.relative)
+    return sorted(visible, key=lambda file: file.relative)
 
 
 def _hidden(relative: str, wanted: str) -> bool:
@@ -211,12 +211,12 @@ def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> li
     if partitioning is None:
         return [{} for _ in files]
     values = [_keys_of(file.relative) for file in files]
-    for file, found in zip(files, values, strict=True):
-        if found.keys() != values[0].keys():
+    for file, texts in zip(files, values, strict=True):
+        if texts.keys() != values[0].keys():
             if partitioning == "auto":
                 return [{} for _ in files]
             raise OptionError(
-                f"partitioning='hive': {printable(file.path)} has the keys {list(found)}, but "
+                f"partitioning='hive': {printable(file.path)} has the keys {list(texts)}, but "
                 f"{printable(files[0].path)} has {list(values[0])}. All files must share them."
             )
     return values

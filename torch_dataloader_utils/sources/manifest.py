@@ -59,7 +59,7 @@ class FileManifest:
             that it has no such column, where that is why.
         format_options: of the format.
         predicate: which rows are read, over the columns of `schema`; None for all.
-        origin: what the files were found by, where they do not tell: a snapshot.
+        origin: what the files were found by, where they do not say: a snapshot.
     """
 
     files: tuple[DataFile, ...]
@@ -144,10 +144,10 @@ def manifest_of(
 def _inspected(
     path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None, peers: Peers | None
 ) -> tuple[Storage, Inspected]:
-    """What the manifest file, or else listing and footers tell."""
+    """What the manifest file, or else listing and footers say."""
     if read.manifest is None:
-        storage, found = find_files(path, read)
-        return storage, inspect_files(storage, found, read)
+        storage, files = find_files(path, read)
+        return storage, inspect_files(storage, files, read)
 
     def ask() -> Asked:
         storage, entries = open_entries(path, read)
@@ -160,16 +160,16 @@ def _inspected(
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
-def inspect_files(storage: Storage, found: Sequence[FoundFile], read: ReadOptions) -> Inspected:
+def inspect_files(storage: Storage, files: Sequence[FoundFile], read: ReadOptions) -> Inspected:
     """The files with their layouts and schemas, from the footer of each."""
-    form = detect_format(storage, found, read.format)
+    form = detect_format(storage, files, read.format)
     options = checked_options(form, read.format_options)
 
     def inspect(file: FoundFile) -> InspectedFile:
         layout, schema = form.layout(DataFileInfo(file.path, file.size, version=file.version), storage, options)
         return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
 
-    return Inspected(form.name, tuple(read_footers(storage, inspect, found)))
+    return Inspected(form.name, tuple(read_footers(storage, inspect, files)))
 
 
 def _data_file(file: InspectedFile, constants: tuple[tuple[str, Any], ...]) -> DataFile:

@@ -41,7 +41,7 @@ _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 @dataclass(frozen=True, slots=True)
 class InspectedFile(FoundFile):
-    """A file as listing and its footer tell.
+    """A file as listing and its footer describe it.
 
     Attributes:
         version: as in `DataFileInfo`.
@@ -91,17 +91,17 @@ def reject_secrets(paths: Iterable[str]) -> None:
             )
 
 
-def pack_manifest(found: Inspected, asked: Asked) -> bytes:
+def pack_manifest(inspected: Inspected, asked: Asked) -> bytes:
     """The manifest file of these files.
 
     Raises:
         OptionError: a file's path that must not be written down.
     """
-    reject_secrets(file.path for file in found.files)
-    form = format_named(found.format)
-    rows = [(f.path, f.size, f.relative, f.version, form.pack(f.layout, f.schema)) for f in found.files]
+    reject_secrets(file.path for file in inspected.files)
+    form = format_named(inspected.format)
+    rows = [(f.path, f.size, f.relative, f.version, form.pack(f.layout, f.schema)) for f in inspected.files]
     columns = [list(values) for values in zip(*rows, strict=True)]
-    header = {"version": VERSION, "format": found.format, "asked": vars(asked), "checksum": _checksum(columns)}
+    header = {"version": VERSION, "format": inspected.format, "asked": vars(asked), "checksum": _checksum(columns)}
     table = pa.table(
         [pa.array(values, kind) for values, kind in zip(columns, _COLUMNS.types, strict=True)],
         schema=_COLUMNS.with_metadata({_KEY: json.dumps(header)}),
@@ -152,10 +152,10 @@ def _files(table: pa.Table, header: Mapping[str, Any]) -> Iterator[InspectedFile
 def _checksum(columns: Sequence[Sequence[Any]]) -> int:
     """Of all that the manifest says of files (Parquet's own checksums leave out headers and the footer)."""
     *facts, footers = columns
-    found = zlib.crc32(json.dumps(facts).encode())
+    checksum = zlib.crc32(json.dumps(facts).encode())
     for footer in footers:
-        found = zlib.crc32(footer, found)
-    return found
+        checksum = zlib.crc32(footer, checksum)
+    return checksum
 
 
 def _header(metadata: Mapping[bytes, bytes] | None, name: str) -> dict[str, Any]:

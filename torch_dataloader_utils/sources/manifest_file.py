@@ -67,7 +67,7 @@ def kept_inspection(
     Args:
         manifest: path or URL of the manifest.
         read: storage options or filesystem, as for the data; a `file://` path is on the local disk even so.
-        ask: tells what `inspect` looks for.
+        ask: returns what `inspect` looks for.
         inspect: lists the files and reads their footers.
         num_ranks: of the loader, or None.
         peers: the processes that run the loader; None for all.

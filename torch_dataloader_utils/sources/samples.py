@@ -21,7 +21,7 @@ _TASK_BYTES = 4 * 2**20  # decoded bytes of one task, about: nothing is saved by
 _TASK_ROWS = 1024
 _SEGMENT_ROWS = 16  # the least that a task reads; by rows alone, so that all ranks have the same splits
 _MOST_SEGMENTS = 65_536  # of one shard
-_PROBES = 7  # samples, besides the first, that tell what the keys hold
+_PROBES = 7  # samples, besides the first, that show what the keys hold
 
 
 def is_map_style(dataset: object) -> bool:
@@ -55,12 +55,12 @@ def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
         _check_contract(dataset, total_shards)
     values = {(dataset.total_shards, dataset.dist_world_size) for dataset in sharded}
     if len(values) > 1:
-        told = ", ".join(f"{_name(x)}: {x.total_shards} and {x.dist_world_size}" for x in sharded)
-        raise ShardingError(f"all sharded datasets must share one total_shards and dist_world_size: {told}.")
+        listed = ", ".join(f"{_name(x)}: {x.total_shards} and {x.dist_world_size}" for x in sharded)
+        raise ShardingError(f"all sharded datasets must share one total_shards and dist_world_size: {listed}.")
 
 
 def first_samples(dataset: Any, name: str) -> list[Any]:
-    """A few samples from all over the dataset, the first among them: they tell what its keys hold.
+    """A few samples from all over the dataset, the first among them: they show what its keys hold.
 
     Raises:
         EmptyDatasetError: it has none.
@@ -109,12 +109,12 @@ def _makes_shards(dataset: object) -> bool:
 
 
 def _check_contract(dataset: Any, total_shards: int | None) -> None:
-    name, own = _name(dataset), getattr(dataset, "total_shards", None)
+    name, given = _name(dataset), getattr(dataset, "total_shards", None)
     if not _makes_shards(dataset):
-        if own not in (None, 1) or total_shards is not None:
+        if given not in (None, 1) or total_shards is not None:
             raise ShardingError(
-                f"total_shards={own if total_shards is None else total_shards} is set but shard() is not implemented: "
-                f"{name} needs shard(i), which returns the samples of shard i."
+                f"total_shards={given if total_shards is None else total_shards} is set but shard() is not "
+                f"implemented: {name} needs shard(i), which returns the samples of shard i."
             )
         return
     for attribute in ("total_shards", "dist_world_size"):
@@ -123,22 +123,22 @@ def _check_contract(dataset: Any, total_shards: int | None) -> None:
             raise ShardingError(
                 f"{name} has shard(), and {attribute}={value!r}: expected a whole number of at least 1 as an attribute."
             )
-    if total_shards not in (None, own):
-        raise ShardingError(f"total_shards={total_shards}, and {name} has total_shards={own}: give both the same.")
+    if total_shards not in (None, given):
+        raise ShardingError(f"total_shards={total_shards}, and {name} has total_shards={given}: give both the same.")
 
 
 def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
     """Compare the shards' lengths with the dataset's: what ESPnet3 asks its users to verify."""
-    found = sum(lengths)
-    if found > total:
+    covered = sum(lengths)
+    if covered > total:
         raise ShardingError(
-            f"{name}: its {len(lengths)} shards have {found} samples, and the dataset has {total}: shards overlap, so "
-            "some samples would come twice. Let shard(i) return each sample in one shard only."
+            f"{name}: its {len(lengths)} shards have {covered} samples, and the dataset has {total}: shards overlap, "
+            "so some samples would come twice. Let shard(i) return each sample in one shard only."
         )
-    if found < total:
+    if covered < total:
         _LOG.warning(
             "%s: its %d shards have %d of %d samples; the other %d are in no shard and never come",
-            name, len(lengths), found, total, total - found,
+            name, len(lengths), covered, total, total - covered,
         )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class Source:
         exact: whether the plan's rows are the rows that are delivered.
         keys: the keys of a batch, in order.
         parts: the datasets of a combination; files and splits come in their order.
-        origin: what the files were found by, where they do not tell: a snapshot.
+        origin: what the files were found by, where they do not say: a snapshot.
         snapshot: what of a table is read, where it is one.
     """
 
@@ -86,7 +86,7 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
     """The source over a manifest, with rows counted and values collected where the options ask for it.
 
     Args:
-        make: makes the manifest; where ranks share work, an error of it is told to all.
+        make: makes the manifest; where ranks share work, an error of it is raised on all.
         options: checked against what is read.
         name: of what is read, for messages.
     """
@@ -114,11 +114,11 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
 
 def _announce_pruned(manifest: FileManifest, name: str) -> None:
     """Say what filters left before anything was read."""
-    found = manifest.pruned
-    if found.segments_after < found.segments_before or found.files_after < found.files_before:
+    pruned = manifest.pruned
+    if pruned.segments_after < pruned.segments_before or pruned.files_after < pruned.files_before:
         _LOG.info(
             "%s: filters leave %d of %d files, and %d of the %d %ss looked at",
-            name, found.files_after, found.files_before, found.segments_after, found.segments_before,
+            name, pruned.files_after, pruned.files_before, pruned.segments_after, pruned.segments_before,
             manifest.opener.segment_name,
         )  # fmt: skip
 

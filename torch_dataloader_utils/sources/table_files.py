@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import FileReadError, OptionError
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.sources.deleted_rows import Positions
 from torch_dataloader_utils.sources.files import FoundFile, open_entries
 from torch_dataloader_utils.sources.manifest import FileManifest, inspect_files, manifest_of
-from torch_dataloader_utils.sources.tables import SnapshotCursor
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
 
 
 @dataclass(frozen=True)
@@ -66,26 +63,20 @@ class FileSnapshot:
         """
         if not self.files and self.schema is None:
             raise OptionError(f"{self.name}: {self.cursor} has no files: give FileSnapshot its schema=.")
-        _check_once(self.name, [file.path for file in self.files])
+        check_listed_once([file.path for file in self.files])
         keys = {tuple(file.partition) for file in self.files}
         if len(keys) > 1:
             raise OptionError(f"{self.name}: {self.cursor}: files differ in their partition columns: {sorted(keys)}.")
         read = replace(options.read, schema=self.schema, format=self.format)
         storage, [(_, folder)] = open_entries(self.location, read)
         paths = [f"{folder.rstrip('/')}/{file.path}" for file in self.files]
-        found = [FoundFile(path, file.size, file.path) for path, file in zip(paths, self.files, strict=True)]
+        files = [FoundFile(path, file.size, file.path) for path, file in zip(paths, self.files, strict=True)]
         manifest = manifest_of(
             storage,
-            inspect_files(storage, found, read),
+            inspect_files(storage, files, read),
             [file.partition for file in self.files],
             read,
             {path: file.deleted for path, file in zip(paths, self.files, strict=True)},
         )
         schema = "" if self.cursor.schema is None else f", schema {self.cursor.schema}"
         return replace(manifest, origin=f"{self.cursor}{schema}")
-
-
-def _check_once(name: str, paths: Sequence[str]) -> None:
-    path, times = max(Counter(paths).items(), key=itemgetter(1), default=("", 0))
-    if times > 1:
-        raise FileReadError(f"{name}: lists {printable(path)} {times} times: its rows would be read as often.")

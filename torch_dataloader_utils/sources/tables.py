@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.sources.manifest import FileManifest
+from torch_dataloader_utils.storage import printable
 
 Id: TypeAlias = "int | str | None"
 
@@ -80,3 +85,16 @@ class TableSource(Protocol):
             SnapshotError: the table does not have this snapshot, or cannot say what was appended.
         """
         ...
+
+
+def check_listed_once(paths: Sequence[str]) -> None:
+    """Check that a snapshot lists each of its files once.
+
+    Raises:
+        FileReadError: it does not: names one.
+    """
+    path, times = max(Counter(paths).items(), key=itemgetter(1), default=("", 0))
+    if times > 1:
+        raise FileReadError(
+            f"{printable(path)}: the table lists this file {times} times: its rows would be read as often."
+        )

@@ -16,6 +16,8 @@ _LIMIT = 256 * 2**20  # bytes; on top, what one thread uses at the moment
 class BoundedCache:
     """Values by key, each made once; beyond the bound those used longest ago are forgotten. For many threads.
 
+    `functools.lru_cache` counts values, not bytes, and lets two threads make the same one.
+
     Args:
         limit: bytes of all values; the one used last stays even where it alone is larger.
     """
@@ -63,7 +65,7 @@ class _Entry:
 
 
 def process_cache() -> BoundedCache:
-    """The cache of this process; a forked child has its own, as its parent's locks may be held for ever."""
+    """The cache of this process; a forked child has its own, as its parent's locks may be held forever."""
     return _cache_of(os.getpid())
 
 

@@ -13,6 +13,7 @@ from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
 
+# The specification reserves these.
 FILE_ID, POSITION_ID = 2147483646, 2147483645
 ROW_ID, SEQUENCE_ID = 2147483540, 2147483539
 
@@ -63,10 +64,10 @@ def table_columns(
             continue
         field = table.schema.field(item.name)
         place = place_of(field, fields)
-        found = None if place is None else fields[place]
-        if found is not None and pt.is_dictionary(item.type) and found.type.equals(item.type):
+        source = None if place is None else fields[place]
+        if source is not None and pt.is_dictionary(item.type) and source.type.equals(item.type):
             field = field.with_type(item.type)
-        columns[item.name] = _lineage(field, found, file) or _plain(field, found, projection)
+        columns[item.name] = _lineage(field, source, file) or _plain(field, source, projection)
     return columns
 
 
@@ -75,31 +76,31 @@ def encoded_fields(wanted: pa.Schema, table: IcebergTable, fields: Sequence[File
     kinds: Mapping[int | None, pa.DataType] = {
         field_id(table.schema.field(item.name)): item.type for item in wanted if item.name in table.schema.names
     }
-    return pa.schema([pa.field(found.name, kinds[found.id]) for found in fields if found.id in kinds])
+    return pa.schema([pa.field(field.name, kinds[field.id]) for field in fields if field.id in kinds])
 
 
-def _plain(field: pa.Field, found: FileField | None, projection: Projection) -> TableColumn:
-    if found is None:
+def _plain(field: pa.Field, source: FileField | None, projection: Projection) -> TableColumn:
+    if source is None:
         make = projection.absent(field)
         return TableColumn(field, (), lambda columns, rows: pa.chunked_array([make(rows)], field.type))
-    if found.type.equals(field.type) and not pt.is_nested(field.type):
-        return TableColumn(field, (found.name,), lambda columns, rows: columns[0])
-    convert = projection.of(found, field)
+    if source.type.equals(field.type) and not pt.is_nested(field.type):
+        return TableColumn(field, (source.name,), lambda columns, rows: columns[0])
+    convert = projection.of(source, field)
 
     def build(columns: Sequence[pa.ChunkedArray], rows: int) -> pa.ChunkedArray:
         return pa.chunked_array([convert(chunk) for chunk in columns[0].chunks], field.type)
 
-    return TableColumn(field, (found.name,), build)
+    return TableColumn(field, (source.name,), build)
 
 
-def _lineage(field: pa.Field, found: FileField | None, file: IcebergFile) -> TableColumn | None:
+def _lineage(field: pa.Field, source: FileField | None, file: IcebergFile) -> TableColumn | None:
     """Columns that follow from a row's place or the file's age, unless the file keeps them; None for others.
 
     Rows have an id, and the sequence number of their last change, from the file where they were moved to it by a
     change of other rows; else they follow from the first id of the file, and from its own sequence number.
     """
     number, first = field_id(field), file.first_row_id
-    sources = () if found is None else (found.name,)
+    sources = () if source is None else (source.name,)
     if number == POSITION_ID:
         return TableColumn(field, (ROW_NUMBERS,), lambda columns, rows: columns[0])
     if number not in (ROW_ID, SEQUENCE_ID):
@@ -109,7 +110,7 @@ def _lineage(field: pa.Field, found: FileField | None, file: IcebergFile) -> Tab
 
     def build(columns: Sequence[pa.ChunkedArray], rows: int) -> pa.ChunkedArray:
         inherited = pc.add(columns[-1], first) if number == ROW_ID else pa.repeat(file.sequence_number, rows)
-        if found is None:
+        if source is None:
             return pa.chunked_array([inherited]) if isinstance(inherited, pa.Array) else inherited
         return pc.coalesce(columns[0], inherited)
 

@@ -38,9 +38,9 @@ def deleted_positions(file: IcebergFile, storage: Storage) -> Positions:
 def seen_deletes(file: IcebergFile, storage: Storage) -> tuple[tuple[DeleteFile, ...], Positions]:
     """The deletes of a data file, those by position with the sizes they have; and `deleted_positions`."""
     read = [_read(delete, storage) for delete in file.deletes]
-    found = [by_path.get(file.table_path, by_path.get(None, _NONE)) for _, by_path in read]
-    found = [positions for positions in found if len(positions)]
-    positions = found[0] if len(found) == 1 else np.unique(np.concatenate([_NONE, *found]))
+    groups = [by_path.get(file.table_path, by_path.get(None, _NONE)) for _, by_path in read]
+    groups = [positions for positions in groups if len(positions)]
+    positions = groups[0] if len(groups) == 1 else np.unique(np.concatenate([_NONE, *groups]))
     return tuple(delete for delete, _ in read), positions
 
 
@@ -74,7 +74,7 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
 def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
     """As `_read`, of a deletion vector; and the bytes of the positions.
 
-    The manifest tells where it lies, bare or in Puffin, and its own checks whether it is whole: no hint of the size of
+    The manifest says where it lies, bare or in Puffin, and its own checks whether it is whole: no hint of the size of
     its file is needed.
     """
     piece = f"deletion vector of {delete.length} bytes at byte {delete.offset}"

@@ -135,8 +135,8 @@ def _key_set(ids: tuple[int, ...], files: tuple[DeleteFile, ...], table: Iceberg
 
     def keys() -> tuple[KeySet, int]:
         parts = [parsed(file) for file in files]
-        found = KeySet([pa.concat_arrays(columns) for columns in zip(*parts, strict=True)])
-        return found, found.nbytes
+        key_set = KeySet([pa.concat_arrays(columns) for columns in zip(*parts, strict=True)])
+        return key_set, key_set.nbytes
 
     return cache.get(("keys", storage, tuple(file.path for file in files), ids, kinds), keys)
 
@@ -154,6 +154,6 @@ def _read_keys(
         names = list(dict.fromkeys(column.source for column in columns if column.source is not None))
         read = reader.read(numbers, names)
     with Naming(file.path):
-        found = dict(zip(names, read, strict=True))
-        arrays = [column.values(found, len(read[0])) for column in columns]
+        by_name = dict(zip(names, read, strict=True))
+        arrays = [column.values(by_name, len(read[0])) for column in columns]
     return arrays, sum(array.nbytes for array in arrays)

@@ -34,7 +34,7 @@ class FileField:
 
 
 def field_id(field: pa.Field) -> int | None:
-    """The field's id, as its metadata tells it."""
+    """The field's id, as its metadata has it."""
     metadata = field.metadata or {}
     return next((int(metadata[key]) for key in _ID_KEYS if key in metadata), None)
 
@@ -64,7 +64,7 @@ def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileFi
 def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[FileField, ...]:
     """The fields of a data file, with their ids.
 
-    Where neither they nor a name mapping tell, Iceberg's Java library counts the columns of Parquet files, as the ids
+    Where neither they nor a name mapping say, Iceberg's Java library counts the columns of Parquet files, as the ids
     of a new table are, and takes the names of other files for those of the table. So it is done here.
 
     Args:
@@ -78,7 +78,7 @@ def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[File
     mapping = table.name_mapping
     if mapping is None and form == "parquet":
         known = {field_id(field): field for field in table.schema}
-        mapping = [_by_place(found, known.get(place), place) for place, found in enumerate(fields, 1)]
+        mapping = [_by_place(field, known.get(place), place) for place, field in enumerate(fields, 1)]
     elif mapping is None:
         mapping = [_by_name(field) for field in table.schema]
     return _mapped(fields, mapping)
@@ -87,17 +87,17 @@ def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[File
 def place_of(field: pa.Field, fields: Sequence[FileField]) -> int | None:
     """The place among a file's fields of the one that is this field of the table, or None."""
     number = field_id(field)
-    return next((place for place, found in enumerate(fields) if number is not None and found.id == number), None)
+    return None if number is None else next((place for place, one in enumerate(fields) if one.id == number), None)
 
 
 def find_path(fields: Iterable[FileField], wanted: int) -> tuple[FileField, ...] | None:
     """The fields from the top to that of this id through structs, or None where there is none."""
-    for found in fields:
-        if found.id == wanted:
-            return (found,)
-        below = find_path(found.children, wanted) if pt.is_struct(found.type) else None
+    for field in fields:
+        if field.id == wanted:
+            return (field,)
+        below = find_path(field.children, wanted) if pt.is_struct(field.type) else None
         if below is not None:
-            return (found, *below)
+            return (field, *below)
     return None
 
 
@@ -131,14 +131,14 @@ def _fields(schema: pa.Schema) -> tuple[FileField, ...]:
 
 
 def _have_ids(fields: Sequence[FileField]) -> bool:
-    return not fields or any(found.id is not None for found in _walk(fields))
+    return not fields or any(field.id is not None for field in _walk(fields))
 
 
-def _by_place(found: FileField, field: pa.Field | None, number: int | None) -> dict[str, Any]:
+def _by_place(source: FileField, field: pa.Field | None, number: int | None) -> dict[str, Any]:
     """The entry of a name mapping for a field of a file that is this field of the table, if any; so within them."""
-    below = zip(found.children, [] if field is None else children_of(field.type), strict=False)
+    below = zip(source.children, [] if field is None else children_of(field.type), strict=False)
     entries = [_by_place(child, inner, field_id(inner)) for child, inner in below]
-    return {"names": [found.name], "field-id": number, "fields": entries}
+    return {"names": [source.name], "field-id": number, "fields": entries}
 
 
 def _by_name(field: pa.Field) -> dict[str, Any]:
@@ -148,17 +148,17 @@ def _by_name(field: pa.Field) -> dict[str, Any]:
 
 
 def _walk(fields: Iterable[FileField]) -> Iterator[FileField]:
-    for found in fields:
-        yield found
-        yield from _walk(found.children)
+    for field in fields:
+        yield field
+        yield from _walk(field.children)
 
 
 def _mapped(fields: Sequence[FileField], mapping: Sequence[Mapping[str, Any]]) -> tuple[FileField, ...]:
     """The fields with the ids that the mapping gives their names."""
     by_name = {name: entry for entry in mapping for name in entry["names"]}
-    found = []
+    mapped = []
     for field in fields:
         entry = by_name.get(field.name, {})
         below = _mapped(field.children, entry.get("fields") or ())
-        found.append(FileField(entry.get("field-id"), field.name, field.type, below))
-    return tuple(found)
+        mapped.append(FileField(entry.get("field-id"), field.name, field.type, below))
+    return tuple(mapped)

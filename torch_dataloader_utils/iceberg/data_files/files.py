@@ -19,13 +19,13 @@ class DeleteFile:
         kind: "positions" (file path and position of each row), "vector" (a bitmap of positions) or "equality" (values).
         path: as the storage names it.
         format: "parquet", "orc", "avro" or "puffin".
-        size: bytes of the file as the manifest tells: a hint.
+        size: bytes of the file as the manifest says: a hint.
         offset: where a vector's blob begins in the file, in bytes.
         length: of the blob, in bytes.
         equality_ids: field ids of the columns that are compared, for equality deletes.
         sequence_number: its data sequence number.
-        record_count: its rows, or positions of a vector; -1 where the manifest does not tell.
-        seen: bytes of the file, where it was read to plan it; 0: there is only what the manifest tells.
+        record_count: its rows, or positions of a vector; -1 where the manifest does not say.
+        seen: bytes of the file, where it was read to plan it; 0: there is only what the manifest says.
     """
 
     kind: str
@@ -42,12 +42,12 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class IcebergFile:
-    """A data file as the manifest tells: the metadata of its layout.
+    """A data file as the manifest lists it: the metadata of its layout.
 
     Attributes:
         format: "parquet", "orc" or "avro".
         table_path: its path as the manifest spells it, which is how positional deletes name it.
-        record_count: physical rows, or -1 where the manifest does not tell.
+        record_count: physical rows, or -1 where the manifest does not say.
         sequence_number: its data sequence number.
         deletes: those that apply to it.
         constants: (field id, value as Arrow has it) of identity partition columns, which may be absent from the file.
@@ -55,7 +55,7 @@ class IcebergFile:
         inner: its own layout, or None where its footer is read when it is opened.
         whole: whether one segment stands for all those of the file, as its footer was not read to plan it.
         near: whether its footer is cheap to read: then `inner` stays behind when this travels to another process.
-        seen: bytes of the file, where its footer was read to plan it; 0: there is only what the manifest tells.
+        seen: bytes of the file, where its footer was read to plan it; 0: there is only what the manifest says.
     """
 
     format: str

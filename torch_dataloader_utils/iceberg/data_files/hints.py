@@ -1,4 +1,4 @@
-"""Sizes and counts that manifests tell of files: a size is a hint, a count is checked.
+"""Sizes and counts of files in manifests: a size is a hint, a count is checked.
 
 Files are rewritten after their commit, and some writers count before the footer is there: real tables have wrong sizes.
 So the store's size is used, and is what later reads are checked against.
@@ -24,7 +24,7 @@ def own_layout(
 
     Args:
         form: its format.
-        info: with the size that the manifest tells.
+        info: with the size in the manifest.
         file: what else is known of it.
         storage: where it is.
         options: those of its format.
@@ -42,15 +42,16 @@ def own_layout(
     return info, layout
 
 
-def check_count(where: str, found: int, told: int) -> None:
-    """Check that a file has as many rows as the manifest tells, where it does (below 0 it does not).
+def check_count(where: str, rows: int, expected: int) -> None:
+    """Check that a file has as many rows as the manifest says, where it does (below 0 it does not).
 
     Raises:
         FileReadError: it has others.
     """
-    if told >= 0 and found != told:
+    if expected >= 0 and rows != expected:
         raise FileReadError(
-            f"{where}: has {found} rows, where the table's manifest says {told}: the file or the manifest is damaged."
+            f"{where}: has {rows} rows, where the table's manifest says {expected}: the file or the manifest is "
+            "damaged."
         )
 
 
@@ -64,13 +65,13 @@ def _by_hint(
     except FileChangedError as error:
         if error.size is None:
             raise
-        own = replace(info, file_size=error.size)
+        seen = replace(info, file_size=error.size)
         # Retries leave the error in a cycle, and its frames would keep what callers open from here on.
         error.__traceback__ = error.__context__ = error.__cause__ = None
     try:
-        return own, form.layout(own, storage, options)[0]
+        return seen, form.layout(seen, storage, options)[0]
     except FileChangedError:
         raise
     except FileReadError as error:
-        sizes = f"It has {own.file_size} bytes, where the table's manifest says {info.file_size}."
+        sizes = f"It has {seen.file_size} bytes, where the table's manifest says {info.file_size}."
         raise FileReadError(f"{error} {sizes}") from error

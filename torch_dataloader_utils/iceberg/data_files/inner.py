@@ -29,8 +29,8 @@ def inner_format(name: str) -> Format:
     """
     if name not in _NAMES:
         raise OptionError(f"a file of format {name!r}: Iceberg's data files are one of {', '.join(_NAMES)}.")
-    found: Format = import_module(f"torch_dataloader_utils.formats.{name}").FORMAT
-    return found
+    form: Format = import_module(f"torch_dataloader_utils.formats.{name}").FORMAT
+    return form
 
 
 def inner_options(form: Format, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def inner_options(form: Format, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def layout_schema(layout: FileLayout) -> pa.Schema | None:
-    """The schema of a file of this layout, where that tells (ORC's does not)."""
+    """The schema of a file of this layout, where that has one (ORC's does not)."""
     footer = layout.metadata.metadata if isinstance(layout.metadata, Footer) else layout.metadata
     schema = getattr(footer, "schema", None)
     return schema.to_arrow_schema() if isinstance(schema, pq.ParquetSchema) else schema

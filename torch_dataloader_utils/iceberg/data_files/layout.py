@@ -21,7 +21,7 @@ def iceberg_layout(
     """The segments of a data file that have rows left, with `file` and its own layout as the metadata.
 
     Rows are those left after positional deletes and deletion vectors, counted exactly; where equality deletes apply,
-    only reading tells them. One open of the data file; delete files are read once per process.
+    only reading shows them. One open of the data file; delete files are read once per process.
 
     Raises:
         FileReadError: the file, or one that deletes rows of it, is missing or damaged: names it.
@@ -37,7 +37,7 @@ def iceberg_layout(
 
 
 def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:
-    """The layout of a data file as the manifest tells it, without a look at the file: one segment of all its rows.
+    """The layout of a data file as the manifest lists it, without a look at the file: one segment of all its rows.
 
     Args:
         file: without positional deletes or deletion vectors.

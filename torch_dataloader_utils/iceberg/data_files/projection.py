@@ -34,23 +34,23 @@ class Projection:
     constants: Mapping[int, Any]
     defaults: Mapping[int, Any]
 
-    def of(self, found: FileField, field: pa.Field) -> Convert:
+    def of(self, source: FileField, field: pa.Field) -> Convert:
         """A function from the file's arrays of a field to the table's.
 
         Raises:
             SchemaMismatchError: the file's type cannot become the table's, or a required field is missing in it.
         """
         kind = field.type
-        if pt.is_struct(kind) and pt.is_struct(found.type):
-            return self._struct(found, kind)
-        if pt.is_map(kind) and pt.is_map(found.type):
-            return self._map(found, kind)
-        if is_list(kind) and is_list(found.type):
-            return self._list(found, kind)
-        convert = None if children_of(kind) else conversion(found.type, kind)
+        if pt.is_struct(kind) and pt.is_struct(source.type):
+            return self._struct(source, kind)
+        if pt.is_map(kind) and pt.is_map(source.type):
+            return self._map(source, kind)
+        if is_list(kind) and is_list(source.type):
+            return self._list(source, kind)
+        convert = None if children_of(kind) else conversion(source.type, kind)
         if convert is None:
             raise SchemaMismatchError(
-                f"{self.path}: column {found.name!r} is {found.type} in the file, which does not become the "
+                f"{self.path}: column {source.name!r} is {source.type} in the file, which does not become the "
                 f"{kind} that {field.name!r} is in the table."
             )
         return convert
@@ -75,9 +75,9 @@ class Projection:
             "no initial default."
         )
 
-    def _struct(self, found: FileField, kind: pa.DataType) -> Convert:
-        places = [place_of(field, found.children) for field in kind]
-        parts = [self._part(found, place, field) for place, field in zip(places, kind, strict=True)]
+    def _struct(self, source: FileField, kind: pa.DataType) -> Convert:
+        places = [place_of(field, source.children) for field in kind]
+        parts = [self._part(source, place, field) for place, field in zip(places, kind, strict=True)]
 
         def convert(array: pa.Array) -> pa.Array:
             if not parts:
@@ -95,10 +95,10 @@ class Projection:
         convert = self.of(struct.children[place], field)
         return lambda array: convert(array.field(place))
 
-    def _list(self, found: FileField, kind: pa.DataType) -> Convert:
-        element = self.of(found.children[0], kind.value_field)
-        plain = pa.list_(found.type.value_field) if pt.is_fixed_size_list(found.type) else None
-        rebuilt = (pa.large_list if pt.is_large_list(found.type) else pa.list_)(kind.value_field)
+    def _list(self, source: FileField, kind: pa.DataType) -> Convert:
+        element = self.of(source.children[0], kind.value_field)
+        plain = pa.list_(source.type.value_field) if pt.is_fixed_size_list(source.type) else None
+        rebuilt = (pa.large_list if pt.is_large_list(source.type) else pa.list_)(kind.value_field)
 
         def convert(array: pa.Array) -> pa.Array:
             if plain is not None:
@@ -108,8 +108,8 @@ class Projection:
 
         return convert
 
-    def _map(self, found: FileField, kind: pa.DataType) -> Convert:
-        key, value = (self.of(*pair) for pair in zip(found.children, children_of(kind), strict=True))
+    def _map(self, source: FileField, kind: pa.DataType) -> Convert:
+        key, value = (self.of(*pair) for pair in zip(source.children, children_of(kind), strict=True))
 
         def convert(array: pa.Array) -> pa.Array:
             parts = [key(array.keys), value(array.items)]

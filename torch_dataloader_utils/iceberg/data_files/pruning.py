@@ -44,7 +44,7 @@ def iceberg_pruner(expression: pc.Expression, table: IcebergTable) -> Prune:
         assert file.inner is not None
         known = {**table.defaults, **dict(file.constants)}
         absent = {f.name: _value(f, known) for f in needed if place_of(f, fields) is None}
-        file_schema = pa.schema([pa.field(found.name, found.type) for found in fields])
+        file_schema = pa.schema([pa.field(source.name, source.type) for source in fields])
         kept = {segment.number for segment in prune_inner(file.inner, file_schema, absent).segments}
         return replace(layout, segments=tuple(s for s in layout.segments if s.number in kept))
 
@@ -74,7 +74,7 @@ def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileFiel
 def _same_names(field: pa.Field, fields: Sequence[FileField]) -> bool:
     """Whether this name means the same field in the file, nested ones too, or no field at all."""
     place = place_of(field, fields)
-    named = [at for at, found in enumerate(fields) if found.name == field.name]
+    named = [at for at, source in enumerate(fields) if source.name == field.name]
     if (field_id(field) or 0) >= _FIRST_METADATA_ID or named != ([] if place is None else [place]):
         return False
     if place is None:
@@ -97,7 +97,7 @@ def _table_names(
         place = place_of(field, fields)
         if place is None:
             continue
-        found = fields[place]
-        yield above + field.name, below + found.name
+        source = fields[place]
+        yield above + field.name, below + source.name
         if pt.is_struct(field.type):
-            yield from _table_names(field.type, found.children, f"{above}{field.name}.", f"{below}{found.name}.")
+            yield from _table_names(field.type, source.children, f"{above}{field.name}.", f"{below}{source.name}.")

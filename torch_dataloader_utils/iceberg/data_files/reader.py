@@ -99,10 +99,10 @@ class IcebergReader:
             self._masked = (numbers, live_mask(segments, self._positions, dead))
         live = self._masked[1]
         names = dict.fromkeys(name for column in made for name in column.sources)
-        found = self._sources(segments, list(names))
+        by_name = self._sources(segments, list(names))
         rows = sum(segment.rows or 0 for segment in segments)
         with Naming(self.path, f"columns {', '.join(columns)}"):
-            arrays = [column.build([found[name] for name in column.sources], rows) for column in made]
+            arrays = [column.build([by_name[name] for name in column.sources], rows) for column in made]
             return arrays if live is None else [array.filter(live) for array in arrays]
 
     def close(self) -> None:
@@ -112,14 +112,14 @@ class IcebergReader:
     def _sources(self, segments: Sequence[Segment], names: list[str]) -> dict[str, pa.ChunkedArray]:
         """The file's columns of these names, before anything is deleted; `ROW_NUMBERS` too."""
         numbers = [segment.number for segment in segments]
-        found = {} if self._by_value is None else self._by_value.take(numbers, names)
+        columns = {} if self._by_value is None else self._by_value.take(numbers, names)
         if ROW_NUMBERS in names:
             spans = [np.arange(s.first_row, s.first_row + (s.rows or 0)) for s in segments]
-            found[ROW_NUMBERS] = pa.chunked_array([pa.array(span) for span in spans], pa.int64())
-        rest = [name for name in names if name not in found]
+            columns[ROW_NUMBERS] = pa.chunked_array([pa.array(span) for span in spans], pa.int64())
+        rest = [name for name in names if name not in columns]
         if rest:
-            found.update(zip(rest, self._inner.read(numbers, rest), strict=True))
-        return found
+            columns.update(zip(rest, self._inner.read(numbers, rest), strict=True))
+        return columns
 
 
 class _ByValue:
@@ -152,12 +152,12 @@ class _ByValue:
 
     def take(self, numbers: Sequence[int], names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """Those columns that were read of all these segments, and not handed on yet."""
-        found = {}
+        columns = {}
         for name in names:
             if numbers and all(name in self._read.get(number, {}) for number in numbers):
                 parts = [self._read[number].pop(name) for number in numbers]
-                found[name] = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
-        return found
+                columns[name] = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+        return columns
 
 
 def _planned(
@@ -170,7 +170,7 @@ def _planned(
 
 
 def _hints(inner: FileLayout, wanted: pa.Schema, table: IcebergTable, form: str) -> pa.Schema:
-    """The file's columns that will be asked for, as far as its layout tells them."""
+    """The file's columns that will be asked for, as far as its layout has them."""
     schema = layout_schema(inner)
     if schema is None:
         return pa.schema([])

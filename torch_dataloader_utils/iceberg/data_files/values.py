@@ -24,20 +24,20 @@ _TEXT: tuple[Callable[[pa.DataType], bool], ...] = (
 _UNITS = ("s", "ms", "us", "ns")  # from coarse to fine
 
 
-def conversion(found: pa.DataType, kind: pa.DataType) -> Convert | None:
+def conversion(given: pa.DataType, kind: pa.DataType) -> Convert | None:
     """A function from arrays of one type without fields to the other; None where there is no such conversion.
 
     It takes arrays as they are where the types are equal.
     """
-    if found.equals(kind):
+    if given.equals(kind):
         return _as_is
-    if isinstance(found, pa.BaseExtensionType):
-        return _after(lambda array: array.storage, conversion(found.storage_type, kind))
-    if pt.is_dictionary(found):
-        return _after(lambda array: array.cast(found.value_type), conversion(found.value_type, kind))
-    if pt.is_timestamp(found) and pt.is_timestamp(kind):
-        return _timestamps(found, kind)
-    return (lambda array: array.cast(kind)) if _promotes(found, kind) else None
+    if isinstance(given, pa.BaseExtensionType):
+        return _after(lambda array: array.storage, conversion(given.storage_type, kind))
+    if pt.is_dictionary(given):
+        return _after(lambda array: array.cast(given.value_type), conversion(given.value_type, kind))
+    if pt.is_timestamp(given) and pt.is_timestamp(kind):
+        return _timestamps(given, kind)
+    return (lambda array: array.cast(kind)) if _promotes(given, kind) else None
 
 
 def _as_is(array: pa.Array) -> pa.Array:
@@ -48,31 +48,31 @@ def _after(first: Convert, then: Convert | None) -> Convert | None:
     return None if then is None else lambda array: then(first(array))
 
 
-def _promotes(found: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether a cast gives every value of `found` as `kind` has it, or fails."""
-    if pt.is_null(found):
+def _promotes(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a cast gives every value of `given` as `kind` has it, or fails."""
+    if pt.is_null(given):
         return True
-    if pt.is_integer(found):
+    if pt.is_integer(given):
         # ORC keeps times as numbers.
-        return (found == pa.int64() and kind == pa.time64("us")) or (pt.is_integer(kind) and holds(kind, found))
-    if pt.is_floating(found):
-        return bool(pt.is_floating(kind) and kind.bit_width >= found.bit_width)
-    if pt.is_decimal(found):
-        return bool(pt.is_decimal(kind) and kind.scale == found.scale and kind.precision >= found.precision)
-    if pt.is_date(found):
+        return (given == pa.int64() and kind == pa.time64("us")) or (pt.is_integer(kind) and holds(kind, given))
+    if pt.is_floating(given):
+        return bool(pt.is_floating(kind) and kind.bit_width >= given.bit_width)
+    if pt.is_decimal(given):
+        return bool(pt.is_decimal(kind) and kind.scale == given.scale and kind.precision >= given.precision)
+    if pt.is_date(given):
         return bool(pt.is_date(kind) or (pt.is_timestamp(kind) and kind.tz is None))
-    if pt.is_time(found):
+    if pt.is_time(given):
         return bool(pt.is_time(kind))
-    return any(is_text(found) for is_text in _TEXT) and any(is_text(kind) for is_text in _TEXT)
+    return any(is_text(given) for is_text in _TEXT) and any(is_text(kind) for is_text in _TEXT)
 
 
-def _timestamps(found: pa.DataType, kind: pa.DataType) -> Convert:
+def _timestamps(given: pa.DataType, kind: pa.DataType) -> Convert:
     """A conversion of units, downwards where the table's is coarser; the zone is a mark, as all are stored in UTC."""
-    naive, coarse = pa.timestamp(found.unit), pa.timestamp(kind.unit)
+    naive, coarse = pa.timestamp(given.unit), pa.timestamp(kind.unit)
 
     def convert(array: pa.Array) -> pa.Array:
         array = array.view(naive)
-        if _UNITS.index(kind.unit) < _UNITS.index(found.unit):
+        if _UNITS.index(kind.unit) < _UNITS.index(given.unit):
             array = pc.floor_temporal(array, 1, {"s": "second", "ms": "millisecond", "us": "microsecond"}[kind.unit])
         return array.cast(coarse).view(kind)
 
