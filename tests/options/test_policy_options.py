@@ -37,7 +37,7 @@ def test_both_spellings_make_one_plan_and_the_same_states(
         place = {"num_ranks": 2, "rank": rank, "shuffle": True}
         one, other = make(folder, **flat, **place), make(folder, sharding=nested, **place)
         assert pass_with_states(one) == pass_with_states(other)
-        reports = [loader.dataset._epochs.planner.position(0) for loader in (one, other)]
+        reports = [loader.dataset._epochs.planner.report(0, 0) for loader in (one, other)]
         assert reports[0] == reports[1]  # what the ranks compare
         assert one.dataset.plan(1) == other.dataset.plan(1)
 
@@ -56,7 +56,7 @@ class Backwards:
 
 def test_ranks_with_objects_of_one_class_agree(folder: str) -> None:
     loaders = [make(folder, num_ranks=2, rank=0, sharding=Backwards()) for _ in range(2)]
-    first, second = (loader.dataset._epochs.planner.position(0) for loader in loaders)
+    first, second = (loader.dataset._epochs.planner.report(0, 0) for loader in loaders)
     assert first == second
 
 

@@ -51,7 +51,7 @@ class Pruning:
 
     def file(self, listed: DataFile, spec_id: int) -> bool:
         """Whether a data file can hold matching rows."""
-        if not all(can_hold(found, self._specs[spec_id]) for can_hold in self._tests):
+        if not all(can_hold(listed, self._specs[spec_id]) for can_hold in self._tests):
             return False
         if self._everything:
             return True

@@ -22,7 +22,7 @@ from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.storage import printable
 
-VERSION = 1  # of the manifest file and of all formats' `pack`
+VERSION = 2  # of the manifest file and of all formats' `pack`
 
 _KEY = b"torch_dataloader_utils.manifest"
 _COLUMNS = pa.schema(
