@@ -93,7 +93,7 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
         "times",
         {"filters": pc.field("t") > datetime(2024, 1, 1)},
         ValueError,
-        ["filters=(t >", "timezone"],
+        ["filters: (t >", "timezone"],
     ),
     "filter that is no SQL": ("good", {"filters": "a >> 1"}, ValueError, ["a >> 1"]),
     "filter of another column": ("good", {"filters": "zz > 1"}, KeyError, ["zz", "a, b, c"]),

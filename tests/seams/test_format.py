@@ -25,7 +25,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "x": pa.float32()})
 POINT = np.dtype([("id", "<i8"), ("x", "<f4")])
 
 
-class PointsReader(BatchReader):
+class GridReader(BatchReader):
     schema = SCHEMA
 
     def batches(self, numbers: list[int], columns: list[str]) -> list[pa.RecordBatch]:
@@ -36,12 +36,12 @@ class PointsReader(BatchReader):
         return pa.record_batch({name: np.ascontiguousarray(points[name]) for name in POINT.names or ()})
 
 
-class Points(Format):
-    name = "points"
+class Grid(Format):
+    name = "grid"
     segment_name = "block"
     columnar = False  # the values of a row lie side by side
     described = "header"
-    reader = PointsReader
+    reader = GridReader
 
     def inspect(
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Points(Format):
         return counted_layout([(count, count * POINT.itemsize) for count in counts], SCHEMA, places), SCHEMA
 
 
-register_format(Points(), suffixes=[".points"], magic=[MAGIC])
+register_format(Grid(), suffixes=[".grid"], magic=[MAGIC])
 
 
 def write(table: pa.Table, path: Path, block: int = 7) -> None:
@@ -73,7 +73,7 @@ def points(first: int, rows: int) -> pa.Table:
 def folder(tmp_path: Path) -> Path:
     """Five files of 40 points in blocks of 7."""
     for number in range(5):
-        write(points(40 * number, 40), tmp_path / f"{number}.points")
+        write(points(40 * number, 40), tmp_path / f"{number}.grid")
     return tmp_path
 
 
@@ -92,7 +92,7 @@ def ids_of(batches: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def test_the_format_keeps_the_contract() -> None:
-    check_format(Points(), write, tables=[points(0, 30), points(5, 7), points(0, 1)], wrong=[b"", MAGIC, b"PAR1" * 9])
+    check_format(Grid(), write, tables=[points(0, 30), points(5, 7), points(0, 1)], wrong=[b"", MAGIC, b"PAR1" * 9])
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=["inline", "threads", "spawn", "fork"])

@@ -29,8 +29,7 @@ from torch_dataloader_utils.sources.source import Source
 class LoaderDataset(IterableDataset[Any]):
     """Batches of one source, for one rank.
 
-    Iterating it gives what its loader gives. It pickles, with its place in the epoch: it holds plain data, and no file,
-    lock or thread.
+    Iterating it gives what its loader gives. It pickles, with its place in the epoch, as plain data.
     """
 
     def __init__(self, source: Source, options: Options) -> None:
@@ -40,10 +39,7 @@ class LoaderDataset(IterableDataset[Any]):
 
     def __repr__(self) -> str:
         """Its kind and size; no path or option, which may hold secrets."""
-        source = self._epochs.source
-        counts = [split.row_count for split in source.splits]
-        rows = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
-        return f"<{type(self).__name__}: files {len(source.files):,}, splits {len(source.splits):,}, rows {rows}>"
+        return f"<{type(self).__name__}: {self._epochs.source.size}>"
 
     @property
     def source(self) -> Source:
@@ -133,9 +129,8 @@ class LoaderDataset(IterableDataset[Any]):
     def on_event(self, callback: Callable[[Event], object]) -> None:
         """Call a function with each `BlockEvent` and `PassEvent` of this process from now on.
 
-        It is called by the thread that takes batches, before it gets the next one, whatever executes the reading: it
-        should be quick, and must not use the loader. What it raises is raised there. It stays with this object: copies,
-        and workers of a foreign loader, do not call it.
+        The thread that takes batches calls it, before it gets the next one: it should be quick, and must not use the
+        loader. What it raises is raised there. Copies, and workers of a foreign loader, do not call it.
         """
         self._epochs.hooks.add(callback)
 
@@ -188,12 +183,9 @@ class LoaderDataset(IterableDataset[Any]):
 
         They count as taken. Call it with the same numbers on every rank.
         """
-        begin, end = _whole(first), _whole(last)
-        if not 0 <= begin <= end:
-            raise OptionError(f"skip_steps({first!r}, {last!r}): expected the steps [a, b) with 0 <= a <= b.")
         if self._here.worker is not None:
             raise OptionError("skip_steps in a worker of a foreign loader: only this package's loader leaves out steps")
-        self._passes.skip_steps(begin, end)
+        self._passes.skip_steps(*_steps(first, last))
 
     def source_cursor(self) -> dict[str, Any] | None:
         """Where in the history of its source the live or next pass reads, as plain data; None without a history."""
@@ -234,6 +226,13 @@ class LoaderDataset(IterableDataset[Any]):
     @property
     def _here(self) -> Epochs:
         return self._local.here()
+
+
+def _steps(first: Any, last: Any) -> tuple[int, int]:
+    begin, end = _whole(first), _whole(last)
+    if not 0 <= begin <= end:
+        raise OptionError(f"skip_steps({first!r}, {last!r}): expected the steps [a, b) with 0 <= a <= b.")
+    return begin, end
 
 
 def epoch_number(epoch: Any) -> int:

@@ -62,6 +62,13 @@ class Source:
         """The files by key."""
         return {file.info.key: file for file in self.files}
 
+    @property
+    def size(self) -> str:
+        """How much it is, in words."""
+        counts = [split.row_count for split in self.splits]
+        rows = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
+        return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
+
 
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
