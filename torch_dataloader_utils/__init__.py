@@ -75,7 +75,7 @@ _HOMES = {
     "SnapshotCursor": "sources.tables",
     "Split": "model",
     "StructuredDataset": "api",
-    "TableDataset": "api",
+    "TableDataset": "loader.tables",
     "TableFile": "sources.table_files",
     "TableSnapshot": "sources.tables",
     "TableSource": "sources.tables",

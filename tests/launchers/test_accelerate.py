@@ -20,7 +20,7 @@ from tests.killing import write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
 from tests.launchers.pages import program
 from torch_dataloader_utils import OptionError, ShardingError, StructuredDataset
-from torch_dataloader_utils.loader.accelerate import placed
+from torch_dataloader_utils.loader.accelerated import placed
 
 accelerate = pytest.importorskip("accelerate")
 pytest.importorskip("torchdata")  # an Accelerator asks for it where loaders have a state

@@ -123,7 +123,7 @@ class StateCodec:
             check_cursors(past, self._saved_options)
 
     def _counts_as_here(self, state: Mapping[str, Any]) -> bool:
-        """Whether this state's batches are counted as they are here: those of a rank are no worker's."""
+        """Whether the state counts batches as this loader does: by rank, or by worker of a foreign loader."""
         return self._worker is None or self._worker[1] == 1 or "worker" in state
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Which states can be continued: checks of the phases that a state says against the options of a loader."""
+"""Checks whether a state can be continued: its phases against the options of a loader."""
 
 from __future__ import annotations
 

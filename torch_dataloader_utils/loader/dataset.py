@@ -17,7 +17,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.passes import Passes
-from torch_dataloader_utils.loader.accelerate import AcceleratedIterator, check_caller, check_fetcher
+from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, rows_of_step, state_of_all_ranks
 from torch_dataloader_utils.options import Options, repeats_rows

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from torch_dataloader_utils.checkpoint.state_dict import check_form, of_any_rank, steps_taken
 from torch_dataloader_utils.distributed.peers import job_peers
-from torch_dataloader_utils.loader.accelerate import (
+from torch_dataloader_utils.loader.accelerated import (
     check_accelerator,
     loaded_by_accelerate,
     preparing_accelerator,

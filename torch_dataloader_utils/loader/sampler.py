@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from torch_dataloader_utils.loader.accelerate import counted_by_fabric
+from torch_dataloader_utils.loader.accelerated import counted_by_fabric
 from torch_dataloader_utils.loader.dataset import LoaderDataset, epoch_number
 
 _LOG = logging.getLogger("torch_dataloader_utils")

@@ -55,8 +55,8 @@ class FileManifest:
         pruned: what the filter ruled out.
         file_count: files found, empty and pruned ones included.
         has_rows: whether a file may hold rows, before the filter.
-        null_evidence: columns (nested ones as `parent.child`) that hold nulls for certain, each with a file's path, and
-            that it has no such column, where that is why.
+        null_evidence: columns (nested ones as `parent.child`) that certainly hold nulls, each with the path of a file
+            that proves it (and a note if that file lacks the column).
         format_options: of the format.
         predicate: which rows are read, over the columns of `schema`; None for all.
         origin: what the files were found by, where they do not say: a snapshot.

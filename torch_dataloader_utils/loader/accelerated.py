@@ -1,4 +1,4 @@
-"""What Accelerate does for loaders that it wraps, for one that it must not wrap; and which framework calls.
+"""Does for our loader what Accelerate's wrappers do for others, and finds out which framework is calling.
 
 A wrapper of Accelerate shards the rows of a loader over the processes. Ours are this rank's already, and would be
 sharded twice, so our loader counts as prepared and does the rest itself: batches go to the device, and GradientState
