@@ -23,7 +23,7 @@ from torch_dataloader_utils.batching.batches import (
     shard_batches,
 )
 from torch_dataloader_utils.batching.output_formats import make_form
-from torch_dataloader_utils.checkpoint.positions import Trail
+from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import WorkerCursor
@@ -65,7 +65,9 @@ def cut(counts: Sequence[int], how: Cut, output: str = "numpy", delivered: int =
     """The batches of a shard of which `delivered` rows were delivered before, as lists."""
     form = make_form(output, ["id", "valid"], pin_memory=False)
     head = lambda: iter(blocks_of(counts, output))  # noqa: E731
-    batches = shard_batches(Blocks([blocks_of(counts, output)]), 0, how, form, Trail(WorkerCursor(0, delivered)), head)
+    batches = shard_batches(
+        Blocks([blocks_of(counts, output)]), 0, how, form, BlockLog(WorkerCursor(0, delivered)), head
+    )
     return [{key: as_list(batch[key]) for key in ("id", "valid")} for batch in batches]
 
 
@@ -101,7 +103,7 @@ def test_batches_are_full_whatever_the_blocks_and_the_last_is_as_asked_for(count
 def test_what_fills_up_a_batch_is_a_copy() -> None:
     blocks = blocks_of([2, 3])
     form = make_form("torch", ["id", "valid"], pin_memory=False)
-    full, last = shard_batches(Blocks([blocks]), 0, Cut(4, "pad"), form, Trail(), lambda: iter(blocks))
+    full, last = shard_batches(Blocks([blocks]), 0, Cut(4, "pad"), form, BlockLog(), lambda: iter(blocks))
     last["id"].zero_()
     assert full["id"].tolist() == [0, 1, 2, 3]
 
@@ -167,7 +169,7 @@ def test_joint_batches_hold_as_many_rows_of_every_shard(shards, each, output) ->
     size = each * len(shards)
     form = make_form(output, ["id", "valid"], pin_memory=False)
     driver = Blocks([blocks_of(counts, output, 1000 * number) for number, counts in enumerate(shards)])
-    batches = [as_list(batch["id"]) for batch in joint_batches(driver, [Trail() for _ in shards], size, form)]
+    batches = [as_list(batch["id"]) for batch in joint_batches(driver, [BlockLog() for _ in shards], size, form)]
     for step in range(min(map(sum, shards)) // each):
         rows = [1000 * number + row for number in range(len(shards)) for row in range(step * each, (step + 1) * each)]
         assert batches[step] == rows

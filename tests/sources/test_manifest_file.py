@@ -118,7 +118,7 @@ def test_the_manifest_is_a_parquet_file_that_says_what_it_is(tmp_path: Path) -> 
     assert table.column("relative").to_pylist() == ["0.parquet", "1.parquet", "2.parquet"]
     header = json.loads(table.schema.metadata[b"torch_dataloader_utils.manifest"])
     assert header == {
-        "version": 1,
+        "version": 2,
         "checksum": header["checksum"],
         "format": "parquet",
         "asked": {"path": ["/data"], "format": None, "format_options": {"page_checksums": False}},
@@ -215,7 +215,7 @@ def _plain(good: bytes) -> bytes:
 
 def _newer(good: bytes) -> bytes:
     table = pq.read_table(pa.BufferReader(good))
-    header = {**json.loads(table.schema.metadata[b"torch_dataloader_utils.manifest"]), "version": 2}
+    header = {**json.loads(table.schema.metadata[b"torch_dataloader_utils.manifest"]), "version": 3}
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata({"torch_dataloader_utils.manifest": json.dumps(header)}), sink)
     return bytes(sink.getvalue())
@@ -238,7 +238,7 @@ def _bad_footer(good: bytes) -> bytes:
         (lambda good: good[1000:], "damaged, or no manifest"),
         (_bad_footer, "damaged, or no manifest"),
         (_plain, "this Parquet file is no manifest"),
-        (_newer, "it is of version 2, and this package reads version 1. Delete it"),
+        (_newer, "it is of version 3, and this package reads version 2. Delete it"),
     ],
 )
 def test_what_is_no_whole_manifest_of_this_version_is_named_and_kept(
