@@ -59,6 +59,14 @@ def test_merged_rows_are_the_same_rows(raw: list[tuple[int, int, int, int]]) -> 
     assert all(len(part) for part in merged)
 
 
+def test_patterns_of_any_length_are_compared_without_their_numbers() -> None:
+    """The second rows are as many as the first pattern would have there; their numbers would take terabytes."""
+    many = 10**12
+    pairs, others = Rows(0, 4 * many, 4, 2, 0), Rows(4 * many, 8 * many, 2, 1, 0)
+    assert merged_rows([pairs, others]) == [part.slice(0, len(part)) for part in (pairs, others)]
+    assert merged_rows([pairs, replace(pairs, start=4 * many, stop=8 * many)]) == [Rows(0, 8 * many - 2, 4, 2, 0)]
+
+
 @given(st.integers(2, 5), st.integers(0, 4), st.lists(st.integers(1, 4), min_size=1, max_size=6))
 def test_what_is_left_of_a_stride_is_one_run(step: int, phase: int, counts: list[int]) -> None:
     """Wherever workers were cut: a single row has no pattern of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from torch_dataloader_utils.model import Piece, Rows, Split
 
@@ -69,11 +69,11 @@ def _one(before: Rows, after: Rows) -> Rows | None:
 
 
 def _same(clipped: Rows, run: Rows) -> bool:
-    """Whether rows that were clipped to the ends of a run are those of the run."""
-    if len(clipped) != len(run):
-        return False
-    whole = len(run) == run.stop - run.start
-    return whole or pattern(clipped) == pattern(run) or bool((clipped.numbers() == run.numbers()).all())
+    """Whether rows that were clipped to the ends of a run are those of the run.
+
+    Three stretches without a gap say all of a pattern: the second is a whole block, and the third begins a step later.
+    """
+    return pattern(clipped) == pattern(run) or list(islice(clipped.runs(), 3)) == list(islice(run.runs(), 3))
 
 
 def pattern(run: Rows) -> tuple[int, int, int]:
