@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 
+import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from tests.planning.helpers import (
     settings_of,
 )
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
-from torch_dataloader_utils.model import Rows
+from torch_dataloader_utils.model import Rows, split_pieces
 from torch_dataloader_utils.planning.merging import merged_rows
 from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
@@ -91,6 +92,17 @@ def test_strided_rows_at_another_number_of_workers_are_one_piece_per_split(
             left.setdefault(piece.source.index, []).extend(of_size(piece.rows))
         gaps = [b - a != ranks for same in left.values() for a, b in pairwise(sorted(same))]
         assert len(pieces) <= len(left) + sum(gaps)
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(3, 1), (2, 2)])
+def test_read_amplification_of_what_is_left_counts_begun_windows(ranks: int, workers: int) -> None:
+    files = data_files([[8, 8, 8], [8, 8]])
+    first = make_plan(files, 2, sharding="contiguous", batch_size=3, buffer_rows=8, open_splits=1)
+    options = replace(first.options, num_shards=workers)
+    rest = resumed(first, 0, [phase(first.options, 2, 1)], ranks, options)
+    pieces = [split_pieces(piece for shard in rest.rank(0, rank).shards for piece in shard) for rank in range(ranks)]
+    segments = [{(path, row // 8) for path, row in row_ids(each)} for each in pieces]
+    assert rest.read_amplification(0) == sum(map(len, segments)) / len(set.union(*segments)) > 1
 
 
 def test_strided_ranks_leave_one_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torch_dataloader_utils.model import FileKey, FileLayout, Piece, split_of
+from torch_dataloader_utils.model import FileKey, FileLayout, Piece, split_of, split_pieces
 from torch_dataloader_utils.planning.tasks import SegmentTable
 
 
@@ -12,7 +12,7 @@ def read_amplification(ranks: Iterable[Iterable[Piece]], layouts: Mapping[FileKe
     """Rows of the segments that each rank reads, added up, per row of a segment that any rank reads.
 
     Args:
-        ranks: the pieces of each, of splits.
+        ranks: the pieces of each.
         layouts: of each file, by its key.
     """
     segments, total = SegmentTable(layouts), 0
@@ -23,7 +23,7 @@ def read_amplification(ranks: Iterable[Iterable[Piece]], layouts: Mapping[FileKe
 
     for pieces in ranks:
         by_rank = set()
-        for piece in pieces:
+        for piece in split_pieces(pieces):
             key = split_of(piece).file.key
             by_rank |= {(key, number) for number in segments[key].touched(piece)}
         total += rows(by_rank)

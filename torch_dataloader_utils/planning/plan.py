@@ -119,10 +119,9 @@ class Plan:
 
         1.0 means that no segment is read by two ranks. Padding and workers of one rank are not looked at.
         """
-        shares = self._shares(epoch)
-        if self._table.uncounted is not None or isinstance(shares, KeptShares):
+        if self._table.uncounted is not None:
             return 1.0
-        return read_amplification(map(shares.pieces, range(self.num_ranks)), self.layouts)
+        return read_amplification(map(self._shares(epoch).pieces, range(self.num_ranks)), self.layouts)
 
     @property
     def batch_rows(self) -> int:

@@ -125,7 +125,11 @@ class KeptShares:
 
     def rows(self) -> list[int]:
         """Real rows of each rank, padding not among them."""
-        return [total_rows(piece for piece in pieces if not piece.pad) for pieces in self.ranks]
+        return [total_rows(self.pieces(rank)) for rank in range(len(self.ranks))]
+
+    def pieces(self, rank: int) -> Iterator[Piece]:
+        """The pieces of a rank, without padding."""
+        return (piece for piece in self.ranks[rank] if not piece.pad)
 
     def delivered(self, rank: int) -> list[Piece]:
         """A rank's pieces, in order: real ones, then padding."""
