@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planning.helpers import all_rows, chunk_files, chunks, data_file, make_plan, numbers, rank_rows
+from tests.planning.helpers import all_rows, chunk_files, chunks, data_file, delivered, make_plan, numbers, rank_rows
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
@@ -202,6 +202,15 @@ def test_a_policy_of_the_user_gets_equal_steps(policy: object, shuffle: bool) ->
 def test_a_policy_that_loses_rows_is_found_out() -> None:
     with pytest.raises(ShardingError, match="gave 2 rows to 2 ranks, of 10"):
         make_plan(chunk_files(10), 2, sharding=forgetful).rank(0, 0)
+
+
+def test_ranks_with_more_blocks_than_others_get_equal_steps_with_padding() -> None:
+    def half_to_the_first(order: Order, shape: PlanShape) -> Order:
+        return order.deal(0, 2) if shape.rank == 0 else order.deal(2 * shape.rank - 1, 4)
+
+    plan = make_plan(chunk_files(16), 3, sharding=half_to_the_first, even="pad", batch_size=2)
+    assert [len(delivered(plan, 0, rank)) for rank in range(3)] == plan.steps(0) == [3, 3, 3]
+    assert sorted(row for rank in range(3) for row in rank_rows(plan, 0, rank)) == all_rows(plan.files)
 
 
 def test_a_policy_of_splits_needs_no_counts() -> None:

@@ -47,7 +47,8 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, le
         even: the option.
         counts: rows that the policy gave each rank, rows left out not among them, shape [ranks].
         batch_rows: rows of a rank's batch.
-        deals_evenly: whether no rank has more rows than the steps of `even="pad"` hold, so that none need to move.
+        deals_evenly: whether rows were assigned in turn: none need to move where the steps of `even="pad"` hold those
+            of each rank.
         levelled: whether `even="none"` gives ranks equal full steps, and shares what is left.
     """
     total, ranks = int(counts.sum()), len(counts)
@@ -56,7 +57,8 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, le
         return steps * batch_rows + np.diff(np.arange(ranks + 1, dtype=np.int64) * left // ranks)
     if even == "drop":
         return np.full(ranks, total // ranks, dtype=np.int64)
-    if even == "pad" and not deals_evenly:
+    padded = -(-total // (ranks * batch_rows)) * batch_rows
+    if even == "pad" and not (deals_evenly and counts.max() <= padded):
         cuts = np.arange(ranks + 1, dtype=np.int64) * total // ranks
         return np.diff(cuts)
     return counts
