@@ -204,6 +204,21 @@ def test_a_policy_that_loses_rows_is_found_out() -> None:
         make_plan(chunk_files(10), 2, sharding=forgetful).rank(0, 0)
 
 
+@pytest.mark.parametrize(
+    ("files", "policy"),
+    [
+        (chunk_files(12), lambda order, shape: order.part(0, shape.num_ranks)),
+        (chunk_files(12), lambda order, shape: order.deal(0, shape.num_ranks)),
+        (chunk_files(4, 4, 4), lambda order, shape: order.every(1, shape.num_ranks)),
+        ([data_file(f"{i}.csv", [None]) for i in range(3)], lambda order, shape: order.every(1, shape.num_ranks)),
+    ],
+)
+def test_a_policy_that_gives_all_ranks_the_same_rows_is_refused(files: list, policy: object) -> None:
+    """As many rows as there are, but not each of them."""
+    with pytest.raises(ShardingError, match="some rows to several of 3 ranks"):
+        make_plan(files, 3, sharding=policy).rank(0, 0)
+
+
 def test_ranks_with_more_blocks_than_others_get_equal_steps_with_padding() -> None:
     def half_to_the_first(order: Order, shape: PlanShape) -> Order:
         return order.deal(0, 2) if shape.rank == 0 else order.deal(2 * shape.rank - 1, 4)

@@ -148,7 +148,7 @@ def _given_shards(ends: I64) -> Policy:
         first = int(ends[number - 1]) if number else 0
         return inner_order(order.units(first, int(ends[number])), shape, number)
 
-    return Policy(share, deals_kept=False, fixed_order=True, complete=False)
+    return Policy(share, deals_kept=False, fixed_order=True, complete=False, disjoint=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,6 +105,15 @@ class Runs:
             out.append(Piece(self.table.sources[source], rows if counted[source] else None, place))
         return out
 
+    def overlap(self) -> bool:
+        """Whether a row is in two runs of one pattern, or a source without a row count is there twice."""
+        runs = self.select((self.rows > 0) | ~self.table.counted[self.source])
+        patterns = np.stack([runs.source, runs.step, runs.block, runs.phase % runs.step])
+        turns = np.lexsort((runs.first, *patterns))
+        same = (np.diff(patterns[:, turns]) == 0).all(axis=0)
+        shared = np.diff(runs.first[turns]) < (runs.last - runs.first)[turns[:-1]]
+        return bool((same & (shared | ~self.table.counted[runs.source[turns[1:]]])).any())
+
     def _columns(self) -> list[I64]:
         return [getattr(self, item.name) for item in fields(self)[1:]]
 

@@ -46,12 +46,14 @@ class Policy:
         deals_kept: whether rows that `even="drop"` leaves out leave before it is called (else after).
         fixed_order: whether the order it cuts is the same in all epochs.
         complete: whether the ranks together get every row in every epoch.
+        disjoint: whether it is known that no two ranks get the same row; else each plan is checked for it.
     """
 
     share: Share | type[Any]
     deals_kept: bool = True
     fixed_order: bool = False
     complete: bool = True
+    disjoint: bool = False
 
 
 Sharding: TypeAlias = str | Mapping[str, Any] | Policy | Callable[..., Any]
@@ -108,13 +110,13 @@ def inner_order(shard: Order, shape: PlanShape, number: int) -> Order:
 
 
 _POLICIES = {
-    "interleave": Policy(interleave, deals_kept=False),
-    "contiguous": Policy(contiguous),
-    "rotate": Policy(rotate, fixed_order=True),
-    "strided": Policy(strided),
+    "interleave": Policy(interleave, deals_kept=False, disjoint=True),
+    "contiguous": Policy(contiguous, disjoint=True),
+    "rotate": Policy(rotate, fixed_order=True, disjoint=True),
+    "strided": Policy(strided, disjoint=True),
 }
 FUNCTION = "function "  # how the name of a policy that is a function begins
-_ROTATE_SHARDS = Policy(rotate_shards, deals_kept=False, fixed_order=True, complete=False)
+_ROTATE_SHARDS = Policy(rotate_shards, deals_kept=False, fixed_order=True, complete=False, disjoint=True)
 
 
 def register_policy(name: str, policy: Policy | Share | type[Any]) -> None:

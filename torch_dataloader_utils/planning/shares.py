@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,10 +19,11 @@ from torch_dataloader_utils.planning.even import (
     total_rows,
     transfers,
 )
+from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, concatenated
-from torch_dataloader_utils.planning.runs import I64
+from torch_dataloader_utils.planning.runs import I64, joined
 from torch_dataloader_utils.seeding import derive_key, permutation
 
 
@@ -186,6 +188,8 @@ def _shares_of(dataset: DatasetShare, order: Order, left_out: list[Order], num_r
     shares = [dataset.share(kept, rank, num_ranks, epoch) for rank in range(num_ranks)]
     if dataset.policy.complete:
         _check_complete(shares, kept)
+    if not dataset.policy.disjoint:
+        _check_disjoint(shares)
     return shares if dataset.policy.deals_kept else [_without(share, left_out) for share in shares]
 
 
@@ -209,4 +213,19 @@ def _check_complete(orders: Sequence[Order], whole: Order) -> None:
         raise ShardingError(
             f"The sharding policy gave {given} {unit} to {len(orders)} ranks, of {expected}: each must go to exactly "
             "one rank."
+        )
+
+
+def _check_disjoint(orders: Sequence[Order]) -> None:
+    """Check that no rows are in two orders that were cut in one way: into units, or into the same blocks in turn."""
+    picks = sorted(
+        (id(order.rows), pattern(order.picked), order.picked.start, order.picked.stop)
+        for order in orders
+        if order.picked is not None
+    )
+    units = [order.rows for order in orders if order.picked is None]
+    if (units and joined(units).overlap()) or any(a[:2] == b[:2] and b[2] < a[3] for a, b in pairwise(picks)):
+        raise ShardingError(
+            f"The sharding policy gave some rows to several of {len(orders)} ranks, or to one of them twice: each must "
+            "go to exactly one rank."
         )
