@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections import Counter
 from pathlib import Path
@@ -275,3 +276,25 @@ def test_workers_of_a_foreign_loader_do_not_call_back(folder: Path) -> None:
     foreign = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert sum(len(batch["id"]) for batch in foreign) == TOTAL
     assert not observer.blocks
+
+
+@pytest.mark.parametrize("ending", ["a callback that raises", "skip_steps"])
+def test_a_pass_that_is_over_leaves_no_worker_behind(folder: Path, ending: str) -> None:
+    """Though its iterator lives, and whatever a callback does."""
+
+    def callback(event: Event) -> None:
+        if isinstance(event, PassEvent) and ending != "skip_steps":
+            raise RuntimeError("of the callback")
+
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": False, **PROCESS}
+    loader, dataset = StructuredDataset.create_dataloader(folder, batch_size=TOTAL // 2, **options)
+    dataset.on_event(callback)
+    before, iterator = set(multiprocessing.active_children()), iter(loader)
+    assert len([next(iterator), next(iterator)]) == len(loader)
+    if ending == "skip_steps":
+        loader.skip_steps(0, 1)
+    else:
+        with pytest.raises(RuntimeError, match="of the callback"):
+            next(iterator)
+    assert set(multiprocessing.active_children()) <= before
+    assert next(iterator, "the end") == "the end"

@@ -76,7 +76,6 @@ class BatchIterator:
     def _finished(self, current: Pass) -> Any:
         current.over = True
         self._passes.finish(current)
-        current.close()
         return END
 
     def at_end(self) -> bool:

@@ -251,7 +251,7 @@ class Passes:
         return self._live
 
     def finish(self, over: Pass) -> None:
-        """Note that this pass is over; in its turn."""
+        """Note that this pass is over, and end its reading; in its turn."""
         if over.run.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
             _LOG.warning("epoch %d: the filter let no row of this rank through; the pass was empty", over.epoch)
@@ -259,6 +259,7 @@ class Passes:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1
             self._live = None
+        over.close()  # first: a callback may raise
         self._report(over)
 
     def _report(self, over: Pass) -> None:
