@@ -141,6 +141,14 @@ def test_every_row_once_from_our_loader_through_theirs_to_ours(
     assert ids(seen + batches(after)) == [row for row in range(38) if "filters" not in options or row % 3]
 
 
+def test_their_state_continues_in_our_loader_with_canonical_ranks(folder: str) -> None:
+    loader = foreign(folder, 1, canonical_ranks=3)
+    batch = next(iter(loader))
+    again = make(folder, shuffle=True, canonical_ranks=3)
+    again.load_state_dict(own_state(loader.state_dict()))
+    assert [plain(batch), *batches(again)] == batches(make(folder, shuffle=True, canonical_ranks=3))
+
+
 @pytest.mark.parametrize("options", [{}, {"filters": KEPT}, {"shuffle_buffer_size": 8}])
 def test_their_state_continues_in_our_loader_of_as_many_workers(folder: str, options: dict[str, Any]) -> None:
     loader = foreign(folder, 3, num_workers=3, **options)

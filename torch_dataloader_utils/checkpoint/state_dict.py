@@ -145,10 +145,11 @@ def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     states = sorted(states, key=lambda state: state.get("worker", -1))
     first, links = states[0], [phase_of(state["links"][-1]) for state in states]
     options, given = links[0].options, [state.get("worker") for state in states]
-    if given != list(range(options["num_shards"])):
+    workers = options.get("num_shards", 1)  # not there with canonical_ranks: only a single worker delivers these
+    if given != list(range(workers)):
         raise CheckpointMismatchError(
             f"merge_state_dicts of the states of the workers {given} of a foreign loader: expected that of each of its "
-            f"{options['num_shards']} workers, once."
+            f"{workers} workers, once."
         )
     if options["steps_per_epoch"] is not None:
         raise CheckpointMismatchError(
