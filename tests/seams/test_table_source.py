@@ -270,3 +270,22 @@ def test_what_is_no_table_is_refused(folder: Path) -> None:
         TableDataset()
     with pytest.raises(SnapshotError, match="version 7"):
         opened(folder, 7)
+
+
+@pytest.mark.parametrize("source", [{}, {"end": 1}, 5])
+def test_a_damaged_place_in_the_history_is_a_mismatch(folder: Path, source: object) -> None:
+    loader, _ = opened(folder)
+    with pytest.raises(CheckpointMismatchError, match="the state is damaged"):
+        loader.load_state_dict(loader.state_dict() | {"source": source})
+
+
+def test_a_state_that_is_refused_moves_to_no_other_snapshot(folder: Path) -> None:
+    other, _ = opened(folder, shuffle=True)
+    state = other.state_dict()
+    commit(folder, 2, data_file(folder, "c.parquet", range(140, 150)))
+    loader, dataset = opened(folder)
+    next(iter(loader))
+    with pytest.raises(CheckpointMismatchError, match="shuffle: True"):
+        loader.load_state_dict(state)
+    assert dataset.source_cursor()["end"] == 2
+    assert ids_of(loader) == list(range(140, 150))

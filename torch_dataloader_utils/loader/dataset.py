@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import IterableDataset
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import check_form
 from torch_dataloader_utils.distributed.ranks import World
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import Event
@@ -19,7 +18,7 @@ from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
 from torch_dataloader_utils.loader.iterators import StatefulIterator
-from torch_dataloader_utils.loader.local import LocalEpochs, rows_of_step, state_of_all_ranks
+from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
@@ -164,11 +163,7 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             CheckpointMismatchError: it is a state of other data, or cannot be continued here.
         """
-        check_form(state)
-        if state.get("source") is not None:
-            self.restore_source(state["source"])
-        here = self._here
-        here.passes.load(here.codec.place(state, strict=strict))
+        load_state(state, self._here, self.restore_source, strict=strict)
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that a state can be continued here; nothing is loaded.

@@ -9,9 +9,9 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
+from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state_dicts
 from torch_dataloader_utils.distributed.exchange import object_exchange
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.row_ranges import RowRange
@@ -63,6 +63,31 @@ def rows_of_step(here: Epochs, epoch: int, step: int, rank: int) -> tuple[RowRan
     if 0 <= step < before:
         raise IndexError(f"step {step} of epoch {epoch} was taken under other options; known are those from {before}.")
     return here.planner.rows_of(epoch, step - before, rank, past)
+
+
+def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, Any]], None], *, strict: bool) -> None:
+    """Let the next pass begin where the state was taken; with one that is refused, the source stays as it was.
+
+    Args:
+        state: of a loader.
+        here: the epochs of this process.
+        restore_source: moves them to a place in the history of their source.
+        strict: whether other data than the state's are an error.
+
+    Raises:
+        CheckpointMismatchError: it is no state, one of other data, or cannot be continued here.
+    """
+    check_form(state)
+    before = here.next_source
+    if state.get("source") is not None:
+        restore_source(state["source"])
+    try:
+        place = here.codec.place(state, strict=strict)
+    except CheckpointMismatchError:
+        if here.next_source is not before:
+            here.move_to(before)
+        raise
+    here.passes.load(place)
 
 
 def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.exchange import from_first_rank
-from torch_dataloader_utils.errors import OptionError, SnapshotError, UnknownOptionError
+from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, SnapshotError, UnknownOptionError
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import LoaderOptions, Options, option_defaults, parse_options
@@ -93,10 +93,16 @@ class TableDataset(LoaderDataset):
         """Read at this place of the table's history, unless the options pin another. A live pass ends.
 
         Raises:
+            CheckpointMismatchError: it is no such place.
             OptionError: this is a copy of the dataset.
             SnapshotError: the table does not have the snapshot any more.
         """
-        there = SnapshotCursor(cursor["end"], cursor["start"], cursor["schema"])
+        try:
+            there = SnapshotCursor(cursor["end"], cursor["start"], cursor["schema"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointMismatchError(
+                f"the state is damaged (source={cursor!r}): expected what loader.state_dict() returned."
+            ) from error
         if there == self._snapshot.cursor or (self._table is not None and self._table.pinned is not None):
             return
         source = self._source_at(there)
