@@ -48,10 +48,10 @@ class SplitChecker:
         Raises:
             OptionError: a row in two splits, or in none.
         """
-        found: dict[str, list[tuple[int, int]]] = {path: [] for path in self._files} if complete else {}
+        by_file: dict[str, list[tuple[int, int]]] = {path: [] for path in self._files} if complete else {}
         for split in splits:
-            found.setdefault(split.file.path, []).append(_extent(split))
-        for path, extents in found.items():
+            by_file.setdefault(split.file.path, []).append(_extent(split))
+        for path, extents in by_file.items():
             extents.sort()
             for (_, end), (start, _) in pairwise(extents):
                 if start < end:
