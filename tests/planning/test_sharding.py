@@ -10,7 +10,7 @@ from tests.planning.helpers import all_rows, chunk_files, chunks, data_file, del
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
-from torch_dataloader_utils.planning.sharding import Policy, register_policy, shard_number
+from torch_dataloader_utils.planning.sharding import Policy, register_policy, shard_number, strided
 
 
 def of_rank(rows: int, ranks: int, **options: object) -> list[list[int]]:
@@ -232,6 +232,12 @@ def test_a_policy_of_splits_needs_no_counts() -> None:
     files = [data_file(f"{i}.csv", [None]) for i in range(4)]
     plan = make_plan(files, 2, sharding=last_splits_first)
     assert chunks(plan.rank(0, 0)) == ["1.csv", "3.csv"]
+
+
+def test_rows_are_left_out_before_they_are_assigned_in_turn() -> None:
+    plan = make_plan(chunk_files(17), 2, sharding=Policy(strided, deals_kept=False), even="drop", batch_size=2)
+    with pytest.raises(ValueError, match="deals_kept=True"):
+        plan.rank(0, 0)
 
 
 def test_an_unknown_name() -> None:

@@ -151,6 +151,8 @@ class Order:
 
     def without(self, run: Order) -> Order:
         """The rows that are not in `run`: consecutive rows of this sequence in file order."""
+        if self.picked is not None:
+            raise ValueError("no rows can be left out of those assigned in turn: give the policy deals_kept=True")
         if not (self.rows.contiguous and run.rows.contiguous):
             return self._without_patterns(run.rows)
         units = self.rows
