@@ -267,6 +267,48 @@ def test_workers_end_when_the_main_process_is_killed(folder: str, tmp_path: Path
         time.sleep(0.1)
 
 
+def test_a_forked_child_leaves_the_workers_to_its_parent(folder: str, tmp_path: Path) -> None:
+    """It has copies of the pipes: what it read or sent there would be missing, or the end of the workers."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import gc, os, signal, warnings
+            from torch_dataloader_utils import StaleIteratorError, StructuredDataset
+            warnings.simplefilter("ignore")  # newer Pythons warn of any fork with threads
+            processes = {{"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}}
+            loader, dataset = StructuredDataset.create_dataloader(
+                {folder!r}, columns=["id"], batch_size=64, **processes
+            )
+            expected = [batch["id"].tolist() for batch in loader]
+            iterator = iter(loader)
+            begun = [next(iterator)["id"].tolist()]
+            child = os.fork()
+            if not child:
+                signal.alarm(60)
+                try:
+                    next(iterator)
+                except StaleIteratorError:
+                    print("stale", flush=True)
+                print([batch["id"].tolist() for batch in loader] == expected, flush=True)
+                loader.dataset.close()
+                os._exit(0)
+            print(os.waitpid(child, 0)[1], flush=True)
+            child = os.fork()
+            if not child:
+                signal.alarm(60)
+                del loader, dataset, iterator
+                gc.collect()
+                os._exit(0)
+            print(os.waitpid(child, 0)[1], begun + [batch["id"].tolist() for batch in iterator] == expected)
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("stale\nTrue\n0\n0 True\n", "")
+
+
 def test_lifecycle(folder: str) -> None:
     loader, dataset = loader_of(folder)
     order = {}

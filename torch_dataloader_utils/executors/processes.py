@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import sys
 import threading
@@ -62,7 +63,8 @@ class WorkerPool:
         self._known: list[set[FileKey]] = [set() for _ in range(count)]
         inherited: list[Connection] = []
         fork = context.get_start_method() == "fork"
-        self._finalizer = weakref.finalize(self, _end, self.members)
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, self.members, self._pid)
         for member in self.members:
             ours, theirs = context.Pipe()
             inherited.append(ours)
@@ -98,8 +100,8 @@ class WorkerPool:
 
     @property
     def closed(self) -> bool:
-        """Whether the processes were ended."""
-        return not self._finalizer.alive
+        """Whether the processes were ended, or belong to the parent that this process was forked from."""
+        return not self._finalizer.alive or os.getpid() != self._pid
 
     @property
     def broken(self) -> bool:
@@ -111,7 +113,9 @@ class WorkerPool:
         self._finalizer()
 
 
-def _end(members: Sequence[_Member]) -> None:
+def _end(members: Sequence[_Member], pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child holds its parent's pipes: the workers must not hear of it
     for member in members:
         member.end()
     for member in members:
@@ -236,6 +240,8 @@ class ProcessDriver:
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block, None after the last."""
+        if self._pool.closed:
+            raise stopped()
         if not self._started[shard]:
             self.start(shard)
         member = self._pool.members[shard]
