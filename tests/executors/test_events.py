@@ -271,6 +271,21 @@ def test_what_a_callback_raises_is_raised_by_next(folder: Path, executor: dict[s
     assert "raised by a callback of dataset.on_event" in caught.value.__notes__[0]
 
 
+def test_workers_end_with_their_pass_though_a_callback_raises(folder: Path, no_leaks) -> None:
+    def fail(event: Event) -> None:
+        if isinstance(event, PassEvent):
+            raise KeyError("a mistake of the user's")
+
+    loader, dataset, _ = observed(folder, num_workers=1, persistent_workers=False, **PROCESS)
+    dataset.on_event(fail)
+    iterator = iter(loader)
+    before = set(multiprocessing.active_children())
+    with pytest.raises(KeyError, match="a mistake"):
+        for _ in iterator:
+            pass
+    assert set(multiprocessing.active_children()) <= before
+
+
 def test_workers_of_a_foreign_loader_do_not_call_back(folder: Path) -> None:
     _, dataset, observer = observed(folder, num_workers=0)
     foreign = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
