@@ -102,7 +102,7 @@ def read_elements(
     Args:
         element: how to read them.
         chunks: arrays of the column's own type, n values together.
-        origin: tells which buffers may be handed out.
+        origin: says which buffers may be handed out.
         outer: bool [n], False where the value is null because of what contains it.
 
     Raises:

@@ -70,10 +70,10 @@ class _Worker:
         if self._may_decode():
             return self._conn.poll(0)
         began = time.perf_counter()
-        message = self._conn.poll(_PARENT_CHECK)
+        polled = self._conn.poll(_PARENT_CHECK)
         if self._tasks:
             self._full += time.perf_counter() - began
-        return message
+        return polled
 
     def _handle(self, kind: str, *given: object) -> None:
         match kind, given:
