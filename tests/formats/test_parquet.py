@@ -196,6 +196,15 @@ def test_pruning_leaves_row_groups_in_question(tmp_path: Path) -> None:
     assert kept(path, field("a") > 1000, schema) == []
 
 
+@pytest.mark.parametrize("column", ["i", "d"])
+def test_what_is_compared_with_nan_prunes_nothing(tmp_path: Path, column: str) -> None:
+    table = pa.table({"i": range(10), "d": [number / 2 for number in range(10)]})
+    pq.write_table(table, tmp_path / "f")
+    expression = ~(pc.field(column).cast(pa.float64()) < math.nan)
+    assert table.filter(expression).num_rows == 10
+    assert kept(tmp_path / "f", expression, table.schema) == [0]
+
+
 def test_pruning_knows_constants_and_missing_columns(tmp_path: Path) -> None:
     path = tmp_path / "f"
     pq.write_table(pa.table({"a": range(100)}), path, row_group_size=10)

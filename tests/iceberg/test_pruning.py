@@ -364,6 +364,14 @@ def test_bounds_that_are_nan_prune_nothing(catalog, least, most):
         assert names_of(plan_table(table, IcebergRead(filters=filters))) == ["f"]
 
 
+@pytest.mark.parametrize("name", ["x", "i"])
+def test_what_is_compared_with_nan_prunes_nothing(catalog, name):
+    table = catalog.create_table("ns.t", SCHEMA)
+    append_files(table, [data_file(table, "f", {name: [0, 1]})])
+    for filters in (~(F(name).cast(pa.float64()) < NAN), ~(F(name).cast(pa.float64()) >= NAN)):
+        assert names_of(plan_table(table, IcebergRead(filters=filters))) == ["f"]
+
+
 def test_bounds_of_a_narrower_type_than_the_columns_prune_nothing(catalog):
     table = catalog.create_table("ns.t", SCHEMA)
     file = data_file(table, "f", {"l": [1, 2]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from torch_dataloader_utils.schemas.columns import available_columns
 
 T = TypeVar("T")
 
+_NAN = re.compile(r"\bnan\b")
 _EXAMPLE = "a list of tuples such as [('age', '>', 30), ('city', 'in', ['Rome', 'Oslo'])]"
 
 
@@ -117,6 +119,14 @@ def _row_of_nulls(schema: pa.Schema) -> pa.Table:
 def _no_rows(schema: pa.Schema) -> pa.Table:
     """A table without rows, of columns of any type: `schema.empty_table` makes none of extension types in structs."""
     return pa.Table.from_batches([], schema)
+
+
+def may_name_nan(expression: pc.Expression) -> bool:
+    """Whether a NaN may be among the literals of `expression` (a column of that name, or text, counts as one).
+
+    Arrow takes it that bounds decide comparisons with NaN, and finds no row for `~(x < nan)`, which is true of all.
+    """
+    return _NAN.search(str(expression)) is not None
 
 
 def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StructType
 
-from torch_dataloader_utils.filters.arrow import filter_columns
+from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
 from torch_dataloader_utils.filters.file_pruning import COMPARABLE
 from torch_dataloader_utils.schemas.columns import type_at
 
@@ -44,6 +44,8 @@ def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> Ca
         arrow: the columns.
         schema: the same columns as Iceberg has them; other columns of `arrow` prune nothing.
     """
+    if may_name_nan(expression):
+        return lambda file, spec: True
     needed = pa.schema([arrow.field(name) for name in filter_columns(expression, arrow)])
     columns = []
     for path, field in _comparable(item for item in schema.fields if item.name in needed.names):

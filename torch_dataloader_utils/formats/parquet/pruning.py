@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from torch_dataloader_utils.filters.arrow import filter_columns
+from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.schemas.merge import holds, plain_type
 
@@ -37,7 +37,7 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
         schema: the schema resolved over all files.
     """
     needed = filter_columns(expression, schema)
-    ordered = not any(_has_extension(schema.field(name).type) for name in needed)
+    ordered = not may_name_nan(expression) and not any(_has_extension(schema.field(name).type) for name in needed)
     nan_facts = _matching_nans(expression, schema, needed) if ordered else []
     nan_cases = _choices(nan_facts)
 
