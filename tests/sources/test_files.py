@@ -69,7 +69,9 @@ def test_partition_folders_whose_key_begins_with_an_underscore_are_read(tmp_path
     assert found(tmp_path, tmp_path) == ["_day=1/x", "_day=2/y"]
 
 
-@pytest.mark.parametrize("entry", ["", "/*.parquet", "/**/*.parquet", "/_*/*.parquet", "/_day=*/x.parquet", "/a/[.x]*"])
+@pytest.mark.parametrize(
+    "entry", ["", "/*.parquet", "/**", "/**/*.parquet", "/_*/*.parquet", "/_day=*/x.parquet", "/a/[.x]*"]
+)
 def test_what_an_entry_lists_is_known_without_listing(tmp_path: Path, entry: str) -> None:
     folders = ["", "a/", "_a/", "_day=1/", ".a/", "a/_day=2/b/"]
     paths = [tmp_path / f"{folder}{name}" for folder in folders for name in ("x.parquet", "_x.parquet", ".x.parquet")]
@@ -86,6 +88,9 @@ def test_globs(tmp_path: Path) -> None:
     assert found(f"{tmp_path}/a*/*.parquet", tmp_path) == ["a1/x.parquet", "a2/y.parquet"]
     assert found(f"{tmp_path}/a[2-9]/?.parquet", tmp_path) == ["a2/y.parquet"]
     assert found(f"{tmp_path}/a2/**/*.parquet", tmp_path) == ["a2/deep/z.parquet", "a2/y.parquet"]
+    assert found(f"{tmp_path}/a2/**", tmp_path) == ["a2/deep/z.parquet", "a2/y.parquet"]
+    with pytest.raises(OptionError, match=r"a2/\*\*\.parquet.*expected a glob"):
+        found(f"{tmp_path}/a2/**.parquet", tmp_path)
     touch(tmp_path, "odd[1].parquet")
     assert found(f"{tmp_path}/odd[1].parquet", tmp_path) == ["odd[1].parquet"]
 

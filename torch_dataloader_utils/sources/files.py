@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from glob import has_magic
 from typing import TypeAlias
@@ -104,18 +104,32 @@ def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
     stored = storage.look(folder or ".")
     if stored is None or not stored.folder:
         raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
-    matches = re.compile(glob_translate(pattern)).match
-    files = [file for file in storage.find(folder, recursive=len(rest) > 1) if matches(file.path)]
+    matches = _matcher(pattern)
+    files = [file for file in storage.find(folder, recursive=len(rest) > 1 or rest == ["**"]) if matches(file.path)]
     return _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
 
 
 def lists(entry: str, path: str) -> bool:
     """Whether a file at `path` is one that `find_files` gives for the entry; nothing is listed."""
     folder, rest = _cut(entry) if has_magic(entry) else (entry, [])
-    if rest and not re.match(glob_translate(entry), path):
+    if rest and not _matcher(entry)(path):
         return False
     below = path.removeprefix(_base(folder))
     return path == entry or (below != path and not _hidden(below, _wanted(rest)))
+
+
+def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    """Matches the paths that a glob names.
+
+    Raises:
+        OptionError: it is no glob.
+    """
+    try:
+        return re.compile(glob_translate(pattern)).match
+    except ValueError as error:
+        raise OptionError(
+            f"path={printable(pattern)!r}: {error}; expected a glob such as 'data/**/*.parquet'."
+        ) from error
 
 
 def _cut(pattern: str) -> tuple[str, list[str]]:
