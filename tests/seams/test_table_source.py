@@ -242,6 +242,13 @@ def test_rows_of_text_cannot_be_deleted_by_number(tmp_path: Path) -> None:
         rows_left(tmp_path, [replace(file, deleted=[0])], form="csv")
 
 
+def test_files_may_name_their_partition_columns_in_any_order(folder: Path) -> None:
+    sizes = {name: (folder / name).stat().st_size for name in ("a.parquet", "b.parquet")}
+    partitions = ({"day": "1", "hour": "6"}, {"hour": "7", "day": "2"})
+    files = [TableFile(*item, partition=values) for item, values in zip(sizes.items(), partitions, strict=True)]
+    assert rows_left(folder, files) == list(range(140))
+
+
 def test_a_log_that_cannot_be_right_is_an_error(folder: Path) -> None:
     size = (folder / "b.parquet").stat().st_size
     file = TableFile("b.parquet", size)

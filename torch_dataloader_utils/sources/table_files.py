@@ -64,7 +64,7 @@ class FileSnapshot:
         if not self.files and self.schema is None:
             raise OptionError(f"{self.name}: {self.cursor} has no files: give FileSnapshot its schema=.")
         check_listed_once([file.path for file in self.files])
-        keys = {tuple(file.partition) for file in self.files}
+        keys = {tuple(sorted(file.partition)) for file in self.files}
         if len(keys) > 1:
             raise OptionError(f"{self.name}: {self.cursor}: files differ in their partition columns: {sorted(keys)}.")
         read = replace(options.read, schema=self.schema, format=self.format)
