@@ -5,6 +5,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import lists
 from torch_dataloader_utils.sources.manifest_bytes import (
+    VERSION,
     Asked,
     Inspected,
     InspectedFile,
@@ -118,7 +120,7 @@ def test_the_manifest_is_a_parquet_file_that_says_what_it_is(tmp_path: Path) -> 
     assert table.column("relative").to_pylist() == ["0.parquet", "1.parquet", "2.parquet"]
     header = json.loads(table.schema.metadata[b"torch_dataloader_utils.manifest"])
     assert header == {
-        "version": 2,
+        "version": VERSION,
         "checksum": header["checksum"],
         "format": "parquet",
         "asked": {"path": ["/data"], "format": None, "format_options": {"page_checksums": False}},
@@ -213,9 +215,9 @@ def _plain(good: bytes) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _newer(good: bytes) -> bytes:
+def _of_version(version: int, good: bytes) -> bytes:
     table = pq.read_table(pa.BufferReader(good))
-    header = {**json.loads(table.schema.metadata[b"torch_dataloader_utils.manifest"]), "version": 3}
+    header = {**json.loads(table.schema.metadata[b"torch_dataloader_utils.manifest"]), "version": version}
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata({"torch_dataloader_utils.manifest": json.dumps(header)}), sink)
     return bytes(sink.getvalue())
@@ -238,7 +240,11 @@ def _bad_footer(good: bytes) -> bytes:
         (lambda good: good[1000:], "damaged, or no manifest"),
         (_bad_footer, "damaged, or no manifest"),
         (_plain, "this Parquet file is no manifest"),
-        (_newer, "it is of version 3, and this package reads version 2. Delete it"),
+        (
+            partial(_of_version, VERSION - 1),
+            f"it is of version {VERSION - 1}, and this package reads version {VERSION}",
+        ),
+        (partial(_of_version, VERSION + 1), f"it is of version {VERSION + 1}.* Delete it to have it made anew"),
     ],
 )
 def test_what_is_no_whole_manifest_of_this_version_is_named_and_kept(
