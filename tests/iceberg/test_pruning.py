@@ -30,7 +30,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from pyiceberg.typedef import Record
-from pyiceberg.types import IntegerType, NestedField, TimestampType
+from pyiceberg.types import DoubleType, IntegerType, NestedField, StructType, TimestampType
 
 from tests.iceberg.helpers import ARROW, DAY, MICROS, NAN, SCHEMA, F, append_files, data_file, names_of
 from torch_dataloader_utils.filters.sql import table_filter
@@ -370,6 +370,13 @@ def test_what_is_compared_with_nan_prunes_nothing(catalog, name):
     append_files(table, [data_file(table, "f", {name: [0, 1]})])
     for filters in (~(F(name).cast(pa.float64()) < NAN), ~(F(name).cast(pa.float64()) >= NAN)):
         assert names_of(plan_table(table, IcebergRead(filters=filters))) == ["f"]
+
+
+def test_nulls_of_structs_are_found_among_nans_that_are_counted_without_them(catalog):
+    schema = Schema(NestedField(1, "st", StructType(NestedField(2, "x", DoubleType(), required=False)), required=False))
+    table = catalog.create_table("ns.t", schema)
+    append_files(table, [data_file(table, "f", {"st.x": [NAN]})])
+    assert names_of(plan_table(table, IcebergRead(filters=F("st", "x").is_null()))) == ["f"]
 
 
 def test_bounds_of_a_narrower_type_than_the_columns_prune_nothing(catalog):

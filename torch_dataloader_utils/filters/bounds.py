@@ -120,14 +120,13 @@ class _Column:
         values, nulls, nans = ((count or {}).get(number) for count in counts)
         if nulls is not None and nulls == values:
             return [column.is_null()]
-        if nans and nans == values:
+        counted = len(self.path) == 1  # within structs, counts may leave out nulls of the structs
+        if nans and nans == values and counted:
             return [_is_nan(self.path, self.kind)]
         if self.nan_matches and nans != 0:
             return []
         facts = self._between(*self._bounds(file))
-        # Within structs, counts of nulls may leave out those of the structs.
-        certain = nulls == 0 and len(self.path) == 1
-        return facts if certain else [fact | column.is_null() for fact in facts]
+        return facts if nulls == 0 and counted else [fact | column.is_null() for fact in facts]
 
     def _bounds(self, file: DataFile) -> tuple[Any, Any]:
         """The least and the greatest value; None where unknown."""
