@@ -127,6 +127,25 @@ def test_the_loader_moves_to_the_newest_snapshot_between_epochs(folder: Path) ->
     assert dataset.source_cursor() == {"end": 3, "start": 2, "schema": None}
 
 
+@pytest.mark.parametrize("taken", [0, 3])
+def test_a_state_is_resumed_at_its_snapshot_after_a_call_to_advance(folder: Path, taken: int) -> None:
+    loader, dataset = opened(folder)
+    state = loader.state_dict()
+    batches = iter(loader)
+    for _ in range(taken):
+        next(batches)
+        state = loader.state_dict()
+    next(batches)
+    commit(folder, 2, LogTable(folder)._log(1) | data_file(folder, "c.parquet", range(200, 230)))
+    assert dataset.advance()
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert ids_of(loader) == LIVE[8 * taken :]
+    assert ids_of(loader) == LIVE
+    assert dataset.advance()
+    assert ids_of(loader) == LIVE + list(range(200, 230))
+
+
 def test_what_was_appended_is_not_read_where_rows_were_deleted_since(folder: Path) -> None:
     loader, dataset = opened(folder)
     commit(folder, 2, data_file(folder, "c.parquet", range(200, 230)))

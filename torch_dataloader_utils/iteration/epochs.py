@@ -87,6 +87,10 @@ class Epochs:
         self._next = source
         self.settle()
 
+    def stay(self) -> None:
+        """Forget what `move_to` was given and no pass has read yet."""
+        self._next = None
+
     @property
     def next_source(self) -> Source:
         """What the next epoch reads."""

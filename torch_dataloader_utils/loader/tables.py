@@ -103,7 +103,10 @@ class TableDataset(LoaderDataset):
             raise CheckpointMismatchError(
                 f"the state is damaged (source={cursor!r}): expected what loader.state_dict() returned."
             ) from error
-        if there == self._snapshot.cursor or (self._table is not None and self._table.pinned is not None):
+        if self._table is not None and self._table.pinned is not None:
+            return
+        if there == self._snapshot.cursor:
+            self._epochs.stay()  # where advance() was called during the live pass
             return
         source = self._source_at(there)
         self._passes.load(EpochPosition(self._passes.epoch))
