@@ -185,6 +185,12 @@ def test_filters_and_columns_apply_to_rows_that_are_left(folder: Path) -> None:
     assert ids_of(opened(folder, filters=[("day", "==", "b")])[0]) == list(range(100, 140))
 
 
+def test_rows_have_the_same_numbers_whatever_a_filter_prunes(folder: Path) -> None:
+    layouts = [opened(folder, **options)[1].source.files[0].layout for options in ({}, {"filters": [("id", ">=", 50)]})]
+    every, pruned = ({(s.number, s.first_row, s.rows) for s in layout.segments} for layout in layouts)
+    assert pruned == {segment for segment in every if segment[0] >= 5}
+
+
 def test_a_column_that_no_file_has_yet_is_null(folder: Path) -> None:
     class Wider(LogTable):
         def snapshot(self, cursor: SnapshotCursor | None, options: Any) -> FileSnapshot:

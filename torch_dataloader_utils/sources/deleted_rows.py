@@ -23,15 +23,13 @@ _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 
 
 def live_segments(segments: Sequence[Segment], deleted: Positions) -> Iterator[Segment]:
-    """The segments with a row that is not deleted, numbered by the rows left; all have row counts."""
-    first_row = 0
+    """The segments with rows left, which are numbered as if the file had no others; all have row counts."""
     for segment in segments:
         assert segment.rows is not None
         begin, end = np.searchsorted(deleted, [segment.first_row, segment.first_row + segment.rows])
         rows = segment.rows - int(end - begin)
         if rows:
-            yield replace(segment, first_row=first_row, rows=rows)
-        first_row += rows
+            yield replace(segment, first_row=segment.first_row - int(begin), rows=rows)
 
 
 def live_mask(segments: Sequence[Segment], deleted: Positions, dead: Mapping[int, Mask]) -> pa.Array | None:
