@@ -14,7 +14,7 @@ export NO_MKDOCS_2_WARNING := 1
 # The rooms whose tests need values and local files only: no server, no launcher, no worker process of ours.
 QUICK := $(wildcard $(addprefix tests/,batching convert filters formats options planning schemas sources))
 # Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 
 .PHONY: help demo quick test check docs horovod lock clean
 
