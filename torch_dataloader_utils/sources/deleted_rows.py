@@ -135,11 +135,15 @@ class _LiveReader:
         self._inner = inner
         self._segments = {segment.number: segment for segment in live.inner.segments}
         self._deleted = live.deleted
+        self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last mask, as columns come in several calls
         self.schema: pa.Schema = inner.schema
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the rows left of these segments."""
-        live = live_mask([self._segments[number] for number in segment_numbers], self._deleted, {})
+        numbers = list(segment_numbers)
+        if numbers != self._masked[0]:
+            self._masked = (numbers, live_mask([self._segments[number] for number in numbers], self._deleted, {}))
+        live = self._masked[1]
         arrays = self._inner.read(segment_numbers, columns)
         return arrays if live is None else [array.filter(live) for array in arrays]
 
