@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.convert.columns import Dense, Ragged
+from tests.convert.rows import rows_of
 from torch_dataloader_utils.convert.converter import build_converter, compact
 from torch_dataloader_utils.errors import NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
@@ -23,15 +23,6 @@ D = decimal.Decimal
 
 def convert(table, owned=False, **options):
     return build_converter(table.schema, ConvertOptions(**options), "torch").convert(table, owned, "the file")
-
-
-def rows_of(column):
-    if isinstance(column, Dense):
-        return column.array.tolist()
-    if isinstance(column, Ragged):
-        bounds = (column.offsets - column.offsets[0]).tolist()
-        return [column.values[a:b].tolist() for a, b in itertools.pairwise(bounds)]
-    return column.to_list()
 
 
 def digits(n):

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import decimal
-import itertools
 import json
 import uuid
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.convert.rows import rows_of
 from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
 from torch_dataloader_utils.convert.converter import build_converter, compact
 from torch_dataloader_utils.errors import NullValueError
@@ -19,15 +19,6 @@ D = decimal.Decimal
 DAY = dt.date(1970, 1, 3)
 NOON = dt.datetime(1970, 1, 2, 12, 0, 0, 5)
 UUID = uuid.UUID(int=7).bytes
-
-
-def rows_of(column):
-    if isinstance(column, Dense):
-        return column.array.tolist()
-    if isinstance(column, Ragged):
-        bounds = (column.offsets - column.offsets[0]).tolist()
-        return [column.values[a:b].tolist() for a, b in itertools.pairwise(bounds)]
-    return column.to_list()
 
 
 def newer(name, *arguments):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from tests.convert.rows import rows_of
 from tests.end_to_end.sharded import Kinds, Plain, structured
 from tests.end_to_end.sharded import write as write_utterances
-from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, take_rows
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text, take_rows
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context
@@ -123,21 +123,11 @@ def inline(source: Source, tasks: Sequence[Task]) -> list[Block]:
     return blocks
 
 
-def values(column: Column) -> list[Any]:
-    """A column's rows as plain values."""
-    if isinstance(column, Dense):
-        return column.array.tolist()
-    if isinstance(column, Ragged):
-        bounds = (column.offsets - column.offsets[0]).tolist()
-        return [column.values[a:b].tolist() for a, b in itertools.pairwise(bounds)]
-    return column.to_list()
-
-
 def plain(block: Block) -> dict[str, list[Any]]:
     if block.columns is None:
         return block.table.to_pydict()
     assert all(len(column) == block.rows for column in block.columns.values())
-    return {key: values(column) for key, column in block.columns.items()}
+    return {key: rows_of(column) for key, column in block.columns.items()}
 
 
 def check(blocks: Sequence[Block], wanted: Sequence[list[int]]) -> None:
@@ -399,7 +389,7 @@ def test_rows_of_columns_that_are_slices(places: list[int]) -> None:
     order = np.array(places, np.int64)
     ragged = Ragged(np.arange(12).reshape(6, 2), np.array([0, 1, 1, 3, 6]), "padded").slice(1, 4)
     found = ragged.take(order)
-    assert values(found) == [values(ragged)[place] for place in places]
+    assert rows_of(found) == [rows_of(ragged)[place] for place in places]
     assert found.layout == "padded"
     assert found.offsets[0] == 0
     text = Text(np.frombuffer(b"abbccc", np.uint8), np.array([0, 1, 3, 3, 6]), np.array([1, 1, 0, 1], bool), False)
