@@ -206,7 +206,7 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
     shard = options.shard
     return PlanOptions(
         batch_size=options.batch.batch_size,
-        shuffle=options.shuffle.shuffle,
+        shuffle=options.shuffle.shuffle is not False,
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),
@@ -215,7 +215,8 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         even=shard.even if shard.steps_per_epoch is None else "none",
         last_batch=options.batch.last_batch,
         buffer_rows=options.shuffle.shuffle_buffer_size,
-        open_splits=options.shuffle.shuffle_open_splits,
+        window_bytes=options.shuffle.window_bytes,
+        open_splits="all" if options.shuffle.shuffle == "all" else options.shuffle.shuffle_open_splits,
         steps_per_epoch=shard.steps_per_epoch,
         canonical_ranks=shard.canonical_ranks,
     )

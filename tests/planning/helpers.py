@@ -126,6 +126,16 @@ groups = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=
 POLICIES = ("interleave", "contiguous", "rotate", "total_shards", "strided", "shard_batches", "split_batches", "auto")
 
 
+# Rows shuffled by each rule: not, in windows of rows, of whole splits, of a number of splits, of all.
+window_sizes = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"buffer_rows": st.integers(1, 30), "open_splits": st.integers(1, 4) | st.just("all")}),
+    st.fixed_dictionaries(
+        {"window_bytes": st.integers(1, 300), "open_splits": st.none() | st.integers(1, 4) | st.just("all")}
+    ),
+)
+
+
 @st.composite
 def settings_of(
     draw: st.DrawFn,
@@ -156,6 +166,5 @@ def settings_of(
         "seed": draw(st.integers(0, 3)),
     }
     if buffers:
-        found["buffer_rows"] = draw(st.one_of(st.none(), st.integers(1, 30)))
-        found["open_splits"] = draw(st.integers(1, 4))
+        found |= draw(window_sizes)
     return ranks, found

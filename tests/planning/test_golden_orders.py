@@ -29,7 +29,12 @@ POLICIES = {
     "auto": {"sharding": "auto"},
 }
 ENDS = {"none": {}, "drop": {"even": "drop"}, "pad": {"even": "pad"}, "wrap": {"last_batch": "wrap"}}
-ROWS = {"splits": {}, "windows": {"buffer_rows": 12, "open_splits": 3}}
+ROWS = {
+    "splits": {},
+    "windows": {"buffer_rows": 12, "open_splits": 3},
+    "bytes": {"window_bytes": 240},
+    "all": {"window_bytes": 240, "open_splits": "all"},
+}
 
 
 def order_digest(plan: Plan, epochs: tuple[int, ...]) -> str:
@@ -55,6 +60,8 @@ def big_plan(rows: str) -> Plan:
     options = {"shuffle": True, "num_shards": 2, **ROWS[rows]}
     if rows == "windows":
         options["buffer_rows"] = 50_000
+    elif rows != "splits":
+        options["window_bytes"] = 1_000_000
     return make_plan(files, 2, split_rows=150_000, exact=False, **options)
 
 
@@ -106,7 +113,7 @@ def test_any_whole_number_is_a_seed(seed: int) -> None:
     )
 
 
-FROZEN_VERSIONS = 1, 2
+FROZEN_VERSIONS = 2, 3
 FROZEN = {
     "tasks splits": "93d5d6a20268",
     "tasks windows": "12743c805fa6",
@@ -208,4 +215,104 @@ FROZEN = {
     "rest contiguous windows": "0df65045a0d4",
     "canonical strided windows": "4bfc147d04d7",
     "rest strided windows": "4903ba8da65a",
+    "interleave none all": "2a1a5fdc8b34",
+    "interleave drop bytes": "a0dd1a8f96c9",
+    "interleave drop all": "c3e6aafd9431",
+    "interleave pad bytes": "7d04f226cd90",
+    "interleave pad all": "4c5a8fa89b67",
+    "interleave wrap bytes": "2b53fd55c473",
+    "interleave wrap all": "b79bfc8e4fe9",
+    "contiguous none bytes": "fbb88d7025a0",
+    "contiguous none all": "92eb0b0f24ad",
+    "contiguous drop bytes": "6f6f4535e5b8",
+    "contiguous drop all": "f4e5b0725612",
+    "contiguous pad bytes": "200b3aaf8dbd",
+    "contiguous pad all": "88c7b20dfc0b",
+    "contiguous wrap bytes": "6194cce5efae",
+    "contiguous wrap all": "6387651817da",
+    "rotate none bytes": "49c231555db4",
+    "rotate none all": "43f8ee409f88",
+    "rotate drop bytes": "260b1070d833",
+    "rotate drop all": "cb13c39f1a56",
+    "rotate pad bytes": "22a474452cd7",
+    "rotate pad all": "7a21186b126b",
+    "rotate wrap bytes": "b57f8e163fab",
+    "rotate wrap all": "5e9929e06567",
+    "stick none bytes": "469681765f15",
+    "stick none all": "361ced3aebdc",
+    "stick drop bytes": "7a41a74aa51e",
+    "stick drop all": "3eff57c7d71c",
+    "stick pad bytes": "22ece9bc7424",
+    "stick pad all": "bb74277f8850",
+    "stick wrap bytes": "4c31cb6958d2",
+    "stick wrap all": "f6247c2aec4d",
+    "total_shards none bytes": "70bdf8760006",
+    "total_shards none all": "5f9ab757c963",
+    "total_shards drop bytes": "8eaa22778797",
+    "total_shards drop all": "61273b66fcbf",
+    "total_shards pad bytes": "949a58fe22d8",
+    "total_shards pad all": "bfa42a970d04",
+    "total_shards wrap bytes": "3dd370796db6",
+    "total_shards wrap all": "1605b3d1b382",
+    "full_rotation none bytes": "70bdf8760006",
+    "full_rotation none all": "5f9ab757c963",
+    "full_rotation drop bytes": "8eaa22778797",
+    "full_rotation drop all": "61273b66fcbf",
+    "full_rotation pad bytes": "949a58fe22d8",
+    "full_rotation pad all": "bfa42a970d04",
+    "full_rotation wrap bytes": "3dd370796db6",
+    "full_rotation wrap all": "1605b3d1b382",
+    "strided none bytes": "c826afcfe80e",
+    "strided none all": "cd4adf6060c0",
+    "strided drop bytes": "8ba972f1b04c",
+    "strided drop all": "c9f5323d17cb",
+    "strided pad bytes": "43ec2f81bfe2",
+    "strided pad all": "557b0fcb2d84",
+    "strided wrap bytes": "e319bf70bfcd",
+    "strided wrap all": "19e89ba3ba16",
+    "shard_batches none bytes": "642c882c1ecd",
+    "shard_batches none all": "d54f78f8fd40",
+    "shard_batches drop bytes": "c69119d8fa44",
+    "shard_batches drop all": "ef9f4ae30ff3",
+    "shard_batches pad bytes": "e6222af1b9be",
+    "shard_batches pad all": "0412ab630691",
+    "shard_batches wrap bytes": "642c882c1ecd",
+    "shard_batches wrap all": "d54f78f8fd40",
+    "split_batches none bytes": "e3e0d6c8df92",
+    "split_batches none all": "d84da775e46e",
+    "split_batches drop bytes": "e3e0d6c8df92",
+    "split_batches drop all": "d84da775e46e",
+    "split_batches pad bytes": "e3e0d6c8df92",
+    "split_batches pad all": "d84da775e46e",
+    "split_batches wrap bytes": "e3e0d6c8df92",
+    "split_batches wrap all": "d84da775e46e",
+    "auto none bytes": "6a080af9ac50",
+    "auto none all": "2a1a5fdc8b34",
+    "auto drop bytes": "a0dd1a8f96c9",
+    "auto drop all": "c3e6aafd9431",
+    "auto pad bytes": "7d04f226cd90",
+    "auto pad all": "4c5a8fa89b67",
+    "auto wrap bytes": "2b53fd55c473",
+    "auto wrap all": "b79bfc8e4fe9",
+    "unshuffled bytes": "cc6ea555cb15",
+    "laps bytes": "96bcbf46d18f",
+    "unknown bytes": "2659394ea3f8",
+    "tasks bytes": "a36388bf6ad8",
+    "canonical interleave bytes": "6d63eec4becb",
+    "rest interleave bytes": "76290716a503",
+    "canonical contiguous bytes": "ad07c78faf68",
+    "rest contiguous bytes": "6bf1723b5590",
+    "canonical strided bytes": "d5e4c5d8051d",
+    "rest strided bytes": "d7ae8ada778f",
+    "unshuffled all": "893f05016d33",
+    "laps all": "90c9ce2402aa",
+    "unknown all": "f11ea14dedc2",
+    "tasks all": "52dabd073615",
+    "canonical interleave all": "b227aecc6beb",
+    "rest interleave all": "6f2cf93b4363",
+    "canonical contiguous all": "720811ab075b",
+    "rest contiguous all": "69aa9aaf74ab",
+    "canonical strided all": "765eac271393",
+    "rest strided all": "cd90f4a577b8",
+    "interleave none bytes": "6a080af9ac50",
 }

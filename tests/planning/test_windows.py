@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planning.helpers import data_file, data_files, groups
+from tests.planning.helpers import data_file, data_files, groups, make_plan
 from torch_dataloader_utils.model import DataFile, Piece, Rows, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
-from torch_dataloader_utils.planning.windows import windowed
+from torch_dataloader_utils.planning.windows import ShuffleWindow, windowed
 from torch_dataloader_utils.seeding import derive_key
 
 Row = tuple[str, int]
@@ -26,10 +27,11 @@ def pieces_of(files: Sequence[DataFile], split_rows: int | None = None) -> list[
 
 
 def windows_of(
-    files: Sequence[DataFile], pieces: Sequence[Piece], n: int, k: int, *, exact: bool = True
-) -> tuple[list[Piece], tuple[Task, ...]]:
+    files: Sequence[DataFile], pieces: Sequence[Piece], n: int | None, k: int | str | None, *, exact: bool = True,
+    **options: Any,
+) -> tuple[list[Piece], tuple[Task, ...]]:  # fmt: skip
     layouts = {file.info.key: file.layout for file in files}
-    options = PlanOptions(buffer_rows=n, open_splits=k)
+    options = PlanOptions(buffer_rows=n, open_splits=k, **options)
     (made,) = windowed((tuple(pieces),), SegmentTable(layouts), options, ("window",), exact=exact)
     return list(made), make_tasks(made, SegmentTable(layouts))
 
@@ -184,3 +186,92 @@ def test_pieces_of_one_begun_window_are_one_task() -> None:
     pieces = [Piece(window, Rows(1, 3), -1), Piece(window, Rows(5, 8), -1)]
     _, (task,) = windows_of(files, pieces, 100, 2)
     assert (task.pieces, task.rows, task.size_bytes) == (tuple(pieces), 5, 80)
+
+
+def windows_by_bytes(
+    files: Sequence[DataFile], size: int, k: int | str | None = None, **options: Any
+) -> list[list[Row]]:
+    """The rows of each window, before they are permuted."""
+    made, _ = windows_of(files, pieces_of(files, **options), None, k, window_bytes=size)
+    return [rows_in([piece]) for piece in made]
+
+
+def files_of(rows: Sequence[Row]) -> list[str]:
+    return sorted({path for path, _ in rows})
+
+
+def test_what_fits_is_one_window() -> None:
+    files = data_files([[4, 4], [4], [2]])
+    (window,) = windows_by_bytes(files, 140)
+    assert sorted(window) == sorted(rows_in(pieces_of(files)))
+
+
+def test_a_window_is_the_next_whole_splits_that_fit() -> None:
+    files = data_files([[4], [2, 2], [4], [8], [1], [1]])
+    windows = windows_by_bytes(files, 80)
+    assert [files_of(window) for window in windows] == [
+        ["000.parquet", "001.parquet"],
+        ["002.parquet", "003.parquet"],  # two, though they do not fit
+        ["004.parquet", "005.parquet"],
+    ]
+
+
+def test_of_two_splits_that_do_not_fit_windows_are_runs_of_segments() -> None:
+    files = data_files([[2] * 6, [2] * 4])
+    windows = windows_by_bytes(files, 80)
+    assert [len(window) for window in windows] == [8, 8, 4]
+    assert [files_of(window) for window in windows] == [["000.parquet", "001.parquet"]] * 2 + [["000.parquet"]]
+
+
+def test_all_opens_every_split_and_takes_a_share_of_each() -> None:
+    files = data_files([[2] * 4, [2] * 4, [2] * 4, [2] * 4])
+    windows = windows_by_bytes(files, 160, "all")
+    assert [len(window) for window in windows] == [16, 16]
+    assert all(len(files_of(window)) == 4 for window in windows)
+    # A segment of each is more than fits: it is decoded together, and cut into windows with rows of all.
+    windows = windows_by_bytes(files, 40, "all")
+    assert [len(window) for window in windows] == [4] * 8
+    assert all(len(files_of(window)) == 4 for window in windows)
+
+
+@given(groups, st.integers(1, 300), st.none() | st.integers(1, 5) | st.just("all"), st.integers(1, 12))
+def test_windows_by_bytes_hold_every_row_once(sizes: Any, size: int, k: int | str | None, split_rows: int) -> None:
+    files = data_files(sizes)
+    pieces = pieces_of(files, split_rows)
+    windows = windows_by_bytes(files, size, k, split_rows=split_rows)
+    assert sorted(row for window in windows for row in window) == sorted(rows_in(pieces))
+    if sum(len(piece) * 10 for piece in pieces) <= size and k in (None, "all"):
+        assert len(windows) == 1
+    if k is None:
+        most = max(segment.rows * 10 for file in files for segment in file.layout.segments)
+        assert all(len(window) * 10 <= max(size, 2 * most) for window in windows)
+        # Two splits at least, but in the last window.
+        ends = {(piece.source.file.path, piece.rows.start): piece for piece in pieces}
+        split_of_row = {row: key for key, piece in ends.items() for row in rows_in([piece])}
+        assert all(len({split_of_row[row] for row in window}) > 1 for window in windows[:-1]) or len(pieces) < 3
+
+
+def test_workers_share_the_bytes_of_a_rank() -> None:
+    files = data_files([[4]] * 8)
+    layouts = {file.info.key: file.layout for file in files}
+    shards = tuple(tuple(pieces_of(files)[worker::2]) for worker in range(2))
+    options = PlanOptions(window_bytes=160, num_shards=2)
+    made = windowed(shards, SegmentTable(layouts), options, ("window",), exact=True)
+    assert [[len(piece) for piece in shard] for shard in made] == [[8, 8], [8, 8]]
+
+
+def test_windows_by_bytes_need_no_row_counts() -> None:
+    files = [data_file("a", [None] * 3), data_file("b", [None])]
+    made, tasks = windows_of(files, pieces_of(files), None, None, exact=False, window_bytes=400)
+    assert [(piece.rows, len(piece.source.pieces)) for piece in made] == [(None, 2)]
+    assert [task.size_bytes for task in tasks] == [400]
+
+
+def test_a_plan_says_how_many_splits_and_rows_a_window_has() -> None:
+    files = data_files([[4]] * 9)
+    plan = make_plan(files, 1, batch_size=4, window_bytes=120).rank(0, 0)
+    assert plan.window == ShuffleWindow(rows=12, splits=3, of_splits=9)
+    assert plan.window.variance_ratio(plan.batch_rows) == pytest.approx(1 + 4 / 3 * (1 - 3 / 9))
+    assert make_plan(files, 1, batch_size=4).rank(0, 0).window is None
+    joint = make_plan(files, 1, batch_size=4, window_bytes=240, canonical_ranks=2).rank(0, 0)
+    assert joint.window == ShuffleWindow(rows=24, splits=6, of_splits=10)  # a split is cut between the two ranks

@@ -95,7 +95,7 @@ class IcebergPlan:
         """
         split, given = options.split, dict(options.read.format_options or {})
         by_bytes = split.split_rows is None and split.split_strategy is None
-        before = _data_files(self, given, int(split.split_bytes) // 8 if by_bytes else -1)
+        before = _data_files(self, given, int(split.split_bytes or 0) // 8 if by_bytes else -1)
         after = _pruned(self, before)
         evidence: dict[str, str] = {}
         for file in after:

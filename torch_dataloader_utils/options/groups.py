@@ -45,6 +45,7 @@ _policy = values(
     "the name of a policy, {'policy': name, option: value}, or a function",
     lambda value: isinstance(value, (str, Mapping)) or callable(value),
 )
+_shuffle = values("False, True, 'splits' or 'all'", lambda value: isinstance(value, bool) or value in ("splits", "all"))
 _split_strategy = values(
     "an object with split(files) or generate(files, num_workers, epoch, num_ranks, rank)",
     lambda value: not isinstance(value, str) and (hasattr(value, "split") or hasattr(value, "generate")),
@@ -90,7 +91,7 @@ class ReadOptions(Checked):
 class SplitOptions(Checked):
     """How files are cut into splits."""
 
-    split_bytes: int | str = option("128MiB", num_bytes)
+    split_bytes: int | str | None = option(None, maybe(num_bytes))  # None: by `shuffle`
     split_rows: int | None = option(None, maybe(whole(1)))
     split_strategy: Any = option(None, maybe(_split_strategy))
 
@@ -120,10 +121,40 @@ class ShardOptions(PolicyOptions, RankOptions):
 class ShuffleOptions(Checked):
     """In which order."""
 
-    shuffle: bool = option(False, flag)
+    shuffle: bool | str = option(False, _shuffle)
     shuffle_seed: int = option(42, whole())
+    shuffle_bytes: int | str = option("128MiB", num_bytes)
     shuffle_buffer_size: int | None = option(None, maybe(whole(1)))
-    shuffle_open_splits: int = option(4, whole(1))
+    shuffle_open_splits: int | None = option(None, maybe(whole(1)))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shuffle == "splits" and (self.shuffle_buffer_size or self.shuffle_open_splits):
+            raise OptionError(
+                "shuffle='splits' keeps the rows of a split in order: give shuffle=True with shuffle_buffer_size or "
+                "shuffle_open_splits."
+            )
+        if self.shuffle == "all" and self.shuffle_open_splits:
+            raise OptionError(
+                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle='all', which opens every split: give "
+                "shuffle=True to open fewer."
+            )
+        if self.shuffle_open_splits and not self.shuffle and not self.shuffle_buffer_size:
+            raise OptionError(
+                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle=False: nothing is shuffled; give "
+                "shuffle=True."
+            )
+
+    @property
+    def split_bytes(self) -> int:
+        """The default of the option of this name: smaller under a shuffle, so that one file is many splits."""
+        return (8 if self.shuffle else 128) * 2**20
+
+    @property
+    def window_bytes(self) -> int | None:
+        """Decoded bytes of a rank's shuffle windows; None where they are sized by rows, or rows are not shuffled."""
+        by_bytes = self.shuffle in (True, "all") and self.shuffle_buffer_size is None
+        return int(self.shuffle_bytes) if by_bytes else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypedDict, TypeVar, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class LoaderOptions(TypedDict, total=False):
     transform: Callable[..., Any] | None
     transform_rows: str
     transform_schema: Any
-    split_bytes: int | str
+    split_bytes: int | str | None
     split_rows: int | None
     split_strategy: Any
     num_ranks: int | None
@@ -68,10 +68,11 @@ class LoaderOptions(TypedDict, total=False):
     count_rows: bool
     steps_per_epoch: int | None
     sync_every: int
-    shuffle: bool
+    shuffle: bool | Literal["splits", "all"]
     shuffle_seed: int
+    shuffle_bytes: int | str
     shuffle_buffer_size: int | None
-    shuffle_open_splits: int
+    shuffle_open_splits: int | None
     batch_size: int
     last_batch: str
     valid_key: str
@@ -265,7 +266,9 @@ def _options(given: Mapping[str, Any]) -> Options:
     keywords = flat_keywords(given)
     options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()})
     check_together(options)
-    return options
+    split = options.split
+    size = options.shuffle.split_bytes if split.split_bytes is None else split.split_bytes
+    return replace(options, split=replace(split, split_bytes=size))
 
 
 def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:

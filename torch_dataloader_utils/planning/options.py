@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.planning.sharding import Policy
 
 
+_AT_LEAST_ONE = (
+    "batch_size",
+    "num_shards",
+    "buffer_rows",
+    "window_bytes",
+    "open_splits",
+    "canonical_ranks",
+    "steps_per_epoch",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(PolicyOptions):
     """What shapes a plan besides the splits and the number of ranks: also the options of the policies.
@@ -26,8 +37,10 @@ class PlanOptions(PolicyOptions):
         sharding: a policy's name, the policy, or a dict of either and the policy's own options.
         even: how ranks get equal steps; `"sync"` does not change a plan.
         last_batch: what becomes of a rank's last, short batch.
-        buffer_rows: rows of a row-shuffle window; None shuffles no rows.
-        open_splits: how many splits a window draws from.
+        buffer_rows: rows of a row-shuffle window; without it and `window_bytes` no rows are shuffled.
+        window_bytes: decoded bytes of a rank's windows, shared by its workers, where `buffer_rows` is None.
+        open_splits: how many splits a window draws from: a number, or `"all"`. None: 4, or with `window_bytes` as many
+            whole ones as fit.
         canonical_ranks: virtual ranks that take the place of ranks in the policy, so that global batches do not depend
             on the number of ranks.
         steps_per_epoch: batches of each rank; the rows of a worker that has ended begin again.
@@ -43,7 +56,8 @@ class PlanOptions(PolicyOptions):
     even: str = "none"
     last_batch: str = "partial"
     buffer_rows: int | None = None
-    open_splits: int = 4
+    window_bytes: int | None = None
+    open_splits: int | str | None = None
     canonical_ranks: int | None = None
     steps_per_epoch: int | None = None
     levelled: bool = False
@@ -51,9 +65,9 @@ class PlanOptions(PolicyOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_policy(self.sharding)
-        for name in ("batch_size", "num_shards", "buffer_rows", "open_splits", "canonical_ranks", "steps_per_epoch"):
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value not in (None, "all") and value < 1:
                 raise OptionError(f"{name}={value!r}: expected a whole number of at least 1.")
         for name, allowed in (("even", EVEN), ("last_batch", LAST_BATCH), ("assignment", ("lpt", "turn"))):
             if getattr(self, name) not in allowed:
@@ -63,6 +77,11 @@ class PlanOptions(PolicyOptions):
                 f"even={self.even!r} with last_batch={self.last_batch!r}: even already decides about the last batch; "
                 "leave last_batch at 'partial'."
             )
+
+    @property
+    def shuffles_rows(self) -> bool:
+        """Whether rows are shuffled in windows."""
+        return self.buffer_rows is not None or self.window_bytes is not None
 
     def batch_rows(self, num_ranks: int) -> int:
         """Rows of one batch of one rank."""

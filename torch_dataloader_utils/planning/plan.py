@@ -27,9 +27,9 @@ __all__ = ["Plan", "PlanOptions", "RankPlan"]
 
 # Of the rules that make plans: another version may assign the rows of the same data in another way. Golden tests freeze
 # the orders of this one.
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 # The same for what earlier phases left of an epoch: only states of a resumed epoch depend on it.
-REST_VERSION = 2
+REST_VERSION = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ class Plan:
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:
         """What each worker of a rank delivers, where no virtual ranks take its place."""
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
-        if self.options.buffer_rows is None:
+        if not self.options.shuffles_rows:
             return shards
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         return windowed(shards, SegmentTable(self.layouts), self.options, key, exact=self.exact)

@@ -13,6 +13,7 @@ from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
+from torch_dataloader_utils.planning.windows import ShuffleWindow, joint_window, typical_window
 from torch_dataloader_utils.planning.workers import Shards
 
 
@@ -45,6 +46,12 @@ class RankPlan:
     def num_splits(self) -> int:
         """Splits of which this rank delivers rows."""
         return len({split_of(piece).index for shard in self.shards for piece in split_pieces(_real(shard))})
+
+    @cached_property
+    def window(self) -> ShuffleWindow | None:
+        """A typical shuffle window of those that a batch draws from; None where rows are not shuffled."""
+        windows = [window for window in map(typical_window, self.shards) if window is not None]
+        return joint_window(windows) if self.joint and windows else next(iter(windows), None)
 
     def as_repeats(self) -> RankPlan:
         """The same rows in the same order, marked as repeats."""

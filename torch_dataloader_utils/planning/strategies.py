@@ -41,14 +41,14 @@ class TargetSizeSplitStrategy:
     segment.
 
     Args:
-        split_bytes: decoded bytes of a split, as a number or a word such as `"128MiB"`.
+        split_bytes: decoded bytes of a split, as a number or a word such as `"128MiB"`; None means that size.
         split_rows: rows of a split; given, it decides alone.
     """
 
     assignment = "lpt"
 
-    def __init__(self, split_bytes: int | str = "128MiB", split_rows: int | None = None) -> None:
-        self.split_bytes = parse_bytes(split_bytes, "split_bytes")
+    def __init__(self, split_bytes: int | str | None = None, split_rows: int | None = None) -> None:
+        self.split_bytes = parse_bytes("128MiB" if split_bytes is None else split_bytes, "split_bytes")
         self.split_rows = split_rows
 
     def split(self, files: Sequence[DataFile]) -> list[Split]:

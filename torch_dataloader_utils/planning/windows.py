@@ -1,19 +1,47 @@
-"""Row-shuffle windows: a worker's splits drawn together a few at a time, known without reading.
+"""Row-shuffle windows: a worker's splits mixed a few at a time, known without reading.
 
-A few splits are open at once. A run of whole segments of each makes a set, which one task decodes; the set is cut into
-windows, each with an equal share of every run, so that no segment is decoded for two tasks.
+A few splits are open at once. A run of whole segments of each makes a set, which one task decodes. Sized by bytes, a
+set is as many whole splits as fit, and one window; sized by rows, or drawn from a given number of splits, it is cut
+into windows with an equal share of every run, so that no segment is decoded for two tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeAlias
 
-from torch_dataloader_utils.model import Piece, Rows, Window, split_of
+from torch_dataloader_utils.model import Piece, Rows, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import derive_key
+
+OPEN_SPLITS = 4  # of windows sized by rows, where the option does not say
+
+
+@dataclass(frozen=True)
+class ShuffleWindow:
+    """A typical window of a shard.
+
+    Attributes:
+        rows: delivered from it; None where they are known only after reading.
+        splits: from which it draws (k).
+        of_splits: that the shard has (S).
+    """
+
+    rows: int | None
+    splits: int
+    of_splits: int
+
+    def variance_ratio(self, batch_rows: int) -> float:
+        """The variance of a batch's mean over that of a random sample, about, where each split holds one value.
+
+        For B rows that come from k of S splits: 1 + B / k * (1 - k / S).
+        """
+        return 1 + batch_rows / self.splits * (1 - self.splits / self.of_splits)
 
 
 def windowed(
@@ -24,19 +52,42 @@ def windowed(
     Args:
         shards: the pieces of each worker, in delivery order.
         segments: of each file.
-        options: how large windows are (`buffer_rows`, which is given), and of how many splits.
+        options: how large windows are (by rows or by bytes), and of how many splits.
         key: of the rank's windows; with a worker's number and a window's, the key of its permutation.
         exact: whether plan rows are the rows that will be delivered; else how many a window has is not known.
     """
-    rows, open_splits = options.buffer_rows or 1, options.open_splits
     return tuple(
         (
             *(piece for piece in shard if _begun(piece)),
-            *_windows(shard, segments, rows, open_splits, (*key, worker), exact=exact),
+            *_windows(shard, segments, options, (*key, worker), exact=exact),
             *(piece for piece in shard if piece.pad),
         )
         for worker, shard in enumerate(shards)
     )
+
+
+def typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
+    """The middle one of a shard's windows by the number of their splits; None without any.
+
+    The last is not looked at, unless it is the only one: it holds what is left.
+    """
+    windows = [(len(_splits_in([piece])), piece) for piece in shard if isinstance(piece.source, Window)]
+    if not windows:
+        return None
+    splits, piece = sorted(windows[:-1] or windows, key=lambda window: window[0])[(len(windows) - 1) // 2]
+    return ShuffleWindow(None if piece.rows is None else len(piece), splits, len(_splits_in(shard)))
+
+
+def joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
+    """These windows as one, of which a batch draws from each."""
+    counts = [window.rows for window in windows if window.rows is not None]
+    rows = sum(counts) if len(counts) == len(windows) else None
+    splits, of_splits = (sum(getattr(window, name) for window in windows) for name in ("splits", "of_splits"))
+    return ShuffleWindow(rows, splits, of_splits)
+
+
+def _splits_in(pieces: Sequence[Piece]) -> set[int]:
+    return {split_of(piece).index for piece in split_pieces(pieces) if not piece.pad}
 
 
 def _begun(piece: Piece) -> bool:
@@ -44,18 +95,20 @@ def _begun(piece: Piece) -> bool:
 
 
 def _windows(
-    shard: Sequence[Piece], segments: SegmentTable, buffer_rows: int, open_splits: int, key: tuple[int | str, ...],
-    *, exact: bool,
-) -> Iterator[Piece]:  # fmt: skip
+    shard: Sequence[Piece], segments: SegmentTable, options: PlanOptions, key: tuple[int | str, ...], *, exact: bool
+) -> Iterator[Piece]:
     """New windows of the rows that are in none."""
-    plain = (piece for piece in shard if not (isinstance(piece.source, Window) or piece.pad))
-    opened = (_Opened(piece, segments[split_of(piece).file.key]) for piece in plain)
+    plain = [piece for piece in shard if not (isinstance(piece.source, Window) or piece.pad)]
+    opened = [_Opened(piece, segments[split_of(piece).file.key]) for piece in plain]
     numbers = count()
-    for task, runs in enumerate(_sets(opened, open_splits, max(1, buffer_rows // open_splits))):
-        for share, size in _shares(runs, buffer_rows):
+    for task, (runs, parts) in enumerate(_sets([each for each in opened if each.left], options)):
+        for share, size in _shares(runs, parts):
             rows = sum(map(len, share)) if exact else None
             window = Window(share, derive_key(*key, next(numbers)), rows, size, task)
             yield Piece(window, None if rows is None else Rows(0, rows), -1)
+
+
+Run: TypeAlias = tuple[Piece, int]  # the rows of consecutive segments of a split, and the segments' decoded bytes
 
 
 class _Opened:
@@ -66,47 +119,85 @@ class _Opened:
         self._file = file
         self._numbers = file.touched(piece)
         self._at = 0
+        self.size = sum(file.sizes[number] for number in self._numbers)  # of what no run holds
 
     @property
     def left(self) -> bool:
         """Whether there are segments that no run holds."""
         return self._at < len(self._numbers)
 
-    def run(self, quota: int) -> tuple[Piece, int]:
-        """The piece of the next segments, and their bytes.
-
-        They hold `quota` rows of the piece or a little more; where only reading tells its rows, it is one segment.
-        """
-        numbers, file, rows = self._numbers, self._file, self._piece.rows
-        begin, taken, size = self._at, 0, 0
-        while self._at < len(numbers) and taken < quota:
-            number = numbers[self._at]
+    def run_of_rows(self, quota: int) -> Run:
+        """The next segments: `quota` rows of the piece or a little more; one where its rows are not known."""
+        begin, taken, rows, file = self._at, 0, self._piece.rows, self._file
+        while self.left and taken < quota:
+            number = self._numbers[self._at]
             self._at += 1
-            size += file.sizes[number]
             taken += quota if rows is None else len(rows.clip(file.starts[number], file.stops[number]))
-        if begin == 0 and self._at == len(numbers):
-            return self._piece, size
-        return file.narrowed(self._piece, numbers[begin], numbers[self._at - 1]), size
+        return self._run(begin)
+
+    def run_of_bytes(self, most: int) -> Run:
+        """The next segments, as many as `most` bytes hold; at least one."""
+        begin, taken = self._at, 0
+        while self.left and (self._at == begin or taken + self._next_size <= most):
+            taken += self._next_size
+            self._at += 1
+        return self._run(begin)
+
+    @property
+    def _next_size(self) -> int:
+        return self._file.sizes[self._numbers[self._at]]
+
+    def _run(self, begin: int) -> Run:
+        numbers = self._numbers[begin : self._at]
+        size = sum(self._file.sizes[number] for number in numbers)
+        self.size -= size
+        whole = len(numbers) == len(self._numbers)
+        return self._piece if whole else self._file.narrowed(self._piece, numbers[0], numbers[-1]), size
 
 
-def _sets(opened: Iterator[_Opened], most: int, quota: int) -> Iterator[list[tuple[Piece, int]]]:
-    """The runs that are decoded together: one of each open piece, the longest open first."""
-    with_rows = (each for each in opened if each.left)
-    going: list[_Opened] = []
-    while True:
-        going += islice(with_rows, most - len(going))
-        if not going:
-            return
-        yield [each.run(quota) for each in going]
+def _sets(opened: Sequence[_Opened], options: PlanOptions) -> Iterator[tuple[list[Run], int]]:
+    """The runs that are decoded together, and into how many windows they are cut."""
+    most, given = options.buffer_rows, options.open_splits
+    size = (options.window_bytes or 0) // options.num_shards
+    if most is None and given is None:
+        return ((runs, 1) for runs in _fitting(opened, size))
+    number = len(opened) if isinstance(given, str) else given or OPEN_SPLITS
+    if most is None:
+        sets = _from_open(opened, number, lambda each: each.run_of_bytes(size // number))
+        return ((runs, -(-sum(taken for _, taken in runs) // max(size, 1))) for runs in sets)
+    quota = max(1, most // max(number, 1))
+    sets = _from_open(opened, number, lambda each: each.run_of_rows(quota))
+    return ((runs, -(-sum(len(piece) for piece, _ in runs) // most)) for runs in sets)
+
+
+def _from_open(opened: Sequence[_Opened], most: int, run: Callable[[_Opened], Run]) -> Iterator[list[Run]]:
+    """A run of each of so many open pieces, the longest open first."""
+    waiting, going = deque(opened), deque[_Opened]()
+    while waiting or going:
+        while waiting and len(going) < most:
+            going.append(waiting.popleft())
+        yield [run(each) for each in going]
+        going = deque(each for each in going if each.left)
+
+
+def _fitting(opened: Sequence[_Opened], size: int) -> Iterator[list[Run]]:
+    """As many whole pieces as `size` bytes hold; where they do not hold two, a run of each of two."""
+    waiting, going = deque(opened), list[_Opened]()
+    while waiting or going:
+        taken = sum(each.size for each in going)
+        while waiting and (len(going) < 2 or taken + waiting[0].size <= size):
+            going.append(waiting.popleft())
+            taken += going[-1].size
+        most = taken if taken <= size else size // len(going)
+        yield [each.run_of_bytes(most) for each in going]
         going = [each for each in going if each.left]
 
 
-def _shares(runs: Sequence[tuple[Piece, int]], buffer_rows: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
-    """The windows of a set, each with its estimated decoded bytes; a single one where only reading tells the rows."""
+def _shares(runs: Sequence[Run], number: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
+    """So many windows of a set, each with its estimated decoded bytes; a single one where its rows are not known."""
     pieces = tuple(piece for piece, _ in runs)
     size = sum(size for _, size in runs)
     total = sum(map(len, pieces))
-    number = -(-total // buffer_rows)
     if number < 2 or any(piece.rows is None for piece in pieces):
         yield pieces, size
         return
