@@ -82,13 +82,26 @@ class Epoch:
 
 def in_windows(shape: Shape, seed: int, *, shuffle: bool = True, size: int | None = None, k: int = 1) -> Epoch:
     """The order that a plan gives."""
-    files = [shape.data_file(number) for number in range(shape.files)]
-    splits = make_splits(TargetSizeSplitStrategy(split_rows=shape.split_rows), files)
     options = PlanOptions(shuffle=shuffle, seed=seed, buffer_rows=size, open_splits=k)
-    (pieces,) = Plan(files, splits, options).rank(0, 0).shards
+    return in_plan(shape, TargetSizeSplitStrategy(split_rows=shape.split_rows), options)
+
+
+def by_bytes(
+    shape: Shape, seed: int, *, k: str | None = None, window: int = 128 * 2**20, split: int = 8 * 2**20
+) -> Epoch:
+    """The order that a plan gives with windows of so many bytes: the defaults are those of the loader."""
+    options = PlanOptions(shuffle=True, seed=seed, window_bytes=window, open_splits=k)
+    return in_plan(shape, TargetSizeSplitStrategy(split), options)
+
+
+def in_plan(shape: Shape, strategy: TargetSizeSplitStrategy, options: PlanOptions) -> Epoch:
+    """The order that a plan gives."""
+    files = [shape.data_file(number) for number in range(shape.files)]
+    (pieces,) = Plan(files, make_splits(strategy, files), options).rank(0, 0).shards
     first = {file.info.path: number * file.info.record_count for number, file in enumerate(files)}
     rows = np.concatenate([row_numbers(piece, first) for piece in pieces])
-    return Epoch(rows, [] if size is None else np.cumsum([len(piece) for piece in pieces]).tolist(), rows_held(pieces))
+    ends = np.cumsum([len(piece) for piece in pieces]).tolist() if options.shuffles_rows else []
+    return Epoch(rows, ends, rows_held(pieces))
 
 
 def row_numbers(piece: Piece, first: Mapping[str, int]) -> I64:
@@ -133,7 +146,9 @@ def ways(shape: Shape) -> dict[str, Callable[[int], Epoch]]:
     windows = windows_tried(shape)
     return {
         "no shuffle": partial(in_windows, shape, shuffle=False),
-        "`shuffle=True` alone": partial(in_windows, shape),
+        "`shuffle='splits'`": partial(in_windows, shape),
+        "`shuffle=True`": partial(by_bytes, shape),
+        "`shuffle='all'`": partial(by_bytes, shape, k="all"),
         f"buffer of {BUFFER:,}": partial(through_buffer, shape, shuffle=False),
         f"shuffled splits, buffer of {BUFFER:,}": partial(through_buffer, shape, shuffle=True),
         **{way_name(shape, size, k): partial(in_windows, shape, size=size, k=k) for size, k in windows},
@@ -234,10 +249,11 @@ def memory_table(shape: Shape) -> Iterator[str]:
     """What windows hold, line by line."""
     yield "| | rows of a window | rows held at once | of the table `wide` |"
     yield "|---|--:|--:|--:|"
-    for size, k in windows_tried(shape):
-        epoch = in_windows(shape, 0, size=size, k=k)
-        window = max(np.diff([0, *epoch.window_ends]))
-        yield f"| {way_name(shape, size, k)} | {window:,} | {epoch.held:,} | {mebibytes(epoch):,.0f} MiB |"
+    for name, make in ways(shape).items():
+        epoch = make(0)
+        if epoch.window_ends:
+            window = max(np.diff([0, *epoch.window_ends]))
+            yield f"| {name} | {window:,} | {epoch.held:,} | {mebibytes(epoch):,.0f} MiB |"
 
 
 def mebibytes(epoch: Epoch) -> float:
@@ -248,10 +264,10 @@ def mebibytes(epoch: Epoch) -> float:
 SHOWN = {
     "no shuffle": "no shuffle",
     f"shuffled splits, buffer of {BUFFER:,}": f"shuffled splits,\n{BUFFER:,}-row buffer",
-    f"windows of {WINDOW:,}, k = 2": "windows, k = 2",
+    "`shuffle=True`": "shuffle=True",
     f"windows of {WINDOW:,}, k = 8": "windows, k = 8",
     f"windows of {WINDOW:,}, k = 32": "windows, k = 32",
-    f"windows of {WINDOW:,}, k = all": "windows, k = all",
+    "`shuffle='all'`": "shuffle='all'",
 }
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by everyone (Okabe and Ito)
 
@@ -299,7 +315,7 @@ def plot_ratio(shape: Shape, found: Mapping[str, Quality], panel: Any) -> None:
         panel.plot([1, *opened], [size, *ratios], color=color, marker=marker, label=f"batches of {size:,} rows")
     panel.axhline(1, color=ORANGE, linewidth=1, linestyle="--")
     panel.text(1, 1.15, "full shuffle", color=ORANGE, fontsize=8.5)
-    panel.set(xscale="log", yscale="log", ylim=(0.7, 2000), xlabel="open splits k (1: shuffle=True alone)")
+    panel.set(xscale="log", yscale="log", ylim=(0.7, 2000), xlabel="open splits k (1: shuffle='splits')")
     panel.set(title="Variance of a batch's mean label, over a full shuffle's", ylabel="global ratio")
     panel.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     label_opened(panel, [1, *opened], [1, *opened], shape)

@@ -22,6 +22,7 @@ from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
+_FEW_SPLITS = 4  # a shuffle window of fewer mixes little
 
 
 class Planner:
@@ -194,6 +195,19 @@ class Planner:
         else:
             why = "it got no split; more and smaller ones (split_rows=, split_bytes=) share more evenly"
         self._warn_once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
+
+    def warn_of_small_windows(self, plan: RankPlan) -> None:
+        """Say, once, that shuffle windows hold so few of many splits that data in an order stay in it."""
+        shuffle = self._options.shuffle
+        window = None if shuffle.window_bytes is None else plan.window
+        if window is None or window.splits >= min(_FEW_SPLITS, window.of_splits):
+            return
+        self._warn_once(
+            "window",
+            f"shuffle={shuffle.shuffle!r} mixes the rows of {window.splits} of {window.of_splits} splits at a time: "
+            f"no more of these large row groups fit shuffle_bytes={shuffle.window_bytes:,}. If the data are sorted, "
+            "batches are not random samples: increase shuffle_bytes, or write smaller row groups.",
+        )
 
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._warned:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from torch_dataloader_utils.planning.windows import ShuffleWindow
 from torch_dataloader_utils.seeding import permutation
 
 ROOT = Path(__file__).parents[2]
@@ -61,3 +62,29 @@ def test_a_buffer_delivers_every_row_once_and_only_near_its_place():
     assert sorted(epoch.rows) == list(range(shape.rows))
     assert (np.arange(shape.rows) - epoch.rows).min() > -1_000  # a row overtakes what else is in the buffer
     assert measures.global_ratio(epoch.rows, BATCH) > 0.9 * BATCH
+
+
+def test_a_window_of_all_data_is_a_full_permutation():
+    """No measure tells the default shuffle of data that fit from a uniform one."""
+    found = [measures.by_bytes(shape, seed) for seed in SEEDS]
+    assert all(len(epoch.window_ends) == 1 for epoch in found)
+    qualities = [measures.quality(epoch, shape, [BATCH]) for epoch in found]
+    assert np.mean([each.travel for each in qualities]) == pytest.approx(1 / 3, rel=0.01)
+    assert np.mean([each.stays for each in qualities]) == pytest.approx(0.02, rel=0.05)
+    assert np.mean([each.global_ratio[BATCH] for each in qualities]) == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_sorted_labels_vary_in_batches_as_the_formula_says(k):
+    splits = shape.all_splits
+    size = shape.split_rows * measures.ROW_BYTES
+    found = [measures.by_bytes(shape, seed, window=k * size, split=size) for seed in range(8)]
+    ratio = np.mean([measures.global_ratio(epoch.rows, BATCH) for epoch in found])
+    assert ratio == pytest.approx(ShuffleWindow(None, k, splits).variance_ratio(BATCH), rel=0.25)
+
+
+def test_all_splits_open_leave_nothing_of_the_order_of_the_files():
+    size = shape.split_rows * measures.ROW_BYTES
+    found = [measures.by_bytes(shape, seed, k="all", window=10 * size, split=size) for seed in SEEDS]
+    assert all(len(epoch.window_ends) > 1 for epoch in found)
+    assert np.mean([measures.global_ratio(epoch.rows, BATCH) for epoch in found]) == pytest.approx(1, rel=0.1)

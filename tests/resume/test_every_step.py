@@ -41,7 +41,9 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 ORDERS: dict[str, dict[str, Any]] = {
     "file order": {},
-    "shuffled": {"shuffle": True},
+    "splits shuffled": {"shuffle": "splits"},
+    "shuffled": {"shuffle": True, "shuffle_bytes": 150},  # some windows
+    "all splits open": {"shuffle": "all", "shuffle_bytes": 150},
     "rows shuffled": {"shuffle": True, "shuffle_buffer_size": 10, "shuffle_open_splits": 2},
     "rows in file order shuffled": {"shuffle_buffer_size": 7, "shuffle_open_splits": 3},
 }

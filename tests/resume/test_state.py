@@ -45,8 +45,8 @@ def test_the_form(folder: str) -> None:
     assert link["options"] == {
         "num_ranks": 1, "num_shards": 2, "batch_size": 3, "assignment": "lpt", "sharding": "auto",
         "stick_to_shard": False, "full_rotation": False, "shard_batches": False, "split_batches": False,
-        "total_shards": None, "even": "none", "last_batch": "partial", "buffer_rows": None, "open_splits": 4,
-        "canonical_ranks": None, "steps_per_epoch": None, "levelled": False,
+        "canonical_ranks": None, "total_shards": None, "even": "none", "last_batch": "partial", "buffer_rows": None,
+        "window_bytes": 128 * 2**20, "open_splits": None, "steps_per_epoch": None, "levelled": False,
     }  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_what_is_no_state_is_refused(folder: str, state: Any, told: str) -> None
 
 def test_another_plan_version_is_refused(folder: str) -> None:
     state = make(folder).state_dict() | {"plan_version": 0}
-    with pytest.raises(CheckpointMismatchError, match="plan version: 0 in the state, 1 here"):
+    with pytest.raises(CheckpointMismatchError, match="plan version: 0 in the state, 2 here"):
         make(folder).load_state_dict(state)
 
 
@@ -187,8 +187,8 @@ def test_another_version_of_what_was_left_is_refused(folder: str) -> None:
     loader = make(folder, num_workers=3)
     loader.load_state_dict(state_after(make(folder), 2))
     state = loader.state_dict()
-    assert (len(state["links"]), state["plan_version"]) == (2, 2)
-    with pytest.raises(CheckpointMismatchError, match="plan version: 1 in the state, 2 here"):
+    assert (len(state["links"]), state["plan_version"]) == (2, 3)
+    with pytest.raises(CheckpointMismatchError, match="plan version: 1 in the state, 3 here"):
         make(folder, num_workers=3).load_state_dict(state | {"plan_version": 1})
 
 

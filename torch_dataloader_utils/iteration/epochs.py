@@ -223,6 +223,7 @@ class Epochs:
         )  # fmt: skip
         if plan.steps == 0 and not begun and self.source.splits:
             self.planner.warn_of_empty_rank(plan)
+        self.planner.warn_of_small_windows(plan)
 
 
 def _check_processes(options: Options) -> None:

@@ -147,8 +147,10 @@ def _map_style(dataset: Any, number: int, weight: float | None, options: Options
     columns = columns_of(samples, keys, name)
     size = sum(column.nbytes for column in columns.values()) // len(samples) + 1
     files = sample_files(dataset, number, name, size, options.split.split_rows)
-    # One split for each shard, or so many rows: never by bytes, of which each rank has its own estimate.
-    split = replace(options.split, split_strategy=None, split_bytes=2**62)
+    # Without a shuffle one split for each shard, unless split_rows says otherwise.
+    split = replace(options.split, split_strategy=None)
+    if not options.shuffle.shuffle:
+        split = replace(split, split_bytes=2**62)
     part = Part(weight, dataset.total_shards, dataset.dist_world_size) if is_sharded(dataset) else Part(weight)
     return _Member(
         name, files, splits_of(files, split), SampleScan(dataset, name, keys, _is_arrow(options)), True, part

@@ -21,6 +21,7 @@ _TASK_BYTES = 4 * 2**20  # decoded bytes of one task, about: nothing is saved by
 _TASK_ROWS = 1024
 _SEGMENT_ROWS = 16  # the least that a task reads; by rows alone, so that all ranks have the same splits
 _MOST_SEGMENTS = 65_536  # of one shard
+_SAMPLE_BYTES = 64 * 2**10  # for splits and shuffle windows, which all ranks must size alike
 _PROBES = 7  # samples, besides the first, that show what the keys hold
 
 
@@ -146,7 +147,8 @@ def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
 class _Size:
     """How samples are grouped: segments of so many rows, and an estimate of a sample's bytes.
 
-    The estimate is this rank's own, since samples may be drawn at random: it decides about tasks, never about splits.
+    The estimate is this rank's own, since samples may be drawn at random: it decides about tasks only. Splits and
+    shuffle windows count a fixed number of bytes for each sample.
     """
 
     segment_rows: int
@@ -157,7 +159,7 @@ class _Size:
         step = max(self.segment_rows, -(-rows // _MOST_SEGMENTS))
         counts = [min(step, rows - start) for start in range(0, rows, step)]
         segments = tuple(
-            Segment(place, place * step, count, count * self.sample_bytes) for place, count in enumerate(counts)
+            Segment(place, place * step, count, count * _SAMPLE_BYTES) for place, count in enumerate(counts)
         )
         task_rows = max(1, min(_TASK_BYTES // self.sample_bytes, _TASK_ROWS))
         return DataFile(

