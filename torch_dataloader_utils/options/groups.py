@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.checks import (
@@ -121,7 +121,7 @@ class ShardOptions(PolicyOptions, RankOptions):
 class ShuffleOptions(Checked):
     """In which order."""
 
-    shuffle: bool | str = option(False, _shuffle)
+    shuffle: bool | Literal["splits", "all"] = option(False, _shuffle)
     shuffle_seed: int = option(42, whole())
     shuffle_bytes: int | str = option("128MiB", num_bytes)
     shuffle_buffer_size: int | None = option(None, maybe(whole(1)))
