@@ -39,7 +39,10 @@ NESTED = pa.schema(
         (pa.float32(), pa.float64(), pa.float64()),
         (pa.int32(), pa.float64(), pa.float64()),
         (pa.int16(), pa.float32(), pa.float32()),
-        (pa.int64(), pa.float64(), None),
+        (pa.int32(), pa.float32(), pa.float64()),
+        (pa.int64(), pa.float64(), pa.float64()),
+        (pa.uint64(), pa.float32(), pa.float64()),
+        (pa.uint64(), pa.int64(), None),
         (pa.null(), pa.bool_(), pa.bool_()),
         (pa.string(), pa.large_string(), pa.large_string()),
         (pa.string(), pa.dictionary(pa.int32(), pa.string()), pa.string()),
@@ -51,12 +54,14 @@ NESTED = pa.schema(
         (pa.date32(), pa.timestamp("us"), None),
         (pa.decimal128(10, 2), pa.decimal128(12, 4), pa.decimal128(12, 4)),
         (pa.int64(), pa.decimal128(10, 2), None),
+        (pa.float64(), pa.decimal128(10, 2), None),
         (pa.list_(pa.int32()), pa.list_(pa.int64()), pa.list_(pa.int64())),
-        (pa.list_(pa.int64()), pa.list_(pa.float64()), None),
+        (pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.float64())),
         (pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 3), None),
         (pa.list_(pa.float32(), 2), pa.list_(pa.float32()), None),
         (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int64())),
         (pa.struct({"a": pa.int8()}), pa.struct({"a": pa.int16()}), pa.struct({"a": pa.int16()})),
+        (pa.struct({"a": pa.int64()}), pa.struct({"a": pa.float32()}), pa.struct({"a": pa.float64()})),
         (pa.struct({"a": pa.int8()}), pa.struct({"a": pa.string()}), None),
         (pa.struct({"a": pa.int8()}), pa.int8(), None),
     ],
@@ -74,7 +79,7 @@ NUMBERS = [
 
 
 @given(one=st.sampled_from(NUMBERS), other=st.sampled_from(NUMBERS), fraction=st.floats(0, 1))
-def test_merged_numbers_are_exact(one: pa.DataType, other: pa.DataType, fraction: float) -> None:
+def test_merged_numbers_are_exact_or_refused(one: pa.DataType, other: pa.DataType, fraction: float) -> None:
     merged = merge_types(one, other)
     for kind in (one, other):
         if merged is None or pa.types.is_floating(kind):
@@ -82,8 +87,12 @@ def test_merged_numbers_are_exact(one: pa.DataType, other: pa.DataType, fraction
         limits = np.iinfo(kind.to_pandas_dtype())
         for value in (limits.min, limits.max, int(int(limits.max) * fraction)):
             value = min(int(value), int(limits.max))
-            column = conform(pa.chunked_array([pa.array([value], kind)]), 1, merged)
-            assert int(column[0].as_py()) == value
+            column = pa.chunked_array([pa.array([value], kind)])
+            if pa.types.is_floating(merged) and abs(value) > 2**53:
+                with pytest.raises(SchemaMismatchError, match=f"{kind} does not fit double"):
+                    conform(column, 1, merged)
+            else:
+                assert int(conform(column, 1, merged)[0].as_py()) == value
 
 
 def test_resolved_columns_come_in_the_order_of_first_appearance_and_missing_ones_are_null() -> None:

@@ -137,7 +137,7 @@ class RunReader:
         for items in decoder_calls([item for item in wanted if item.name in stored], rows, self.alone):
             arrays = read_columns(reader, numbers, items, self.alone)
             rows, known = len(arrays[0]), True
-            arrays = [self._conformed(*pair) for pair in zip(arrays, items, strict=True)]
+            arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]
             yield items, arrays
             del arrays
         if not known:  # only reading shows how many rows there are, and none of the columns has been read
@@ -149,11 +149,14 @@ class RunReader:
             elif item.name not in stored:
                 yield [item], [conform(None, rows, item.type)]
 
-    def _conformed(self, column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
+    def _conformed(self, column: pa.ChunkedArray, item: pa.Field, file: DataFile) -> pa.ChunkedArray:
         """A file's column as the resolved type; encoded here, where the reader could not."""
-        if item.name not in self._spec.encoded or column.type.equals(item.type):
-            return conform(column, len(column), item.type)
-        return conform(column, len(column), item.type.value_type).dictionary_encode()
+        if column.type.equals(item.type):
+            return column
+        where = f"{file.info.path}: column {item.name!r}"
+        if item.name not in self._spec.encoded:
+            return conform(column, len(column), item.type, where)
+        return conform(column, len(column), item.type.value_type, where).dictionary_encode()
 
     def _reader(self, file: DataFile) -> FileReader:
         path = file.info.path

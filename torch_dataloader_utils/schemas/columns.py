@@ -13,11 +13,18 @@ import pyarrow.types as pt
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
 
 
-def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType) -> pa.ChunkedArray:
+def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where: str = "") -> pa.ChunkedArray:
     """A file's column as the resolved type; nulls of it where the file has no such column (`rows` of them).
 
+    Args:
+        column: as read.
+        rows: how many there are.
+        kind: the resolved type.
+        where: the file and the column, for errors.
+
     Raises:
-        SchemaMismatchError: a value does not fit the type (possible only where `schema=` declares a narrower one).
+        SchemaMismatchError: a value does not fit the type: `schema=` declares a narrower one, or it is a whole number
+            that a float64 would round, in a column that other files have as floats.
     """
     if column is None:
         return pa.chunked_array([pa.nulls(rows, kind)])
@@ -26,7 +33,10 @@ def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType) -> pa.
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise SchemaMismatchError(f"a value of type {column.type} does not fit {kind}: {error}") from error
+        raise SchemaMismatchError(
+            f"{where}: a value of type {column.type} does not fit {kind}, the column's type over all files: {error}. "
+            "Give schema= with a type that holds the values of all files, or read the files of each type apart."
+        ) from error
 
 
 def constant(value: Any, rows: int, kind: pa.DataType) -> pa.ChunkedArray:

@@ -16,9 +16,10 @@ Merge = Callable[[pa.DataType, pa.DataType], "pa.DataType | None"]
 def resolve_schema(files: Iterable[tuple[str, pa.Schema]], merge: Merge) -> pa.Schema:
     """The columns of all files, in the order of first appearance, each with a type that holds every file's values.
 
-    Ints widen to ints and floats to floats; an int widens to a float only where every value of it is exact there;
-    temporal units become finer; dictionaries become plain where files differ, and views always; a null column takes
-    the other's type; structs gain fields. A column that a file lacks is null there. All columns are nullable.
+    Ints widen to ints, floats to floats, and ints beside floats to a float that holds their type, or else to float64:
+    then a whole number that it would round is an error when it is read (`columns.conform`). Temporal units become
+    finer; dictionaries become plain where files differ, and views always; a null column takes the other's type;
+    structs gain fields. A column that a file lacks is null there. All columns are nullable.
 
     Args:
         files: path and schema of each.
@@ -109,7 +110,10 @@ def _castable(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def merge_types(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds every value of `a` and of `b` exactly, or None where there is none."""
+    """The narrowest type that holds every value of `a` and of `b` exactly, or None where there is none.
+
+    It is float64 for floats beside ints of 64 bits, whose values are checked one by one when they are read.
+    """
     if a.equals(b) or pt.is_null(b):
         return a
     if pt.is_null(a):
@@ -120,8 +124,8 @@ def merge_types(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         merged = pa.unify_schemas(fields, promote_options="permissive").field(0).type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
-    # pyarrow also merges what loses values, such as int64 with double or uint64 with int64.
-    return merged if holds(merged, a) and holds(merged, b) and _castable(a, merged) and _castable(b, merged) else None
+    # pyarrow also merges what loses values, such as decimal with double or uint64 with int64.
+    return merged if all(holds(merged, kind, checked=True) and _castable(kind, merged) for kind in (a, b)) else None
 
 
 def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
@@ -214,32 +218,39 @@ _FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
 _FLOAT_DIGITS = {16: 11, 32: 24, 64: 53}
 
 
-def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether `wide`, a type that pyarrow would merge `narrow` into, has every value of `narrow` exactly."""
+def holds(wide: pa.DataType, narrow: pa.DataType, checked: bool = False) -> bool:
+    """Whether `wide`, a type that pyarrow would merge `narrow` into, has every value of `narrow` exactly.
+
+    Args:
+        wide: the merged type.
+        narrow: one of those merged.
+        checked: whether ints count as held by any float, because each value is checked when it is read.
+    """
     if wide.equals(narrow) or pt.is_null(narrow):
         return True
     if pt.is_integer(narrow):
         digits = narrow.bit_width - pt.is_signed_integer(narrow)
         if pt.is_floating(wide):
-            return bool(digits <= _FLOAT_DIGITS[wide.bit_width])
+            return checked or bool(digits <= _FLOAT_DIGITS[wide.bit_width])
         signs = pt.is_signed_integer(wide) or pt.is_unsigned_integer(narrow)
         return bool(pt.is_integer(wide) and signs and digits <= wide.bit_width - pt.is_signed_integer(wide))
     if pt.is_timestamp(narrow) and pt.is_timestamp(wide):
         return bool(wide.tz == narrow.tz)
     if pt.is_nested(narrow) and pt.is_nested(wide):
-        return _nested_holds(wide, narrow)
+        return _nested_holds(wide, narrow, checked)
     return any(family(wide) and family(narrow) for family in _FAMILIES)
 
 
-def _nested_holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+def _nested_holds(wide: pa.DataType, narrow: pa.DataType, checked: bool) -> bool:
     if pt.is_struct(narrow) and pt.is_struct(wide):
         names = {field.name for field in wide}
-        return all(field.name in names and holds(wide.field(field.name).type, field.type) for field in narrow)
+        return all(field.name in names and holds(wide.field(field.name).type, field.type, checked) for field in narrow)
     if pt.is_map(narrow) or pt.is_map(wide):
         both = pt.is_map(narrow) and pt.is_map(wide)
-        return both and holds(wide.key_type, narrow.key_type) and holds(wide.item_type, narrow.item_type)
+        keys = both and holds(wide.key_type, narrow.key_type, checked)
+        return keys and holds(wide.item_type, narrow.item_type, checked)
     if pt.is_fixed_size_list(narrow):
         return False  # of another size, or a list: rows would lose their shape
     if hasattr(narrow, "value_type") and hasattr(wide, "value_type"):
-        return holds(wide.value_type, narrow.value_type)
+        return holds(wide.value_type, narrow.value_type, checked)
     return False
