@@ -52,6 +52,20 @@ def test_partition_columns_and_order_of_keys(folder: str) -> None:
     assert batch["color"] == ["blue"] * 10 + ["red"] * 10
 
 
+@pytest.mark.parametrize(
+    ("columns", "keys"),
+    [
+        (["f?", "id"], ["f0", "f1", "id"]),
+        (["c*", "point.*"], ["color", "point.x", "point.y"]),
+        (["p*"], ["point.x", "point.y"]),
+    ],
+)
+def test_columns_are_found_by_patterns(folder: str, columns: list[str], keys: list[str]) -> None:
+    batch = read(folder, columns=columns, nulls="mask", filters=[("maybe", ">", 15)])
+    assert [key for key in batch if not key.endswith("_valid")] == keys
+    assert len(batch[keys[0]]) == 3
+
+
 def test_filter_on_a_partition_prunes_its_files(folder: str) -> None:
     batch = read(folder, columns=["id"], filters=[("color", "=", "red")])
     assert batch["id"].tolist() == list(range(10))

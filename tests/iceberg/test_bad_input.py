@@ -275,6 +275,11 @@ def test_a_misspelled_option(numbers: Table) -> None:
     assert "'snapshot_id'" in error_of(lambda: open_table(numbers, snapshot=1), UnknownOptionError)
 
 
+def test_a_pattern_that_matches_no_column(numbers: Table) -> None:
+    message = error_of(lambda: open_table(numbers, columns=["id", "_p*"]), ColumnNotFoundError)
+    assert "no column matches '_p*'" in message
+
+
 @pytest.mark.parametrize("kind", ["variant", "geometry"])
 def test_a_type_that_cannot_be_read_matters_only_where_it_is_read(numbers: Table, kind: str) -> None:
     path = Path(numbers.metadata_location.removeprefix("file://"))
@@ -284,13 +289,15 @@ def test_a_type_that_cannot_be_read_matters_only_where_it_is_read(numbers: Table
     for options, error in (
         ({}, UnsupportedTypeError),
         ({"columns": ["s"]}, UnsupportedTypeError),
+        ({"columns": ["i*", "s*"]}, UnsupportedTypeError),
         ({"columns": ["id"], "filters": "s is null"}, ColumnNotFoundError),
     ):
         message = error_of(lambda options=options: open_table(path, **options), error)
         assert "'s'" in message
         assert kind in message
-    loader, _ = open_table(path, columns=["id"])
-    assert [batch["id"].tolist() for batch in loader] == [[1]]
+    for columns in (["id"], ["i*"]):
+        loader, _ = open_table(path, columns=columns)
+        assert [batch["id"].tolist() for batch in loader] == [[1]]
 
 
 # ---------------------------------------------------------------------------------------------------------- snapshots

@@ -161,6 +161,20 @@ def test_columns_give_metadata_columns_their_place(spark_tables: Spark) -> None:
     assert set(table["_pos"].to_pylist()) <= {0, 1, 2}
 
 
+@pytest.mark.parametrize(
+    ("columns", "metadata_columns", "expected"),
+    [
+        (["x", "*"], [], ["x", "id"]),
+        (["?d"], ["_pos"], ["id", "_pos"]),
+        (["_*", "i*"], ["_pos", "_file"], ["_pos", "_file", "id"]),
+    ],
+)
+def test_columns_are_found_by_patterns(
+    numbers: Table, columns: list[str], metadata_columns: list[str], expected: list[str]
+) -> None:
+    assert read_all(numbers, columns=columns, metadata_columns=metadata_columns).column_names == expected
+
+
 @pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "process"}], ids=str)
 def test_a_column_of_the_type_unknown_is_nulls(spark_tables: Spark, worker: dict[str, Any]) -> None:
     path = spark_tables("types_v3")

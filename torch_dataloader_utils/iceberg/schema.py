@@ -37,6 +37,7 @@ from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, Unsu
 from torch_dataloader_utils.iceberg.catalog import OpenTable
 from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
+from torch_dataloader_utils.schemas.columns import named_columns
 
 _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
     BooleanType: lambda kind: pa.bool_(),
@@ -93,16 +94,21 @@ def table_schema(
     Args:
         schema: of the table.
         foreign: field id -> type, of fields whose types pyiceberg does not know.
-        columns: those that will be read; None for all.
+        columns: names and patterns of those that will be read; None for all.
         metadata_columns: names from `METADATA_COLUMNS`.
 
     Raises:
         UnsupportedTypeError: a column that will be read has a type that cannot be.
-        ColumnNotFoundError: one is a metadata column that was not asked for as such.
+        ColumnNotFoundError: one is a metadata column that was not asked for as such, or a pattern matches none.
     """
     _check_asked(schema, columns or (), metadata_columns)
     unsupported = unreadable_columns(schema, foreign)
-    for name in columns if columns is not None else unsupported:
+    metadata = [_metadata_field(name, schema) for name in metadata_columns]
+    # To patterns, a column that cannot be read is one like others.
+    fields = [
+        pa.field(item.name, pa.null()) if item.name in unsupported else arrow_field(item) for item in schema.fields
+    ]
+    for name in unsupported if columns is None else named_columns(pa.schema([*fields, *metadata]), columns):
         top = name if name in unsupported else name.partition(".")[0]
         if top in unsupported:
             readable = [item.name for item in schema.fields if item.name not in unsupported]
@@ -110,8 +116,7 @@ def table_schema(
                 f"column {top!r} of the table is of the type {unsupported[top]}, which cannot be read here: name "
                 f"the columns to read, such as columns={readable[:5]}."
             )
-    fields = [arrow_field(item) for item in schema.fields if item.name not in unsupported]
-    return pa.schema([*fields, *(_metadata_field(name, schema) for name in metadata_columns)])
+    return pa.schema([*(item for item in fields if item.name not in unsupported), *metadata])
 
 
 def _check_asked(schema: Schema, columns: Sequence[str], metadata_columns: Sequence[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,47 @@ def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:
             if rest is not None:
                 return (field.name, *rest)
     return None
+
+
+def named_columns(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """The columns by name: each pattern (`*`, `?`, `[seq]`) becomes the columns that it matches.
+
+    They come in the order of the patterns, and those of one pattern in the order of the schema; each comes once. A
+    struct that matches comes whole, else its fields are matched as `parent.child`. A column that is called like a
+    pattern is that column.
+
+    Raises:
+        ColumnNotFoundError: a pattern matches no column: with the nearest name and a list of all.
+    """
+    chosen: dict[str, None] = {}
+    for column in columns:
+        if not set(column) & set("*?[") or find_path(schema, column) is not None:
+            chosen[column] = None
+        elif any(_matches(schema, column)):
+            chosen |= dict.fromkeys(_matches(schema, column, frozenset({*chosen, *_structs_of(chosen)})))
+        else:
+            raise ColumnNotFoundError(f"no column matches {column!r}: {available_columns(schema, column)}")
+    return list(chosen)
+
+
+def _structs_of(names: Iterable[str]) -> Iterator[str]:
+    """The structs that fields of these names lie in, each with a dot at its end."""
+    return (name[: at + 1] for name in names for at, sign in enumerate(name) if sign == ".")
+
+
+def _matches(
+    fields: Iterable[pa.Field], pattern: str, chosen: frozenset[str] = frozenset(), above: str = ""
+) -> Iterator[str]:
+    """The columns below `fields` that match; not those chosen already, and of structs begun the other fields."""
+    for field in fields:
+        name = f"{above}{field.name}"
+        if name in chosen:
+            continue
+        matches = fnmatchcase(name, pattern)
+        if matches and f"{name}." not in chosen:
+            yield name
+        elif pt.is_struct(field.type):
+            yield from _matches(list(field.type), "*" if matches else pattern, chosen, f"{name}.")
 
 
 def available_columns(schema: pa.Schema, name: str) -> str:

@@ -23,7 +23,7 @@ from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, sc
 from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
 from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.reading.transforms import check_transformed
-from torch_dataloader_utils.schemas.columns import select_columns, top_level
+from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
@@ -184,7 +184,8 @@ def splits_of(files: Sequence[DataFile], options: SplitOptions) -> tuple[Split, 
 
 def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     read = options.read
-    given = select_columns(manifest.schema, read.columns)
+    columns = None if read.columns is None else named_columns(manifest.schema, read.columns)
+    given = select_columns(manifest.schema, columns)
     output = _transformed_schema(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format)
     predicate = manifest.predicate
