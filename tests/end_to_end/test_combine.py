@@ -302,6 +302,15 @@ def test_keys_and_dtypes_must_agree(parts: list[Any], tmp_path: Path) -> None:
         combine([parts[2], padded])
 
 
+def test_dtypes_asked_for_by_column_and_by_type_agree(tmp_path: Path) -> None:
+    by_column = structured(write(tmp_path / "a", 0, 4), columns=["id"], dtypes={"id": "float32"})
+    by_type = structured(write(tmp_path / "b", 4, 4), columns=["id"], dtypes={"int64": "float32"})
+    loader, _ = combine([by_column, by_type], batch_size=8)
+    (batch,) = list(loader)
+    assert batch["id"].dtype == torch.float32
+    assert sorted(batch["id"].tolist()) == list(range(8))
+
+
 def test_codes_must_mean_the_same(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", 0, 6)
     one, other = structured(folder, strings="codes"), structured(write(tmp_path / "b", 6, 6), strings="codes")

@@ -110,6 +110,20 @@ def test_stack_and_dtypes(folder: str) -> None:
     assert batch["id"].dtype == torch.float32
 
 
+@pytest.mark.parametrize(("output_format", "float32"), [("torch", torch.float32), ("numpy", np.float32)])
+def test_one_dtype_for_all_floats(folder: str, output_format: str, float32: Any) -> None:
+    batch = read(folder, output_format=output_format, dtypes="float32", nulls="mask", columns=["point", "f0", "id"])
+    assert [batch[key].dtype == float32 for key in ("point.x", "f0", "point.y", "id")] == [True, True, False, False]
+    assert batch["point.x"].tolist() == FILE_ORDER
+
+
+def test_types_cast_by_name_fit_together_in_a_stack(folder: str) -> None:
+    asked = {"float32": "float64", "id": "float64"}
+    batch = read(folder, columns=["f0", "id", "f1"], dtypes=asked, stack={"x": ["f0", "f1", "id"]})
+    assert batch["x"].dtype == torch.float64
+    assert batch["x"].tolist() == [[i, 2 * i, i] for i in FILE_ORDER]
+
+
 @pytest.mark.parametrize("size", [7, 20])
 def test_lists_in_each_layout(folder: str, size: int) -> None:
     rows = [list(range(row % 3)) for row in FILE_ORDER]

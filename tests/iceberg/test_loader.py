@@ -4,6 +4,7 @@ import logging
 import math
 import pickle
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,19 @@ def test_columns_are_found_by_patterns(
     numbers: Table, columns: list[str], metadata_columns: list[str], expected: list[str]
 ) -> None:
     assert read_all(numbers, columns=columns, metadata_columns=metadata_columns).column_names == expected
+
+
+def test_one_dtype_for_all_floats(catalog: Catalog) -> None:
+    kinds = {"id": pa.int64(), "price": pa.decimal128(9, 2), "x": pa.float64(), "s": pa.struct({"y": pa.float64()})}
+    table = catalog.create_table("ns.prices", schema=pa.schema(kinds))
+    table.append(pa.table({"id": [1], "price": [Decimal("1.25")], "x": [0.5], "s": [{"y": 2.5}]}, pa.schema(kinds)))
+    for dtypes in ("float32", {"float64": torch.float32}):
+        loader, _ = open_table(table, output_format="torch", dtypes=dtypes)
+        (batch,) = list(loader)
+        assert {key: value.dtype for key, value in batch.items()} == {
+            "id": torch.int64, "price": torch.float32, "x": torch.float32, "s.y": torch.float32,
+        }  # fmt: skip
+        assert [batch[key].item() for key in ("price", "x", "s.y")] == [1.25, 0.5, 2.5]
 
 
 @pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "process"}], ids=str)

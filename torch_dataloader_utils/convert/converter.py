@@ -245,7 +245,8 @@ def _check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan
     dtypes = {source: leaves[source].report()["dtype"] for source in sources}
     if len(set(dtypes.values())) > 1:
         raise OptionError(
-            f"stack={{{target!r}: ...}} has columns of unequal dtypes {dtypes}: make them equal by dtypes=."
+            f"stack={{{target!r}: ...}} has columns of unequal dtypes {dtypes}: make them equal, such as by "
+            f"dtypes={{{target!r}: 'float32'}}."
         )
     return tuple(sources)
 

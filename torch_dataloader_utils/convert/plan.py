@@ -15,14 +15,11 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import is_binary, plain_type
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
+from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_column
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TextLeaf, VectorLeaf
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
-
-_DTYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +106,10 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
         UnsupportedTypeError: a type has no tensor (`strict_types=True`), or not the one asked for.
     """
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
-    _check_names(options, [field.key for field in fields])
-    plans = tuple(_plan(field, options) for field in fields)
+    keys = [field.key for field in fields]
+    _check_names(options, keys)
+    casts = casts_of(options.dtypes, keys, options.stack)
+    plans = tuple(_plan(field, options, casts) for field in fields)
     _check_vocabulary(options, plans)
     return plans
 
@@ -127,11 +126,11 @@ def _leaves(
 
 
 def _check_names(options: ConvertOptions, keys: Sequence[str]) -> None:
-    for name in ("dtypes", "fill_values", "nulls", "strings", "vocabulary"):
+    for name in ("fill_values", "nulls", "strings", "vocabulary"):
         given = getattr(options, name)
         unknown = [key for key in given if key not in keys] if isinstance(given, Mapping) else []
         if unknown:
-            raise OptionError(f"{name} names {unknown[0]!r}: expected one of the columns {list(keys)}.")
+            raise OptionError(unknown_column(name, unknown[0], keys))
     if options.nulls == "fill" and not options.fill_values:
         raise OptionError("nulls='fill' needs fill_values, such as fill_values={'column': 0}.")
 
@@ -143,8 +142,8 @@ def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan]) -> N
             raise OptionError(f"vocabulary names {key!r}, which has no codes: give strings={{{key!r}: 'codes'}} too.")
 
 
-def _plan(field: _Field, options: ConvertOptions) -> ColumnPlan:
-    leaf = _with_dtype(field, _leaf(field, options), options.dtypes or {})
+def _plan(field: _Field, options: ConvertOptions, casts: Casts) -> ColumnPlan:
+    leaf = _with_dtype(field, _leaf(field, options), casts)
     nulls = _policy(field.key, leaf, options)
     if nulls == "fill":
         leaf = _with_fill(field, leaf, (options.fill_values or {})[field.key])
@@ -186,35 +185,16 @@ def _is_list(type_: pa.DataType) -> bool:
     return any(is_kind(type_) for is_kind in kinds)
 
 
-def _with_dtype(field: _Field, leaf: Leaf, dtypes: Mapping[str, Any]) -> Leaf:
+def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
     """The leaf with the dtype that `dtypes=` asks for."""
-    if field.key not in dtypes:
-        return leaf
-    if not isinstance(leaf, (ScalarLeaf, VectorLeaf, ListLeaf)):
+    if isinstance(leaf, (ScalarLeaf, VectorLeaf, ListLeaf)):
+        dtype = casts.of(field.key, leaf.element)
+        if dtype is None:
+            return leaf
+        return replace(leaf, element=replace(leaf.element, dtype=dtype, blank=null_blank(dtype)))
+    if field.key in casts.columns:
         raise OptionError(f"dtypes names {field.key!r} of type {field.type}: expected a column of numbers.")
-    dtype = numpy_dtype(dtypes[field.key], field.key)
-    return replace(leaf, element=replace(leaf.element, dtype=dtype, blank=null_blank(dtype)))
-
-
-def numpy_dtype(given: Any, key: str) -> np.dtype[Any]:
-    """The numpy dtype of a numpy dtype, its name or type, or a torch dtype (torch is not imported for it).
-
-    Raises:
-        OptionError: it is none of these, or numpy has no such dtype (bfloat16).
-    """
-    name = str(given).removeprefix("torch.")
-    if name not in _DTYPES:
-        try:
-            # "float" and "int" are of 64 bits to numpy, and of 32 to torch.
-            name = "" if given is None or name in ("float", "int") else str(np.dtype(given))
-        except TypeError:
-            name = ""
-    if name not in _DTYPES:
-        raise OptionError(
-            f"dtypes={{{key!r}: {given!r}}}: expected one of {', '.join(_DTYPES)}, by name or as the dtype "
-            "of numpy or torch."
-        )
-    return np.dtype(name)
+    return leaf
 
 
 def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:

@@ -173,7 +173,7 @@ class ConvertOptions(Checked):
     """How Arrow values become tensors."""
 
     stack: Mapping[str, Sequence[str]] | None = option(None, mapping("key -> list of columns"))
-    dtypes: Mapping[str, Any] | None = option(None, mapping("column -> dtype"))
+    dtypes: Mapping[Any, Any] | Any = None  # a dtype of torch or numpy, by name or itself, or a dict of these
     fill_values: Mapping[str, Any] | None = option(None, mapping("column -> value"))
     nulls: NullPolicy = option("error", word_or_words("error", "mask", "fill", "drop"))
     strings: NullPolicy = option("list", word_or_words("list", "bytes", "codes"))

@@ -79,7 +79,7 @@ class LoaderOptions(TypedDict, total=False):
     output_format: str
     collate_fn: Callable[[Any], Any] | None
     stack: Mapping[str, Sequence[str]] | None
-    dtypes: Mapping[str, Any] | None
+    dtypes: Mapping[Any, Any] | Any
     fill_values: Mapping[str, Any] | None
     nulls: NullPolicy
     strings: NullPolicy

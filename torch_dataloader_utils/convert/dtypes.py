@@ -1,0 +1,121 @@
+"""Which dtype a column of numbers goes out as: what `dtypes=` asks for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow.types as pt
+
+from torch_dataloader_utils.convert.elements import Element
+from torch_dataloader_utils.errors import OptionError
+
+Dtype: TypeAlias = "np.dtype[Any]"
+
+_FLOATS = ("float16", "float32", "float64")
+_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", *_FLOATS)
+
+
+@dataclass(frozen=True, slots=True)
+class Casts:
+    """What `dtypes=` asks for.
+
+    Attributes:
+        columns: column -> dtype.
+        types: dtype that other columns have without a cast -> dtype.
+    """
+
+    columns: Mapping[str, Dtype]
+    types: Mapping[Dtype, Dtype]
+
+    def of(self, key: str, element: Element) -> Dtype | None:
+        """The dtype asked for a column, or None. Dates and times are no numbers: only by name are they cast."""
+        if key in self.columns or pt.is_temporal(element.type):
+            return self.columns.get(key)
+        return self.types.get(element.dtype)
+
+
+def casts_of(given: Any, keys: Sequence[str], stack: Mapping[str, Sequence[str]] | None) -> Casts:
+    """What `dtypes=` asks for: one dtype for all floats, or a dict of column, stack or type -> dtype.
+
+    Raises:
+        OptionError: it names neither, or what is no dtype.
+    """
+    if given is None:
+        return Casts({}, {})
+    if not isinstance(given, Mapping):
+        return Casts({}, dict.fromkeys(map(np.dtype, _FLOATS), _float_dtype(given)))
+    columns: dict[str, Dtype] = {}
+    stacked: dict[str, Dtype] = {}
+    types: dict[Dtype, Dtype] = {}
+    for name, asked in given.items():
+        dtype = numpy_dtype(asked, f"dtypes={{{name!r}: {asked!r}}}")
+        if isinstance(name, str) and name in keys:
+            columns[name] = dtype
+        elif isinstance(name, str) and name in (stack or {}):
+            stacked |= dict.fromkeys((stack or {})[name], dtype)
+        else:
+            types[_named_type(name, keys)] = dtype
+    return Casts(stacked | columns, types)
+
+
+def _float_dtype(given: Any) -> Dtype:
+    dtype = numpy_dtype(given, f"dtypes={given!r}", ", or a dict of column or type -> dtype")
+    if dtype.kind != "f":
+        raise OptionError(
+            f"dtypes={given!r}: one dtype is for all columns of floats: expected one of {', '.join(_FLOATS)}. Name the "
+            f"columns to cast to {dtype}, such as dtypes={{'column': '{dtype}'}}."
+        )
+    return dtype
+
+
+def _named_type(name: Any, keys: Sequence[str]) -> Dtype:
+    """The dtype that a key of `dtypes=` names, which is no column."""
+    if not isinstance(name, str):
+        return numpy_dtype(name, f"dtypes={{{name!r}: ...}}", ", or a column")
+    if name.removeprefix("torch.") in _DTYPES:
+        return np.dtype(name.removeprefix("torch."))
+    raise OptionError(unknown_column("dtypes", name, keys, " or a type, such as 'float64'", _DTYPES))
+
+
+def unknown_column(option: str, name: str, keys: Sequence[str], others: str = "", words: Sequence[str] = ()) -> str:
+    """The error of an option that names no column.
+
+    Args:
+        option: its keyword.
+        name: what it names.
+        keys: the columns.
+        others: what else it may name, in words.
+        words: these names.
+    """
+    close = difflib.get_close_matches(name, [*keys, *words], n=2)
+    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+    return f"{option} names {name!r}{hint}: expected one of the columns {list(keys)}{others}."
+
+
+def numpy_dtype(given: Any, where: str, others: str = "") -> Dtype:
+    """The numpy dtype of a numpy dtype, its name or type, or a torch dtype (torch is not imported for it).
+
+    Args:
+        given: any of these.
+        where: the option that has it, for errors.
+        others: what else the option takes, in words.
+
+    Raises:
+        OptionError: it is none of these, or numpy has no such dtype (bfloat16).
+    """
+    name = str(given).removeprefix("torch.")
+    if name not in _DTYPES:
+        try:
+            # "float" and "int" are of 64 bits to numpy, and of 32 to torch.
+            name = "" if given is None or name in ("float", "int") else str(np.dtype(given))
+        except (TypeError, ValueError):
+            name = ""
+    if name not in _DTYPES:
+        raise OptionError(
+            f"{where}: expected one of {', '.join(_DTYPES)}, by name or as the dtype of numpy or torch{others}."
+        )
+    return np.dtype(name)
