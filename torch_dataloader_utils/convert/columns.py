@@ -25,7 +25,7 @@ class Dense:
     """Values of one dtype and shape per row.
 
     Attributes:
-        array: shape [n] or [n, k]; as a block is converted: writable, contiguous and nobody else's.
+        array: shape [n] or [n, ...]; as a block is converted: writable, contiguous and nobody else's.
     """
 
     array: Array

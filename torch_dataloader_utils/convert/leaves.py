@@ -5,6 +5,7 @@ Each is decided once, from the schema; per block it only looks at null counts an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -70,26 +71,43 @@ class ScalarLeaf:
 
 
 @dataclass(frozen=True, slots=True)
-class VectorLeaf:
-    """`width` numbers per row: `Dense` [n, width]. A row with a null element counts as null, but for floats: NaN."""
+class TensorLeaf:
+    """A vector or tensor per row: `Dense` [n, *shape]. A row with a null element counts as null; in floats it is NaN.
+
+    Attributes:
+        element: how its numbers are converted.
+        steps: lead to a list of fixed size from the column's own type.
+        stored: the shape of a row, row-major, as it is stored.
+        axes: which of the dimensions stored is the i-th of the output; () for all as they are.
+        dims: names of the dimensions of the output, where the type has some.
+    """
 
     element: Element
     steps: tuple[str, ...]
-    width: int
+    stored: tuple[int, ...]
+    axes: tuple[int, ...] = ()
+    dims: tuple[str, ...] = ()
 
     @property
     def holds_null(self) -> bool:
         """Whether the dtype has NaN."""
         return self.element.holds_null
 
+    @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+        return math.prod(self.stored)
+
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
-        """Values [n, width], null rows all blank, and where rows are not null."""
+        """Values [n, *shape], null rows all blank, and where rows are not null."""
         chunks = plain_chunks(chunks, self.steps)
         rows = valid_rows(chunks)
         outer = None if rows is None else np.repeat(rows, self.width)
         values, inner = read_elements(self.element, [self._elements(chunk) for chunk in chunks], origin, outer)
-        count = sum(len(chunk) for chunk in chunks)
-        return Dense(values.reshape(count, self.width)), self._settle(rows, inner)
+        tensors = values.reshape(sum(len(chunk) for chunk in chunks), *self.stored)
+        if self.axes:
+            tensors = np.ascontiguousarray(tensors.transpose(0, *(axis + 1 for axis in self.axes)))
+        return Dense(tensors), self._settle(rows, inner)
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where rows are not null."""
@@ -109,12 +127,14 @@ class VectorLeaf:
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`."""
-        return {"kind": "dense", "dtype": str(self.element.dtype), "shape": f"[B, {self.width}]"}
+        sizes = ", ".join(map(str, ("B", *([self.stored[axis] for axis in self.axes] or self.stored))))
+        named = {"dims": list(self.dims)} if self.dims else {}
+        return {"kind": "dense", "dtype": str(self.element.dtype), "shape": f"[{sizes}]", **named}
 
 
 @dataclass(frozen=True, slots=True)
 class ListLeaf:
-    """Any number of numbers per row: `Ragged`; null lists are empty. Null elements count as in `VectorLeaf`."""
+    """Any number of numbers per row: `Ragged`; null lists are empty. Null elements count as in `TensorLeaf`."""
 
     element: Element
     steps: tuple[str, ...]

@@ -17,7 +17,7 @@ from torch_dataloader_utils.convert.buffers import is_binary, plain_type
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
 from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_column
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
-from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TextLeaf, VectorLeaf
+from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
 
@@ -164,7 +164,7 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
         return ScalarLeaf(element)
     element = element_of(field.key, bare.value_type, options.decimals) if _is_list(bare) else None
     if element is not None and pt.is_fixed_size_list(bare):
-        return VectorLeaf(element, steps, bare.list_size)
+        return _tensors(element, steps, field.type, bare)
     if element is not None:
         return ListLeaf(element, steps, bare, options.lists)
     if options.strict_types:
@@ -173,6 +173,16 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
             "Leave it out with columns=, or turn it into numbers, strings or lists of numbers in transform."
         )
     return ObjectsLeaf(field.type)
+
+
+def _tensors(element: Element, steps: tuple[str, ...], type_: pa.DataType, bare: pa.DataType) -> TensorLeaf:
+    """The conversion of vectors, and of tensors: Arrow's permutation says which stored dimension is the i-th."""
+    if not isinstance(type_, pa.FixedShapeTensorType):
+        return TensorLeaf(element, steps, (bare.list_size,))
+    stored = tuple(type_.shape)
+    axes = tuple(type_.permutation or range(len(stored)))
+    dims = tuple(type_.dim_names[axis] for axis in axes) if type_.dim_names else ()
+    return TensorLeaf(element, steps, stored, () if axes == tuple(range(len(stored))) else axes, dims)
 
 
 def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], options: ConvertOptions) -> CodesLeaf:
@@ -187,7 +197,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
     """The leaf with the dtype that `dtypes=` asks for."""
-    if isinstance(leaf, (ScalarLeaf, VectorLeaf, ListLeaf)):
+    if isinstance(leaf, (ScalarLeaf, TensorLeaf, ListLeaf)):
         dtype = casts.of(field.key, leaf.element)
         if dtype is None:
             return leaf
@@ -227,7 +237,7 @@ def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
         if not isinstance(value, expected):
             raise OptionError(f"fill_values={{{field.key!r}: {value!r}}}: expected {expected.__name__}.")
         return replace(leaf, fill=value)
-    if isinstance(leaf, (ScalarLeaf, VectorLeaf, ListLeaf)):
+    if isinstance(leaf, (ScalarLeaf, TensorLeaf, ListLeaf)):
         return replace(leaf, element=replace(leaf.element, blank=_fill_value(field.key, value, leaf.element)))
     raise OptionError(
         f"fill_values names {field.key!r} of type {field.type}: its rows are Python objects, and a null is None."
