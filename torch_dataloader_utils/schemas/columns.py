@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
 
 
-def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where: str = "") -> pa.ChunkedArray:
+def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where: str = "a column") -> pa.ChunkedArray:
     """A file's column as the resolved type; nulls of it where the file has no such column (`rows` of them).
 
     Args:
@@ -77,9 +77,8 @@ def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:
 def named_columns(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     """The columns by name: each pattern (`*`, `?`, `[seq]`) becomes the columns that it matches.
 
-    They come in the order of the patterns, and those of one pattern in the order of the schema; each comes once. A
-    struct that matches comes whole, else its fields are matched as `parent.child`. A column that is called like a
-    pattern is that column.
+    The order is that of the patterns, then of the schema; each column appears once. A struct that matches is taken
+    whole, else its fields are matched as `parent.child`. A column that is called like a pattern is that column.
 
     Raises:
         ColumnNotFoundError: a pattern matches no column: with the nearest name and a list of all.
