@@ -52,13 +52,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [
         ({}, 4),  # a task holds the four small row groups of a file
         ({"num_workers": 0, "sharding": "contiguous"}, 4),
-        ({"shuffle_buffer_size": 10_000, "shuffle_open_splits": 2}, 2),
+        ({"shuffle": True, "shuffle_buffer_size": 10_000, "shuffle_open_splits": 2}, 2),
+        ({"shuffle": True, "split_rows": 5_000, "shuffle_bytes": 80_000}, 2),
         ({"filters": pc.field("id") + 0 >= 0}, 4),
     ],
-    ids=["splits", "contiguous", "windows", "unknown counts"],
+    ids=["splits", "contiguous", "windows of rows", "windows of splits", "unknown counts"],
 )
 def test_the_first_batch_after_a_resume(folder: str, read: list[int], options: dict[str, Any], groups: int) -> None:
-    given: dict[str, Any] = {"batch_size": 512, "shuffle": True, "split_rows": 20_000, **options}
+    given: dict[str, Any] = {"batch_size": 512, "shuffle": "splits", "split_rows": 20_000, **options}
     loader = make(folder, **given)
     for number, _ in enumerate(loader):
         if number == 700:  # of 782
@@ -75,7 +76,7 @@ def test_the_first_batch_after_a_resume(folder: str, read: list[int], options: d
 
 
 def test_what_is_left_is_read_once(folder: str, read: list[int]) -> None:
-    loader = make(folder, batch_size=500, shuffle=True, split_rows=5_000)
+    loader = make(folder, batch_size=500, shuffle="splits", split_rows=5_000)
     state = loader.state_dict()
     state["links"][-1]["batches"] = 720  # of 800
     loader.load_state_dict(state)
