@@ -164,6 +164,7 @@ class Planner:
                 "reads all rows",
             )
         plan = generated_plan(shards, source.files, options, epoch, rank, source.exact)
+        plan = replace(plan, num_ranks=num_ranks)
         return plan if lap == 0 else plan.as_repeats()
 
     def _warn_of_uneven_steps(self, plan: Plan, epoch: int, when: str) -> None:

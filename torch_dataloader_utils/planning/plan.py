@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Split
@@ -99,6 +99,8 @@ class Plan:
             layouts=self.layouts,
             batch_rows=self.batch_rows,
             joint=virtual is not None,
+            num_ranks=self.num_ranks,
+            amplification=partial(self.read_amplification, epoch),
         )
         return plan.as_repeats() if lap else plan
 

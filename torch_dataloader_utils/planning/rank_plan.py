@@ -6,20 +6,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
+from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
 from torch_dataloader_utils.planning.even import take, total_rows
+from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text_of_plan
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
 from torch_dataloader_utils.planning.windows import ShuffleWindow, joint_window, typical_window
 from torch_dataloader_utils.planning.workers import Shards
+from torch_dataloader_utils.printing import plural
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What one rank delivers in one epoch.
+    """What one rank delivers in one epoch; printed, it shows the first files and rows of each worker.
 
     Attributes:
         epoch: the epoch.
@@ -31,6 +34,8 @@ class RankPlan:
         batch_rows: rows of a batch of this rank.
         joint: whether each batch is made of rows of every shard (`canonical_ranks`: a shard is then a virtual rank);
             else shards are drained in turn, a batch each.
+        num_ranks: all ranks.
+        amplification: computes `read_amplification`, from the rows of all ranks.
     """
 
     epoch: int
@@ -41,6 +46,41 @@ class RankPlan:
     layouts: Mapping[FileKey, FileLayout] = field(repr=False, compare=False)
     batch_rows: int = 1
     joint: bool = False
+    num_ranks: int = 1
+    amplification: Callable[[], float] = field(default=lambda: 1.0, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return text_of_plan(self._title, self.shards)
+
+    def _repr_html_(self) -> str:
+        return html_of_plan(self._title, self.shards)
+
+    def table(self) -> list[dict[str, Any]]:
+        """What each worker reads, in the order of delivery: a dict for each run of rows of a file.
+
+        Its keys are `worker`, `order` (of the worker), `file`, `first_row` and `last_row` (both are read; numbered as
+        the plan counts rows), `rows` (fewer than from first to last where ranks take rows in turn), `split` (its
+        number), `window` (number of the worker's shuffle window, in which rows are permuted) and `padding` (whether
+        they are repeats). What only reading shows is None.
+        """
+        return list(reads(self.shards))
+
+    @property
+    def read_amplification(self) -> float:
+        """Rows of segments that all ranks decode in this epoch, per row of a segment that any of them decodes.
+
+        1.0: no segment is decoded by two ranks. Not known, and 1.0, where a strategy of the user generates the shards.
+        """
+        return self.amplification()
+
+    @property
+    def _title(self) -> str:
+        rows = "rows known only after reading" if self.rows is None else plural(self.rows, "row")
+        steps = "" if self.steps is None else f" in {plural(self.steps, 'step')}"
+        return (
+            f"RankPlan of epoch {self.epoch}, rank {self.rank} of {self.num_ranks}: {rows}{steps} "
+            f"(batches of {plural(self.batch_rows, 'row')}), {plural(self.num_splits, 'split')}"
+        )
 
     @property
     def num_splits(self) -> int:

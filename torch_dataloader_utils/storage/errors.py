@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
-
-# A URL's query, where signed links carry their secret; and its user and password.
-_QUERY = re.compile(r"(\w://[^\s?'\"]+)\?[^\s'\")>]+")
-_PASSWORD = re.compile(r"(\w://)[^\s/@'\"]+:[^\s/@'\"]*@")
+from torch_dataloader_utils.printing import printable as printable
 
 
 class Naming:
@@ -56,8 +52,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _message(error: BaseException) -> str:
     """The error's type, its text, and its notes (such as how often a request was tried)."""
     return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-
-
-def printable(text: str) -> str:
-    """A path or message without the queries and passwords of URLs."""
-    return _PASSWORD.sub(r"\1", _QUERY.sub(r"\1", text)) if "://" in text else text
