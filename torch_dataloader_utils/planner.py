@@ -11,6 +11,7 @@ from typing import Any
 from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
 from torch_dataloader_utils.options import Options, PolicyOptions
+from torch_dataloader_utils.planning.advice import idle_ranks_advice, uneven_steps_advice
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
@@ -50,7 +51,7 @@ class Planner:
         if self._generate is None:
             first = self._plan(shard.num_ranks or 1, None)
             if shard.num_ranks is not None:
-                self._warn_of_uneven_steps(first, 0, "construction")
+                self._warn_of_shares(first, 0, "construction")
 
     @cached_property
     def world(self) -> World:
@@ -110,9 +111,9 @@ class Planner:
         return plan_options(self._options).batch_rows(self.world.num_ranks)
 
     def warn_of_uneven_steps(self, epoch: int) -> None:
-        """Say so, once, if the ranks of a running job have different numbers of steps in this epoch."""
+        """Say so, once, if ranks of a running job have no rows, or other numbers of steps, in this epoch."""
         if self._generate is None and self.has_peers:
-            self._warn_of_uneven_steps(self._plan(self.world.num_ranks, None), epoch, "iteration")
+            self._warn_of_shares(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
     def report(self, epoch: int, place: int) -> RankReport:
         """What this rank is about to do, for comparison; `place` is a digest of where in the epoch it begins."""
@@ -167,26 +168,17 @@ class Planner:
         plan = replace(plan, num_ranks=num_ranks)
         return plan if lap == 0 else plan.as_repeats()
 
-    def _warn_of_uneven_steps(self, plan: Plan, epoch: int, when: str) -> None:
-        shard = self._options.shard
-        if plan.num_ranks == 1 or shard.even != "none" or shard.steps_per_epoch is not None:
-            return
-        steps = plan.steps(epoch)
-        if steps is None:
-            problem = "the ranks' numbers of steps are not known before reading, and may differ"
-        elif len(set(steps)) > 1:
-            shown = ", ".join(map(str, steps[:16])) + (", ..." if len(steps) > 16 else "")
-            problem = f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {shown}"
-        else:
+    def _warn_of_shares(self, plan: Plan, epoch: int, when: str) -> None:
+        idle = None if plan.num_ranks == 1 else idle_ranks_advice(plan, epoch)
+        advice = idle or uneven_steps_advice(plan, epoch)
+        if advice is None:
             return
         if when == "iteration" and when not in self._warned and joining():
             self._warned.add(when)
             return
-        self._warn_once(
-            when,
-            f"{problem}. A training loop with collectives (DDP) then hangs: use even='drop' (leaves out less than one "
-            "global batch) or even='pad' (repeats rows under a mask), or torch's Join around the loop.",
-        )
+        self._warn_once(when, str(advice))
+        if idle is not None:
+            self._warned.add("empty")  # said already
 
     def warn_of_empty_rank(self, plan: RankPlan) -> None:
         """Say, once, that a pass has no batch though there are rows."""

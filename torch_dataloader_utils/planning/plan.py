@@ -112,6 +112,13 @@ class Plan:
         """Real rows of each rank (padding not among them), or None where only reading tells."""
         return self._shares(epoch).rows() if self.exact else None
 
+    def idle_ranks(self, epoch: int) -> list[int]:
+        """The ranks that have nothing to read in `epoch`; a filter may leave more without rows."""
+        shares = self._shares(epoch)
+        if not self.uncounted:
+            return [rank for rank, rows in enumerate(shares.rows()) if not rows]
+        return [rank for rank in range(self.num_ranks) if next(shares.pieces(rank), None) is None]
+
     def left_out(self, epoch: int) -> tuple[Piece, ...]:
         """The rows of `epoch` that no rank delivers because `even` or `last_batch` is `"drop"`."""
         return tuple(self._shares(epoch).not_delivered())
@@ -121,7 +128,7 @@ class Plan:
 
         1.0 means that no segment is read by two ranks. Padding and workers of one rank are not looked at.
         """
-        if self._table.uncounted is not None:
+        if self.uncounted:
             return 1.0
         return read_amplification(map(self._shares(epoch).pieces, range(self.num_ranks)), self.layouts)
 
@@ -129,6 +136,11 @@ class Plan:
     def batch_rows(self) -> int:
         """Rows of one batch of one rank."""
         return self.options.batch_rows(self.num_ranks)
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether there are splits whose rows are not known, not even before filters."""
+        return self._table.uncounted is not None
 
     @cached_property
     def sharding(self) -> str:

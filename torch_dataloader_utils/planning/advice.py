@@ -1,0 +1,127 @@
+"""What a plan does that its user may not expect, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_dataloader_utils.planning.plan import Plan
+from torch_dataloader_utils.printing import plural
+
+_LISTED = 16  # ranks
+
+_EVEN = "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows under a mask)"
+_HANGS = "A training loop with collectives (DDP) then hangs."
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A problem, and its remedy, in sentences."""
+
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
+    """What to do about ranks that get no rows; None where each gets some, or there are none."""
+    idle = plan.idle_ranks(epoch) if plan.splits and plan.options.even in ("none", "sync") else []
+    if not idle:
+        return None
+    verb, (why, remedy) = "has" if len(idle) == 1 else "have", _why_idle(plan)
+    return Advice(
+        f"{len(idle)} of the {plural(plan.num_ranks, 'rank')} {verb} no rows in epoch {epoch} "
+        f"({_rows_of_ranks(plan, epoch, idle)}): {why}. {_effect(plan, len(idle))}",
+        remedy,
+    )
+
+
+def uneven_steps_advice(plan: Plan, epoch: int) -> Advice | None:
+    """What to do about ranks whose steps differ; None where they do not, or the options see to it."""
+    if plan.num_ranks == 1 or plan.options.even != "none" or plan.options.steps_per_epoch is not None:
+        return None
+    steps = plan.steps(epoch)
+    if steps is None:
+        return Advice(
+            f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}",
+            "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'.",
+        )
+    if len(set(steps)) == 1:
+        return None
+    return Advice(
+        f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {_listed(steps)}. {_HANGS}",
+        f"Use {_EVEN}, or torch's Join around the loop.",
+    )
+
+
+def idle_workers_advice(splits_of_workers: Sequence[int]) -> Advice | None:
+    """What to do about workers without a row.
+
+    Args:
+        splits_of_workers: how many splits each worker of a rank has rows of.
+    """
+    idle, workers = splits_of_workers.count(0), len(splits_of_workers)
+    if workers == 1 or not idle or not any(splits_of_workers):
+        return None
+    return Advice(
+        f"{idle} of the rank's {workers} workers have nothing to read: there are too few splits for them.",
+        "Use fewer workers, or smaller splits (split_bytes=, split_rows=).",
+    )
+
+
+def _rows_of_ranks(plan: Plan, epoch: int, idle: Sequence[int]) -> str:
+    rows = plan.rows(epoch)
+    return f"ranks {_listed(idle)}" if rows is None else f"rows per rank: {_listed(rows)}"
+
+
+def _why_idle(plan: Plan) -> tuple[str, str]:
+    """Why ranks get no rows, and what helps."""
+    ranks, splits = plural(plan.num_ranks, "rank"), len(plan.splits)
+    if plan.exact and plan.options.last_batch == "drop":
+        return (
+            f"last_batch='drop' leaves out what is less than a batch of {plural(plan.batch_rows, 'row')}",
+            "Use a smaller batch_size, or last_batch='partial'.",
+        )
+    rows = None if plan.uncounted else sum(split.row_count or 0 for split in plan.splits)
+    if rows is not None and rows < plan.num_ranks:
+        return f"there {_are(rows, 'row')} for {ranks}", "Use fewer ranks."
+    why = f"there {_are(splits, 'split')} for {ranks}"
+    if _most_splits(plan) >= plan.num_ranks > splits:
+        return why, "Use a smaller split_bytes= or split_rows=, which makes more splits."
+    return why, f"Use {_ways_to_cut(plan)}; or write more and smaller row groups or files."
+
+
+def _ways_to_cut(plan: Plan) -> str:
+    """The options by which ranks share the rows of one split."""
+    contiguous = "sharding='contiguous', which lets several ranks read parts of one row group"
+    if plan.uncounted:
+        return f"count_rows=True with {contiguous}"
+    movable = plan.exact and plan.options.even == "none" and plan.options.steps_per_epoch is None
+    return f"{_EVEN}, or {contiguous}" if movable else contiguous
+
+
+def _are(number: int, noun: str) -> str:
+    return f"{'is' if number == 1 else 'are'} {plural(number, noun)}"
+
+
+def _most_splits(plan: Plan) -> int:
+    """How many splits there could be."""
+    layouts = [file.layout for file in plan.files]
+    return sum(1 if layout.sequential else len(layout.segments) for layout in layouts)
+
+
+def _effect(plan: Plan, idle: int) -> str:
+    """What becomes of an epoch in which so many ranks have no rows."""
+    if idle == plan.num_ranks:
+        return "The loader is empty."
+    if plan.options.even == "sync":
+        return "even='sync' then ends the epoch of all ranks before the first step."
+    if plan.options.steps_per_epoch is not None:
+        return "They repeat the rows of other ranks."
+    return _HANGS
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_LISTED])) + (", ..." if len(numbers) > _LISTED else "")
