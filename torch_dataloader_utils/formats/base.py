@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -201,6 +201,16 @@ class Format(ABC):
     def null_columns(self, layout: FileLayout) -> frozenset[str]:
         """Columns (nested ones as `parent.child`) that hold a null in these segments, as far as statistics prove it."""
         return frozenset()
+
+    def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
+        """The least and the greatest value of top-level columns in a segment, as far as statistics say; opens no file.
+
+        Args:
+            layout: of the file.
+            number: `Segment.number` of the segment.
+            names: the columns asked about; by default nothing is known of any.
+        """
+        return {}
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
         """What `layout` returned, as bytes that a manifest file can keep (never a pickle)."""

@@ -139,6 +139,9 @@ class Scan(Protocol):
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the rows before they are converted."""
 
+    def report(self) -> dict[str, dict[str, Any]]:
+        """What batches hold under each key but the mask of real rows: Arrow type; kind, dtype and shape of tensors."""
+
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for.
 

@@ -35,6 +35,10 @@ class CombinedScan:
         """The Arrow schema of the first part; the others have the same keys."""
         return self.scans[0].output_schema
 
+    def report(self) -> dict[str, dict[str, Any]]:
+        """What batches hold under each key: the same in all parts."""
+        return self.scans[0].report()
+
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for: the same in all parts."""
         return self.scans[0].vocabulary(column)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -53,4 +53,8 @@ class FileOpener(Protocol):
         Raises:
             FileReadError: naming the file.
         """
+        ...
+
+    def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
+        """The least and the greatest value of top-level columns in a segment, as far as they are known unread."""
         ...

@@ -45,6 +45,10 @@ class SampleScan:
         """The Arrow schema of the samples."""
         return pa.schema([(field.key, field.type) for field in self.fields])
 
+    def report(self) -> dict[str, dict[str, Any]]:
+        """What batches hold under each key."""
+        return {field.key: {**field.report(), "arrow": str(field.type)} for field in self.fields}
+
     def vocabulary(self, column: str) -> list[Any]:
         """No list: samples hold values, no codes.
 

@@ -80,6 +80,10 @@ class ScanSpec:
         shaped = self.predicate is not None or self.transform is not None or bool(self.converter.drop_columns)
         return not (shaped or self.arrow or self.converter.stacks) and bool(self.given.equals(self.schema))
 
+    def report(self) -> dict[str, dict[str, Any]]:
+        """What batches hold under each key (see `Converter.report`)."""
+        return self.converter.report()
+
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for."""
         return self.converter.vocabulary(column)

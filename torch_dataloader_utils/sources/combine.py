@@ -185,13 +185,9 @@ def _outputs(scan: ScanSpec | SampleScan) -> dict[str, Output]:
     """What a batch holds under each key."""
     if scan.arrow:
         return {item.name: {"type": item.type, "nullable": item.nullable} for item in scan.output_schema}
-    if isinstance(scan, SampleScan):
-        report = {field.key: {**field.report(), "arrow": str(field.type)} for field in scan.fields}
-        codes: Mapping[str, Any] = {}
-    else:
-        report, codes = scan.converter.report(), scan.converter.codes
+    codes: Mapping[str, Any] = scan.converter.codes if isinstance(scan, ScanSpec) else {}
     outputs: dict[str, Output] = {}
-    for key, leaf in report.items():
+    for key, leaf in scan.report().items():
         outputs[key] = {name: leaf[name] for name in ("kind", "dtype", "shape")}
         if leaf["dtype"] == "object":
             outputs[key]["type"] = leaf["arrow"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -126,6 +126,11 @@ class LiveOpener:
         if not isinstance(live, LiveRows):
             return self.inner.open(file, layout, storage, options, schema)
         return _LiveReader(self.inner.open(file, live.inner, storage, options, schema), live)
+
+    def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
+        """The ranges of all rows of the segment, those left out among them."""
+        live = layout.metadata
+        return self.inner.value_ranges(live.inner if isinstance(live, LiveRows) else layout, number, names)
 
 
 class _LiveReader:

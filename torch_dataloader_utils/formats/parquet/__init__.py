@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from torch_dataloader_utils.formats.parquet.footer import footer_file, opened_fo
 from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
+from torch_dataloader_utils.formats.parquet.ranges import row_group_ranges
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Storage, prefetch
@@ -134,6 +135,10 @@ class ParquetFormat(Format):
         """Columns whose null count is above zero in one of the row groups; leaves below lists are left out."""
         nulls = layout.metadata.nulls
         return frozenset(name for segment in layout.segments for name in nulls.get(segment.number, ()))
+
+    def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
+        """The ranges in the statistics of a row group."""
+        return row_group_ranges(layout.metadata.metadata, number, names)
 
     def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
         """The columns with nulls, and the footer."""

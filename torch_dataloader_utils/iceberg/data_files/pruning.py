@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +62,23 @@ def null_evidence(layout: FileLayout, table: IcebergTable) -> frozenset[str]:
     inner = replace(file.inner, segments=tuple(s for s in file.inner.segments if s.number in kept))
     in_file = PARQUET.null_columns(inner)
     return frozenset(name for name, path in _table_names(table.schema, fields) if path in in_file)
+
+
+def value_ranges(
+    layout: FileLayout, number: int, names: Collection[str], table: IcebergTable
+) -> dict[str, tuple[Any, Any]]:
+    """The least and the greatest value of columns of the table in a segment: of its partition, or by statistics."""
+    file: IcebergFile = layout.metadata
+    constants = dict(file.constants)
+    values = {field.name: _value(field, constants) for field in table.schema if field.name in names}
+    ranges = {name: (value, value) for name, value in values.items() if value is not None}
+    fields = _statistics_fields(file, table)
+    if fields is None:
+        return ranges
+    assert file.inner is not None
+    in_file = {below: name for name, below in _table_names(table.schema, fields) if name in values}
+    found = PARQUET.value_ranges(file.inner, number, in_file.keys())
+    return {**{in_file[below]: ends for below, ends in found.items()}, **ranges}
 
 
 def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileField, ...] | None:

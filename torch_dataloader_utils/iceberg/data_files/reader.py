@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch_dataloader_utils.iceberg.data_files.fields import data_fields
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.hints import own_layout
 from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options, layout_schema
+from torch_dataloader_utils.iceberg.data_files.pruning import value_ranges
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
@@ -42,6 +43,10 @@ class IcebergOpener:
         """A reader of the table's columns that `schema` names; the layout is of `iceberg_layout` or `whole_file`."""
         with Naming(file.path):
             return IcebergReader(file, layout, storage, self.table, options, schema)
+
+    def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
+        """The ranges in the statistics of the file, and the values of its partition."""
+        return value_ranges(layout, number, names, self.table)
 
 
 class IcebergReader:
