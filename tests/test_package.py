@@ -31,6 +31,7 @@ EXPORTED = [
     "DataFileInfo",
     "DataLoaderUtilsError",
     "DataNotFoundError",
+    "Description",
     "EmptyDatasetError",
     "FileChangedError",
     "FileReadError",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from torch_dataloader_utils.iterables import shuffle_gen_kwargs as shuffle_gen_kwargs
     from torch_dataloader_utils.iterables import split_gen_kwargs as split_gen_kwargs
     from torch_dataloader_utils.iterables import streaming_shard as streaming_shard
+    from torch_dataloader_utils.loader.description import Description as Description
     from torch_dataloader_utils.loader.tables import TableDataset as TableDataset
     from torch_dataloader_utils.model import DataFileInfo as DataFileInfo
     from torch_dataloader_utils.model import IcebergDataFileInfo as IcebergDataFileInfo
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
 _HOMES = {
     "BlockEvent": "events",
     "DataFileInfo": "model",
+    "Description": "loader.description",
     "FileSnapshot": "sources.table_files",
     "IcebergDataFileInfo": "model",
     "IcebergDataset": "api",

@@ -56,11 +56,24 @@ class Planner:
     @cached_property
     def world(self) -> World:
         """The number of ranks and this process's rank."""
-        shard, peers = self._options.shard, self._options.shard.peers
-        world = resolve_world(shard.num_ranks, shard.rank, None if peers is None else peers.world)
+        world = self._found_world()
         for part in self._source.parts:
             part.check_ranks(world.num_ranks)
         return world
+
+    @property
+    def known_world(self) -> World:
+        """The same, as far as it shows by now: looking does not settle it."""
+        return self.world if self.is_settled else self._found_world()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the number of ranks cannot change any more."""
+        return "world" in self.__dict__ or self._options.shard.num_ranks is not None
+
+    def _found_world(self) -> World:
+        shard, peers = self._options.shard, self._options.shard.peers
+        return resolve_world(shard.num_ranks, shard.rank, None if peers is None else peers.world)
 
     @property
     def has_peers(self) -> bool:
@@ -85,6 +98,10 @@ class Planner:
             plan = self._plan_of_rest(epoch, num_shards, past).rank(epoch, rank, lap)
         steps = self._options.shard.steps_per_epoch
         return plan if steps is None else replace(plan, steps=steps)
+
+    def plan_of_all_ranks(self) -> Plan | None:
+        """The plan of the ranks that show by now; None where a strategy generates the shards of one."""
+        return None if self._generate is not None else self._plan(self.known_world.num_ranks, None)
 
     def steps(self, epoch: int, rank: int, num_shards: int | None = None, past: tuple[Phase, ...] = ()) -> int | None:
         """The steps of `rank_plan`, from counts alone: no pieces are made."""

@@ -19,6 +19,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 # No colour of its own but this grey, which shows on white and on black.
 _LINE = "border-bottom:1px solid rgba(128,128,128,.4)"
 _CELL = f"padding:.2em .9em .2em 0;vertical-align:top;background:none;{_LINE}"
+_FIRST = "white-space:nowrap;"
 
 
 def printable(text: str) -> str:
@@ -54,9 +55,10 @@ def text_table(header: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def html_table(header: Sequence[str], rows: Sequence[Row]) -> str:
-    """The table as HTML that takes the colours of its page, light or dark."""
+    """The table as HTML that takes the colours of its page, light or dark; without a header line if all are empty."""
     right = _numeric(header, rows)
-    lines = [_html_row("th", header, right), *(_html_row("td", [_text(cell) for cell in row], right) for row in rows)]
+    lines = [_html_row("th", header, right)] if any(header) else []
+    lines += [_html_row("td", [_text(cell) for cell in row], right) for row in rows]
     return f'<table style="border-collapse:collapse;margin:.4em 0">{"".join(lines)}</table>'
 
 
@@ -77,7 +79,8 @@ def _aligned(text: str, width: int, right: bool) -> str:
 
 def _html_row(tag: str, texts: Sequence[str], right: Sequence[bool]) -> str:
     cells = (
-        f'<{tag} style="text-align:{"right" if number else "left"};{_CELL}">{escape(text)}</{tag}>'
-        for text, number in zip(texts, right, strict=True)
+        f'<{tag} style="{"" if place else _FIRST}text-align:{"right" if number else "left"};{_CELL}">'
+        f"{escape(text)}</{tag}>"
+        for place, (text, number) in enumerate(zip(texts, right, strict=True))
     )
     return f"<tr>{''.join(cells)}</tr>"

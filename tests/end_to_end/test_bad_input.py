@@ -322,6 +322,6 @@ def test_a_length_that_only_reading_tells_names_the_remedies(root: Path) -> None
 
 def test_repr_tells_the_size_and_no_path(root: Path) -> None:
     _, dataset = StructuredDataset.create_dataloader(str(root / "good"))
-    assert repr(dataset) == "<StructuredDataset: files 1, splits 1, rows 2,000>"
+    assert repr(dataset) == "<StructuredDataset: files 1, splits 1, rows 2,000; batch_size 1,024>"
     _, filtered = StructuredDataset.create_dataloader(str(root / "good"), filters=[("a", ">", 3)], count_rows=True)
-    assert repr(filtered) == "<StructuredDataset: files 1, splits 1, rows 1,996>"
+    assert repr(filtered) == "<StructuredDataset: files 1, splits 1, rows 1,996; batch_size 1,024>"

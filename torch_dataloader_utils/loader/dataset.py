@@ -17,6 +17,8 @@ from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
+from torch_dataloader_utils.loader.describing import described, summary
+from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
 from torch_dataloader_utils.options import Options, repeats_rows
@@ -37,8 +39,8 @@ class LoaderDataset(IterableDataset[Any]):
         self._accelerated: tuple[torch.device | None] | None = None  # Accelerate drives the loop, on this device
 
     def __repr__(self) -> str:
-        """Its kind and size; no path or option, which may hold secrets."""
-        return f"<{type(self).__name__}: {self._epochs.source.size}>"
+        """Its kind and size, and its place among the ranks; no path or credential."""
+        return f"<{type(self).__name__}: {summary(self._epochs, self._options)}>"
 
     @property
     def source(self) -> Source:
@@ -84,6 +86,11 @@ class LoaderDataset(IterableDataset[Any]):
         """What a rank reads in an epoch, without reading data (by default this rank, in the live or next epoch)."""
         epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
         return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
+
+    def describe(self, epoch: int | None = None) -> Description:
+        """What it holds, and what each rank gets in an epoch (by default the live or next), without reading data."""
+        epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
+        return described(type(self).__name__, self._here, self._options, epoch)
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
         """The rows of a rank in an epoch (repeats not among them), or None if not known before reading."""

@@ -61,6 +61,9 @@ class StructuredLoader(DataLoader[Any]):
             accelerator.prepare_data_loader(self)  # only notes it
             self._prepare(accelerator)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {repr(self.dataset)[1:-1]}>"
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """One pass over the batches; it begins at the first `next`."""
         return iter(self.dataset)

@@ -66,14 +66,15 @@ def idle_workers_advice(splits_of_workers: Sequence[int]) -> Advice | None:
     if workers == 1 or not idle or not any(splits_of_workers):
         return None
     return Advice(
-        f"{idle} of the rank's {workers} workers have nothing to read: there are too few splits for them.",
-        "Use fewer workers, or smaller splits (split_bytes=, split_rows=).",
+        f"{idle} of the rank's {workers} workers {'has' if idle == 1 else 'have'} nothing to read: there are too few "
+        "splits or batches for them.",
+        "Use fewer workers, smaller splits (split_bytes=, split_rows=), or a smaller batch_size.",
     )
 
 
 def _rows_of_ranks(plan: Plan, epoch: int, idle: Sequence[int]) -> str:
     rows = plan.rows(epoch)
-    return f"ranks {_listed(idle)}" if rows is None else f"rows per rank: {_listed(rows)}"
+    return f"rank{'s' * (len(idle) > 1)} {_listed(idle)}" if rows is None else f"rows per rank: {_listed(rows)}"
 
 
 def _why_idle(plan: Plan) -> tuple[str, str]:
@@ -95,7 +96,7 @@ def _why_idle(plan: Plan) -> tuple[str, str]:
 
 def _ways_to_cut(plan: Plan) -> str:
     """The options by which ranks share the rows of one split."""
-    contiguous = "sharding='contiguous', which lets several ranks read parts of one row group"
+    contiguous = "sharding='contiguous', which lets several ranks read parts of one split"
     if plan.uncounted:
         return f"count_rows=True with {contiguous}"
     movable = plan.exact and plan.options.even == "none" and plan.options.steps_per_epoch is None

@@ -1,0 +1,230 @@
+"""What is known of a dataset without reading it, gathered for `describe()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
+from torch_dataloader_utils.options import Options, repeats_rows
+from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.planning.advice import (
+    Advice,
+    idle_ranks_advice,
+    idle_workers_advice,
+    uneven_steps_advice,
+)
+from torch_dataloader_utils.planning.plan import Plan
+from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.printing import plural
+from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.sorted_columns import sorted_columns
+from torch_dataloader_utils.sources.source import Source
+
+_BATCH_TYPES = {
+    "torch": "a dict of torch tensors",
+    "numpy": "a dict of numpy arrays",
+    "arrow": "a pyarrow.RecordBatch",
+    "dict": "a dict of Python lists",
+}
+_COLUMNS_NAMED = 5
+
+
+def described(dataset: str, here: Epochs, options: Options, epoch: int) -> Description:
+    """The description of a dataset of that kind, in an epoch; it does not settle how many ranks there are."""
+    return _Facts(here.source, options, here.planner, epoch).description(dataset)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What a description is made from."""
+
+    source: Source
+    options: Options
+    planner: Planner
+    epoch: int
+
+    def description(self, dataset: str) -> Description:
+        """The description of a dataset of this kind."""
+        source, world, plan = self.source, self.planner.known_world, self.planner.plan_of_all_ranks()
+        own = self.planner.rank_plan(self.epoch, world.rank) if plan is None else plan.rank(self.epoch, world.rank)
+        segments = [segment for file in source.files for segment in file.layout.segments]
+        ranks = self._ranks(plan, own)
+        worker_splits = tuple(len(own.shard(worker).splits) for worker in range(len(own.shards)))
+        return Description(
+            dataset=dataset,
+            files=len(source.files),
+            stored_bytes=sum(file.info.file_size for file in source.files),
+            decoded_bytes=sum(segment.size_bytes for segment in segments),
+            segments=len(segments),
+            segment_name=_segment_name(source),
+            splits=len(source.splits),
+            rows=self._rows if source.exact else None,
+            rows_unfiltered=self._rows,
+            batch_rows=own.batch_rows,
+            batch_type=self._batch_type,
+            keys=tuple(batch_keys(source, self.options.batch.output_format)),
+            epoch=self.epoch,
+            rank=world.rank,
+            num_ranks=world.num_ranks,
+            ranks_from=world.source,
+            sharding=type(self.options.split.split_strategy).__name__ if plan is None else plan.sharding,
+            even=self.options.shard.even,
+            ranks=ranks,
+            not_delivered=None if plan is None else self._not_delivered(ranks, own.batch_rows),
+            worker_splits=worker_splits,
+            shuffle=shuffle_sentence(self.options, source, own),
+            warnings=tuple(self._warnings(plan, worker_splits)),
+        )
+
+    @property
+    def _rows(self) -> int | None:
+        """Rows as far as splits know them: before filters that nothing has counted."""
+        counts = [split.row_count for split in self.source.splits]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    @property
+    def _batch_type(self) -> str:
+        batch = self.options.batch
+        return _BATCH_TYPES[batch.output_format] + (", given to collate_fn" if batch.collate_fn is not None else "")
+
+    def _ranks(self, plan: Plan | None, own: RankPlan) -> tuple[RankShare, ...]:
+        """What each rank gets: this one alone where a strategy generates its shards."""
+        if plan is None:
+            return (self._share(own.rank, own.rows, own.steps, own.batch_rows),)
+        unknown = [None] * plan.num_ranks
+        rows, steps = plan.rows(self.epoch) or unknown, plan.steps(self.epoch) or unknown
+        return tuple(
+            self._share(rank, *share, own.batch_rows)
+            for rank, share in enumerate(zip(rows, self._even(steps), strict=True))
+        )
+
+    def _even(self, steps: list[int] | list[None]) -> list[Any]:
+        """The steps of all ranks, where the options say at which they end."""
+        shard = self.options.shard
+        if shard.steps_per_epoch is not None:
+            return [shard.steps_per_epoch] * len(steps)
+        known = [count for count in steps if count is not None]
+        return [min(known)] * len(steps) if shard.even == "sync" and known else steps
+
+    def _share(self, rank: int, rows: int | None, steps: int | None, batch_rows: int) -> RankShare:
+        padding: int | None = 0
+        if repeats_rows(self.options):
+            padding = None if rows is None or steps is None else max(0, steps * batch_rows - rows)
+        return RankShare(rank, rows, steps, padding)
+
+    def _not_delivered(self, ranks: tuple[RankShare, ...], batch_rows: int) -> int | None:
+        """The rows that no rank delivers: left out to be even, behind the last step, or of other epochs."""
+        delivered = [
+            min(share.rows, share.steps * batch_rows)
+            for share in ranks
+            if share.rows is not None and share.steps is not None
+        ]
+        return None if self._rows is None or len(delivered) < len(ranks) else self._rows - sum(delivered)
+
+    def _warnings(self, plan: Plan | None, worker_splits: tuple[int, ...]) -> Iterator[Advice]:
+        if not self.source.splits:
+            yield Advice("There is nothing to read.", "Check the filter, or the table.")
+            return
+        found = idle_workers_advice(worker_splits)
+        if plan is not None:
+            found_of_ranks = idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch)
+            yield from filter(None, [found_of_ranks])
+        yield from filter(None, [found, sorted_advice(self.source, self.options)])
+
+
+def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
+    """What a batch holds under each key, in order."""
+    report = source.scan.report()
+    for key in source.keys:
+        if key not in report:
+            yield BatchKey(key, "bool", "[B]")  # the mask of real rows
+        elif output_format in ("arrow", "dict"):
+            yield BatchKey(key, report[key]["arrow"], "[B]")
+        else:
+            yield BatchKey(key, *_dtype_and_shape(report[key], output_format))
+
+
+def shuffle_sentence(options: Options, source: Source, plan: RankPlan) -> str:
+    """What shuffling does to the rows of a rank, in a sentence.
+
+    Args:
+        options: of the loader.
+        source: what is read.
+        plan: of the rank.
+    """
+    shuffle = options.shuffle
+    order = "each epoch has the splits in another order" if shuffle.shuffle else "splits stay in file order"
+    if shuffle.shuffle_buffer_size is not None:
+        return (
+            f"rows are permuted in windows of about {plural(shuffle.shuffle_buffer_size, 'row')} from "
+            f"{plural(shuffle.shuffle_open_splits, 'split')}; {order}"
+        )
+    if shuffle.shuffle:
+        return f"{order} ({plural(plan.num_splits, 'split')} on this rank); the rows of a split stay in file order"
+    return "off: each epoch delivers the rows in file order"
+
+
+def sorted_advice(source: Source, options: Options) -> Advice | None:
+    """What to do about unshuffled rows that are sorted by a column; None where they are not, as far as is known."""
+    if options.shuffle.shuffle or options.shuffle.shuffle_buffer_size is not None:
+        return None
+    names = list(dict.fromkeys(name for found in _sorted_by(source) for name in found))
+    if not names:
+        return None
+    listed = " and by ".join(map(repr, names[:_COLUMNS_NAMED])) + (", ..." if len(names) > _COLUMNS_NAMED else "")
+    return Advice(
+        f"the rows are sorted by {listed}, and nothing shuffles them: each batch holds neighbouring values.",
+        "For training, use shuffle=True.",
+    )
+
+
+def _sorted_by(source: Source) -> Iterator[tuple[str, ...]]:
+    """Of each part, the columns that it is sorted by."""
+    scans = source.scan.scans if isinstance(source.scan, CombinedScan) else (source.scan,)
+    for part, scan in enumerate(scans):
+        if isinstance(scan, ScanSpec):
+            files = [file for file in source.files if file.info.part == part]
+            yield sorted_columns(files, scan.opener, scan.schema.names)
+
+
+def _segment_name(source: Source) -> str:
+    scan = source.scan
+    return scan.opener.segment_name if isinstance(scan, ScanSpec) else "segment"
+
+
+def _dtype_and_shape(leaf: Mapping[str, Any], output_format: str) -> tuple[str, str]:
+    """What a tensor or array of a converter's report looks like."""
+    kind, dtype, shape = leaf["kind"], leaf["dtype"], leaf["shape"]
+    if kind == "list":
+        return (f"object ({leaf['arrow']})" if dtype == "object" else dtype), "list of B"
+    if kind == "dense" or (kind == "nested" and output_format == "torch"):
+        return dtype, shape if kind == "dense" else f"{shape} (nested)"
+    inner = shape.removeprefix("[B, *").removesuffix("]")
+    if kind == "padded":
+        return dtype, f"values [B, longest{inner}], lengths [B]"
+    return dtype, f"values [*{inner}], offsets [B + 1]"
+
+
+def summary(here: Epochs, options: Options) -> str:
+    """What there is to read, and how, in one line; nothing is found out for it, and it never raises."""
+    parts = [here.source.size, f"batch_size {options.batch.batch_size:,}"]
+    try:
+        if here.planner.is_settled:
+            parts.append(_place_and_steps(here.planner, here.passes.place))
+    except Exception:  # noqa: BLE001 - whatever is wrong is an error of what the user does next
+        parts.append("rank unknown")
+    return "; ".join(parts)
+
+
+def _place_and_steps(planner: Planner, place: EpochPosition) -> str:
+    ranks = f"rank {planner.world.rank} of {planner.world.num_ranks}"
+    # A resumed epoch's plan takes time, and a strategy of the user is not called for this.
+    known = not place.past and planner.plan_of_all_ranks() is not None
+    steps = planner.steps(place.epoch, planner.world.rank) if known else None
+    return ranks if steps is None else f"{ranks}, {plural(steps, 'step')} in epoch {place.epoch}"
