@@ -39,7 +39,6 @@ class LoaderDataset(IterableDataset[Any]):
         self._accelerated: tuple[torch.device | None] | None = None  # Accelerate drives the loop, on this device
 
     def __repr__(self) -> str:
-        """Its kind and size, and its place among the ranks; no path or credential."""
         return f"<{type(self).__name__}: {summary(self._epochs, self._options)}>"
 
     @property
