@@ -11,7 +11,7 @@ from typing import Any
 from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
 from torch_dataloader_utils.options import Options, PolicyOptions
-from torch_dataloader_utils.planning.advice import idle_ranks_advice, uneven_steps_advice
+from torch_dataloader_utils.planning.advice import idle_ranks_advice, small_windows_advice, uneven_steps_advice
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
@@ -23,7 +23,6 @@ from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_FEW_SPLITS = 4  # a shuffle window of fewer mixes little
 
 
 class Planner:
@@ -208,16 +207,9 @@ class Planner:
 
     def warn_of_small_windows(self, plan: RankPlan) -> None:
         """Say, once, that shuffle windows hold so few of many splits that data in an order stay in it."""
-        shuffle = self._options.shuffle
-        window = None if shuffle.window_bytes is None else plan.window
-        if window is None or window.splits >= min(_FEW_SPLITS, window.of_splits):
-            return
-        self._warn_once(
-            "window",
-            f"shuffle={shuffle.shuffle!r} mixes the rows of {window.splits} of {window.of_splits} splits at a time: "
-            f"no more of these large row groups fit shuffle_bytes={shuffle.window_bytes:,}. If the data are sorted, "
-            "batches are not random samples: increase shuffle_bytes, or write smaller row groups.",
-        )
+        advice = small_windows_advice(plan, self._options.shuffle)
+        if advice is not None:
+            self._warn_once("window", str(advice))
 
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._warned:

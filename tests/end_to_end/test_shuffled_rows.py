@@ -134,7 +134,7 @@ def test_windows_of_few_large_row_groups_are_warned_about(tmp_path: Path, caplog
         epochs(path, [0, 1], split_rows=1000, shuffle_bytes="20kB")
     (record,) = [record for record in caplog.records if "splits at a time" in record.message]
     assert "shuffle=True mixes the rows of 2 of 6 splits at a time" in record.message
-    assert "increase shuffle_bytes" in record.message
+    assert "Increase shuffle_bytes" in record.message
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         epochs(path, [0], split_rows=1000)

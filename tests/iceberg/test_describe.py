@@ -35,7 +35,7 @@ def test_a_table_is_described_without_its_data_files(
     assert (shown.dataset, shown.files, shown.rows, shown.splits) == ("IcebergDataset", 3, 30, 3)
     assert [(key.key, key.dtype, key.shape) for key in shown.keys] == [("id", "int64", "[B]"), ("day", "int64", "[B]")]
     assert [advice.problem for advice in shown.warnings] == [
-        f"the rows are sorted by {columns}, and nothing shuffles them: each batch holds neighbouring values."
+        f"the rows are sorted by {columns}, and not shuffled: each batch holds neighbouring values."
     ]
 
 

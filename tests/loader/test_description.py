@@ -17,6 +17,7 @@ from tests.covering import covering
 from tests.end_to_end.sharded import Plain, Utterances
 from tests.seams.log_table import LogTable, commit, data_file
 from torch_dataloader_utils import DataLoaderUtilsError, Description, StructuredDataset, TableDataset, combine
+from torch_dataloader_utils.planning.windows import ShuffleWindow
 
 ROWS = 120
 RANDOM = np.random.default_rng(5)
@@ -86,8 +87,8 @@ def test_the_text_of_a_small_dataset(folder: Path) -> None:
         "  ranks  from the arguments",
         "",
         "Warnings",
-        "  - The rows are sorted by 'x', and nothing shuffles them: each batch holds neighbouring values.",
-        "    For training, use shuffle=True.",
+        "  - The rows are sorted by 'x', and not shuffled: each batch holds neighbouring values. For",
+        "    training, use shuffle=True.",
     ]
 
 
@@ -101,7 +102,7 @@ def test_what_only_reading_shows_is_said_to_be_unknown(folder: Path) -> None:
 
 
 OPTIONS = {
-    "shuffle": [False, True],
+    "shuffle": [False, True, "splits", "all"],
     "shuffle_buffer_size": [None, 30],
     "sharding": ["interleave", "contiguous", "strided", "auto"],
     "ends": ["", "even=drop", "even=pad", "even=sync", "last_batch=drop", "last_batch=pad", "last_batch=wrap", "steps"],
@@ -196,7 +197,7 @@ def test_nothing_is_read_for_it(folder: Path, tmp_path: Path) -> None:
     loader, dataset = StructuredDataset.create_dataloader(str(tmp_path / "data"), nulls="mask", batch_size=8)
     shutil.rmtree(tmp_path / "data")
     assert problems(dataset.describe()) == [
-        "the rows are sorted by 'x', and nothing shuffles them: each batch holds neighbouring values."
+        "the rows are sorted by 'x', and not shuffled: each batch holds neighbouring values."
     ]
     assert dataset.describe()._repr_html_()
     assert "part-0.parquet" in str(dataset.plan())
@@ -230,9 +231,25 @@ def test_sorted_data_are_warned_about_unless_they_are_shuffled(tmp_path: Path) -
     labels = pa.table({"label": np.arange(ROWS) // 30, "x": RANDOM.permutation(ROWS)})
     pq.write_table(labels, tmp_path / "a.parquet", row_group_size=10)
     (problem,) = problems(described(tmp_path))
-    assert problem.startswith("the rows are sorted by 'label', and nothing shuffles them")
+    assert problem.startswith("the rows are sorted by 'label', and not shuffled")
     assert problems(described(tmp_path, columns=["x"])) == []
     assert problems(described(tmp_path, shuffle=True)) == problems(described(tmp_path, shuffle_buffer_size=20)) == []
+
+
+def test_the_windows_of_a_shuffle_are_described(folder: Path) -> None:
+    shown = described(folder, shuffle=True, split_rows=10)  # all of it fits
+    assert shown.shuffle_window == ShuffleWindow(120, 12, 12)
+    assert shown.batch_variance == 1
+    assert "rows are permuted in windows of 120 rows from 12 of 12 splits" in shown.shuffle
+    small = described(folder, shuffle=True, split_rows=10, shuffle_bytes=1200, columns=["id"])
+    assert small.shuffle_window is not None
+    assert small.shuffle_window.splits == 2
+    assert small.batch_variance == pytest.approx(1 + 8 / 2 * (1 - 2 / 12))
+    assert "2 of 12 splits (batch variance up to 4.33 times" in small.shuffle
+    (problem,) = problems(small)
+    assert "mixes the rows of 2 of 12 splits at a time" in problem
+    assert described(folder, shuffle="splits").shuffle_window is None
+    assert problems(described(folder, shuffle="splits"))[0].startswith("the rows are sorted by 'x'")
 
 
 def test_an_empty_dataset_says_so(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch_dataloader_utils.planning.advice import (
     Advice,
     idle_ranks_advice,
     idle_workers_advice,
+    small_windows_advice,
     uneven_steps_advice,
 )
 from torch_dataloader_utils.planning.plan import Plan
+from torch_dataloader_utils.planning.plan_table import window_in_words
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -77,8 +79,10 @@ class _Facts:
             ranks=ranks,
             not_delivered=None if plan is None else self._not_delivered(ranks, own.batch_rows),
             worker_splits=worker_splits,
-            shuffle=shuffle_sentence(self.options, source, own),
-            warnings=tuple(self._warnings(plan, worker_splits)),
+            shuffle=shuffle_sentence(self.options.shuffle.shuffle, own),
+            shuffle_window=own.window,
+            batch_variance=None if own.window is None else own.window.variance_ratio(own.batch_rows),
+            warnings=tuple(self._warnings(plan, own, worker_splits)),
         )
 
     @property
@@ -127,15 +131,13 @@ class _Facts:
         ]
         return None if self._rows is None or len(delivered) < len(ranks) else self._rows - sum(delivered)
 
-    def _warnings(self, plan: Plan | None, worker_splits: tuple[int, ...]) -> Iterator[Advice]:
+    def _warnings(self, plan: Plan | None, own: RankPlan, worker_splits: Sequence[int]) -> Iterator[Advice]:
         if not self.source.splits:
             yield Advice("There is nothing to read.", "Check the filter, or the table.")
             return
-        found = idle_workers_advice(worker_splits)
-        if plan is not None:
-            found_of_ranks = idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch)
-            yield from filter(None, [found_of_ranks])
-        yield from filter(None, [found, sorted_advice(self.source, self.options)])
+        of_ranks = plan and (idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch))
+        of_order = small_windows_advice(own, self.options.shuffle) if own.window else sorted_advice(self.source)
+        yield from filter(None, [of_ranks, idle_workers_advice(worker_splits), of_order])
 
 
 def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
@@ -150,36 +152,32 @@ def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
             yield BatchKey(key, *_dtype_and_shape(report[key], output_format))
 
 
-def shuffle_sentence(options: Options, source: Source, plan: RankPlan) -> str:
+def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
     """What shuffling does to the rows of a rank, in a sentence.
 
     Args:
-        options: of the loader.
-        source: what is read.
+        shuffle: the option.
         plan: of the rank.
     """
-    shuffle = options.shuffle
-    order = "each epoch has the splits in another order" if shuffle.shuffle else "splits stay in file order"
-    if shuffle.shuffle_buffer_size is not None:
-        return (
-            f"rows are permuted in windows of about {plural(shuffle.shuffle_buffer_size, 'row')} from "
-            f"{plural(shuffle.shuffle_open_splits, 'split')}; {order}"
-        )
-    if shuffle.shuffle:
-        return f"{order} ({plural(plan.num_splits, 'split')} on this rank); the rows of a split stay in file order"
-    return "off: each epoch delivers the rows in file order"
+    if plan.window is not None:
+        order = "splits stay in file order" if shuffle is False else "each epoch has another order"
+        return f"rows are permuted in {window_in_words(plan.window, plan.batch_rows)}; {order}"
+    if shuffle is False:
+        return "off: each epoch delivers the rows in file order"
+    return (
+        f"each epoch has the splits in another order ({plural(plan.num_splits, 'split')} on this rank); the rows of a "
+        "split stay in file order"
+    )
 
 
-def sorted_advice(source: Source, options: Options) -> Advice | None:
+def sorted_advice(source: Source) -> Advice | None:
     """What to do about unshuffled rows that are sorted by a column; None where they are not, as far as is known."""
-    if options.shuffle.shuffle or options.shuffle.shuffle_buffer_size is not None:
-        return None
     names = list(dict.fromkeys(name for found in _sorted_by(source) for name in found))
     if not names:
         return None
     listed = " and by ".join(map(repr, names[:_COLUMNS_NAMED])) + (", ..." if len(names) > _COLUMNS_NAMED else "")
     return Advice(
-        f"the rows are sorted by {listed}, and nothing shuffles them: each batch holds neighbouring values.",
+        f"the rows are sorted by {listed}, and not shuffled: each batch holds neighbouring values.",
         "For training, use shuffle=True.",
     )
 

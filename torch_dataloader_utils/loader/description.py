@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_dataloader_utils.loader.description_text import Facts, Section, Sentences, Table, html_of, text_of
 from torch_dataloader_utils.planning.advice import Advice
+from torch_dataloader_utils.planning.windows import ShuffleWindow
 from torch_dataloader_utils.printing import Row, in_bytes, plural
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
@@ -72,6 +73,8 @@ class Description:
         not_delivered: rows that no rank delivers in this epoch; None where only reading shows it.
         worker_splits: of how many splits each worker of this rank has rows.
         shuffle: what shuffle does, in a sentence.
+        shuffle_window: a typical window in which rows are permuted; None where rows are not shuffled.
+        batch_variance: of a batch's mean, at most about so many times that of a random sample; None likewise.
         warnings: problems, and their remedies.
     """
 
@@ -97,6 +100,8 @@ class Description:
     not_delivered: int | None
     worker_splits: tuple[int, ...]
     shuffle: str
+    shuffle_window: ShuffleWindow | None
+    batch_variance: float | None
     warnings: tuple[Advice, ...]
 
     @property

@@ -4,6 +4,7 @@ from torch_dataloader_utils.options.groups import EVEN as EVEN
 from torch_dataloader_utils.options.groups import LAST_BATCH as LAST_BATCH
 from torch_dataloader_utils.options.groups import ConvertOptions as ConvertOptions
 from torch_dataloader_utils.options.groups import ReadOptions as ReadOptions
+from torch_dataloader_utils.options.groups import ShuffleOptions as ShuffleOptions
 from torch_dataloader_utils.options.groups import SplitOptions as SplitOptions
 from torch_dataloader_utils.options.groups import TableOptions as TableOptions
 from torch_dataloader_utils.options.groups import WorkerOptions as WorkerOptions

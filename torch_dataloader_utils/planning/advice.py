@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch_dataloader_utils.options import ShuffleOptions
 from torch_dataloader_utils.planning.plan import Plan
+from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 
 _LISTED = 16  # ranks
+_FEW_SPLITS = 4  # a shuffle window of fewer mixes little
 
 _EVEN = "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows under a mask)"
 _HANGS = "A training loop with collectives (DDP) then hangs."
@@ -69,6 +72,19 @@ def idle_workers_advice(splits_of_workers: Sequence[int]) -> Advice | None:
         f"{idle} of the rank's {workers} workers {'has' if idle == 1 else 'have'} nothing to read: there are too few "
         "splits or batches for them.",
         "Use fewer workers, smaller splits (split_bytes=, split_rows=), or a smaller batch_size.",
+    )
+
+
+def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | None:
+    """What to do about shuffle windows of so few of many splits that data in an order stay in it; else None."""
+    window = None if shuffle.window_bytes is None else plan.window
+    if window is None or window.splits >= min(_FEW_SPLITS, window.of_splits):
+        return None
+    return Advice(
+        f"shuffle={shuffle.shuffle!r} mixes the rows of {window.splits} of {window.of_splits} splits at a time: no "
+        f"more of these large row groups fit shuffle_bytes={shuffle.window_bytes:,}. If the data are sorted, batches "
+        "are not random samples.",
+        "Increase shuffle_bytes, or write smaller row groups.",
     )
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
+from torch_dataloader_utils.planning.windows import ShuffleWindow
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.printing import Row, html_table, plural, printable, shortened, text_table
 
@@ -37,7 +38,17 @@ def html_of_plan(title: str, shards: Shards) -> str:
     """The same as HTML."""
     folder, header, rows = _short_table(shards)
     below = f"<div>files in {escape(folder)}</div>" if folder else ""
-    return f"<div><b>{escape(title)}</b>{below}{html_table(header, rows)}</div>"
+    heading = escape(title).replace("\n", "<br/>")
+    return f"<div><b>{heading}</b>{below}{html_table(header, rows)}</div>"
+
+
+def window_in_words(window: ShuffleWindow, batch_rows: int) -> str:
+    """How a window mixes rows: the last number is for data whose splits differ as much as they can."""
+    rows = "" if window.rows is None else f" of {plural(window.rows, 'row')}"
+    return (
+        f"windows{rows} from {window.splits:,} of {plural(window.of_splits, 'split')} (batch variance up to "
+        f"{window.variance_ratio(batch_rows):,.2f} times that of random sampling)"
+    )
 
 
 def _reads_of(worker: int, shard: Sequence[Piece]) -> Iterator[Read]:

@@ -11,7 +11,7 @@ from typing import Any
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
 from torch_dataloader_utils.planning.even import take, total_rows
-from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text_of_plan
+from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text_of_plan, window_in_words
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
@@ -77,9 +77,10 @@ class RankPlan:
     def _title(self) -> str:
         rows = "rows known only after reading" if self.rows is None else plural(self.rows, "row")
         steps = "" if self.steps is None else f" in {plural(self.steps, 'step')}"
+        shuffled = "" if self.window is None else f"\nshuffled in {window_in_words(self.window, self.batch_rows)}"
         return (
             f"RankPlan of epoch {self.epoch}, rank {self.rank} of {self.num_ranks}: {rows}{steps} "
-            f"(batches of {plural(self.batch_rows, 'row')}), {plural(self.num_splits, 'split')}"
+            f"(batches of {plural(self.batch_rows, 'row')}), {plural(self.num_splits, 'split')}{shuffled}"
         )
 
     @property
