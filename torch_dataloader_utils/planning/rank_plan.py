@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
+from textwrap import wrap
 from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError
@@ -18,6 +19,8 @@ from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
 from torch_dataloader_utils.planning.windows import ShuffleWindow, joint_window, typical_window
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.printing import plural
+
+_WIDTH = 80  # of what a plan says of itself
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,13 @@ class RankPlan:
     def _title(self) -> str:
         rows = "rows known only after reading" if self.rows is None else plural(self.rows, "row")
         steps = "" if self.steps is None else f" in {plural(self.steps, 'step')}"
-        shuffled = "" if self.window is None else f"\nshuffled in {window_in_words(self.window, self.batch_rows)}"
-        return (
-            f"RankPlan of epoch {self.epoch}, rank {self.rank} of {self.num_ranks}: {rows}{steps} "
-            f"(batches of {plural(self.batch_rows, 'row')}), {plural(self.num_splits, 'split')}{shuffled}"
-        )
+        lines = [
+            f"RankPlan: epoch {self.epoch}, rank {self.rank} of {self.num_ranks}",
+            f"{rows}{steps} (batches of {plural(self.batch_rows, 'row')}), {plural(self.num_splits, 'split')}",
+        ]
+        if self.window is not None:
+            lines += wrap(f"shuffled in {window_in_words(self.window, self.batch_rows)}", _WIDTH)
+        return "\n".join(lines)
 
     @property
     def num_splits(self) -> int:
