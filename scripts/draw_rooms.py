@@ -24,7 +24,7 @@ PICTURE = ROOT / "docs" / "images" / "rooms.svg"
 # The way of the data, from the user's options to a batch.
 WAY = ("api", "loader", "iteration", "batching", "executors", "reading", "convert", "formats", "storage")
 
-WIDTH, BOX_WIDTH, BOX_HEIGHT, FLOOR_HEIGHT, MARGIN, GAP = 1040, 226, 80, 116, 12, 24
+WIDTH, BOX_WIDTH, BOX_HEIGHT, FLOOR_HEIGHT, MARGIN, GAP = 1250, 226, 80, 116, 12, 24
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #1f2933; } .name { font-weight: 600; font-size: 14px; }
 .files { fill: #7b8794; }
