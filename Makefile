@@ -42,7 +42,7 @@ check: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/draw_rooms.py --check
+	for picture in rooms plan speed; do $(BIN)/python scripts/draw_$$picture.py --check || exit 1; done
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "check: OK"
 

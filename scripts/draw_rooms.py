@@ -9,18 +9,15 @@ The rooms are those of the import contract in pyproject.toml; a room's text is t
 from __future__ import annotations
 
 import ast
-import sys
 import textwrap
 import tomllib
 from functools import cache
 from html import escape
-from pathlib import Path
 
 import grimp
+from pictures import ROOT, settle
 
-ROOT = Path(__file__).parent.parent
 PACKAGE = "torch_dataloader_utils"
-PICTURE = ROOT / "docs" / "images" / "rooms.svg"
 # The way of the data, from the user's options to a batch.
 WAY = ("api", "loader", "iteration", "batching", "executors", "reading", "convert", "formats", "storage")
 
@@ -149,14 +146,4 @@ def drawn() -> str:
     return "\n".join(parts) + "\n"
 
 
-def main() -> None:
-    picture = drawn()
-    if "--check" in sys.argv:
-        if not PICTURE.exists() or PICTURE.read_text() != picture:
-            sys.exit(f"{PICTURE.relative_to(ROOT)} is not that of the code: run python scripts/draw_rooms.py")
-    else:
-        PICTURE.write_text(picture)
-        print(PICTURE.relative_to(ROOT))
-
-
-main()
+settle("rooms.svg", drawn())
