@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from dataclasses import fields
 from pathlib import Path
@@ -106,6 +107,25 @@ def test_troubleshooting_page_lists_each_error_with_its_builtin():
     for error in raised:
         builtins = [base.__name__ for base in error.__bases__ if base is not DataLoaderUtilsError]
         assert re.findall(r"\w+", listed[error.__name__]) == builtins
+
+
+def test_links_of_the_readme_are_absolute_on_pypi():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    text = (ROOT / "README.md").read_text()
+    relative = re.findall(r"\]\((?!https:|#)([^)]+)\)", text)
+    for rule in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    repository = project["project"]["urls"]["Repository"].removeprefix("https://github.com/")
+    for path in relative:
+        raw = f"https://raw.githubusercontent.com/{repository}/main/{path}"
+        assert (raw if path.endswith(".svg") else f"https://github.com/{repository}/blob/main/{path}") in targets
+    assert all(target.startswith(("https://", "#")) for target in targets)
+
+
+def test_the_site_links_to_the_repository_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"\nrepo_url: {project['urls']['Repository']}\n" in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_no_link_between_pages_is_broken():
