@@ -18,7 +18,7 @@ def program(page: str, folder: Path) -> Path:
         ids = range(number * 10_000, (number + 1) * 10_000)
         table = {"id": ids, "feature_a": [row % 7 / 7 for row in ids], "label": [float(row % 2) for row in ids]}
         schema = pa.schema({"id": pa.int64(), "feature_a": pa.float64(), "label": pa.float64()})
-        pq.write_table(pa.table(table, schema), folder / "data" / f"{number}.parquet")
+        pq.write_table(pa.table(table, schema), folder / "data" / f"part-{number}.parquet")
     blocks = re.findall(r"^```py\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks, page
     path = folder / "program.py"

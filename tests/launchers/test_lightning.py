@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from tests.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
+from tests.launchers.pages import program
 from tests.resume.helpers import KEPT, make, write_files
 from torch_dataloader_utils import OptionError
 
@@ -252,15 +250,9 @@ def test_the_example(launch: Callable[..., Rows], check: Callable[[Rows, int], N
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of docs/lightning.md are one program."""
     monkeypatch.chdir(tmp_path)
-    Path("data").mkdir()
-    values = torch.arange(40_000)
-    columns = {"id": values.numpy(), "feature_a": (values % 7 / 7).numpy(), "label": (values % 2).float().numpy()}
-    pq.write_table(pa.table(columns), "data/part.parquet", row_group_size=5000)
-    page = Path(__file__).parents[2] / "docs" / "lightning.md"
-    code = "".join(re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+    page = program("lightning.md", tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(code, page, "exec"), names)
+    exec(compile(page.read_text(), page, "exec"), names)
     assert names["trainer"].current_epoch == 2
     assert Path("checkpoints/last.ckpt").exists()
