@@ -123,6 +123,18 @@ def test_links_of_the_readme_are_absolute_on_pypi():
     assert all(target.startswith(("https://", "#")) for target in targets)
 
 
+def test_speeds_of_the_readme_are_those_of_the_benchmarks():
+    def cells(page: str) -> list[list[str]]:
+        lines = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")]
+        return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+
+    readme = {row[0]: row[-1] for row in cells("README.md") if re.fullmatch(r"\d+%", row[-1])}
+    assert len(readme) == 5
+    for loader, speed in readme.items():
+        share = next(row[3] for row in cells("docs/benchmarks.md") if row[0].startswith(loader))
+        assert f"{float(share):.0%}" == speed, loader
+
+
 def test_the_site_links_to_the_repository_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"\nrepo_url: {project['urls']['Repository']}\n" in (ROOT / "mkdocs.yml").read_text()
