@@ -24,6 +24,7 @@ from torch_dataloader_utils.options import POLICY_OPTIONS, option_defaults
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COLUMNS = 106  # of code on a page, in a window of 1400 pixels: see docs/stylesheets/site.css
 LAUNCHED = "init_process_group"
 # The program ends here, without Python's own shutdown: gloo's threads may still release what the last all_reduce held,
 # and a C++ thread that asks for the GIL then aborts the process (seen once in 40 runs of plain DDP without a loader).
@@ -79,6 +80,12 @@ def test_launched_program_runs(page, number, events):
         [*forkrun.command(), "train.py"], env=environment, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_of_a_page_fits_its_box(page):
+    code = re.findall(r"^```\w+\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert [line for line in "".join(code).splitlines() if len(line) > COLUMNS] == []
 
 
 def table_rows(page: str) -> list[list[str]]:
