@@ -22,7 +22,7 @@ from torch_dataloader_utils import DataLoaderUtilsError, errors
 from torch_dataloader_utils.options import POLICY_OPTIONS, option_defaults
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COLUMNS = 106  # of code on a page, in a window of 1400 pixels: see docs/stylesheets/site.css
 LAUNCHED = "init_process_group"
@@ -105,6 +105,12 @@ def test_options_page_says_of_a_policys_option_what_its_declaration_says():
     for policy, options in POLICY_OPTIONS.items():
         for item in fields(options):
             assert listed[item.name] == f'with `"{policy}"`: {item.metadata["doc"]}'
+
+
+def test_install_page_lists_each_extra_for_users():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    ours = {"demo", "test", "test-stores", "test-launchers", "docs", "dev"}
+    assert {row[0] for row in table_rows("cookbook/install.md")} == set(extras) - ours
 
 
 def test_troubleshooting_page_lists_each_error_with_its_builtin():
