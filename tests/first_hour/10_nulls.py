@@ -1,0 +1,6 @@
+# docs/values.md: nulls={"age": "mask"}
+from torch_dataloader_utils import StructuredDataset
+
+loader, dataset = StructuredDataset.create_dataloader("nulls.parquet", nulls={"age": "mask"})
+batch = next(iter(loader))
+mean = batch["age"][batch["age_valid"]].double().mean().item()

@@ -1,0 +1,218 @@
+"""What a new user does in the first hour: scripts of at most 15 lines, written from the documentation alone.
+
+The first line of a script names the page that explains it, and the words of the script that the page has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import forkrun
+from tests.first_hour.folder import ROWS, rows_of, write_folder
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SCRIPTS = sorted(HERE.glob("[0-9]*.py"))
+LINES, CLICKS = 15, 2
+# Ends a script that runs in a process of its own: writes some of its variables, and leaves out Python's own shutdown,
+# which gloo's threads may not survive.
+DUMP = """
+import json, os, pathlib
+written = json.dumps({name: globals()[name] for name in NAMES})
+pathlib.Path(OUT, f"rank-{os.environ.get('RANK', 0)}.json").write_text(written)
+os._exit(0)
+"""
+
+Run = Callable[[str], dict[str, Any]]
+
+
+# ------------------------------------------------------------------------------------------------ scripts and pages
+
+
+def code_of(script: Path) -> list[str]:
+    """The lines of a script that are neither empty nor comments."""
+    return [line for line in script.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def linked(pages: set[Path]) -> set[Path]:
+    """The pages that these link to."""
+    links = {page: re.findall(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)", page.read_text()) for page in pages}
+    targets = {(page.parent / link).resolve() for page in pages for link in links[page] if "://" not in link}
+    return {target for target in targets if target.exists()}
+
+
+@pytest.fixture(scope="module")
+def reachable() -> set[Path]:
+    """The pages that are at most two clicks away from the README or the first page of the documentation."""
+    pages = {ROOT / "README.md", ROOT / "docs" / "index.md"}
+    for _ in range(CLICKS):
+        pages |= linked(pages)
+    return pages
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_is_short_and_its_page_is_found(script: Path, reachable: set[Path]) -> None:
+    header = re.fullmatch(r"# (docs/\S+\.md): (.+)", script.read_text().splitlines()[0])
+    assert header is not None
+    page, key = ROOT / header[1], header[2]
+    assert len(code_of(script)) <= LINES
+    assert page in reachable
+    assert key in page.read_text()
+
+
+# ------------------------------------------------------------------------------------------------ what scripts do
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("first-hour")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_folder()
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a script in the folder; gives its variables."""
+    monkeypatch.chdir(folder)
+    return lambda name: runpy.run_path(str(HERE / f"{name}.py"))
+
+
+def run_apart(name: str, names: list[str], folder: Path, out: Path, *, ranks: int = 0) -> list[dict[str, Any]]:
+    """Run a script in a process of its own, or on so many ranks; gives some variables of each process."""
+    program = out / "train.py"
+    program.write_text(f"{(HERE / f'{name}.py').read_text()}\nNAMES, OUT = {names!r}, {str(out)!r}{DUMP}")
+    launcher = forkrun.command(ranks) if ranks else [sys.executable]
+    done = subprocess.run(
+        [*launcher, str(program)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(path.read_text()) for path in sorted(out.glob("rank-*.json"))]
+
+
+def column(name: str) -> list[Any]:
+    """The values of a column in `data/`."""
+    return rows_of(0, ROWS)[name].to_pylist()
+
+
+def test_train_and_validation_split(run: Run) -> None:
+    left = run("04_train_validation")
+    days = column("day")
+    assert sorted(left["train_ids"] + left["validation_ids"]) == list(range(ROWS))
+    assert max(days[row] for row in left["train_ids"]) < min(days[row] for row in left["validation_ids"])
+    assert 0 < len(left["validation_ids"]) < ROWS / 2
+
+
+@pytest.mark.slow
+def test_two_ranks_of_ddp_read_each_row_once(folder: Path, tmp_path: Path) -> None:
+    ranks = run_apart("05_ddp", ["seen", "steps"], folder, tmp_path, ranks=2)
+    assert len({rank["steps"] for rank in ranks}) == 1
+    assert sorted(ranks[0]["seen"] + ranks[1]["seen"]) == list(range(ROWS))
+
+
+def test_hive_partitions(run: Run) -> None:
+    assert run("06_hive")["months"] == {2}
+
+
+def test_strings_to_token_ids_in_a_transform(run: Run) -> None:
+    tokens = run("08_tokens")["batch"]["tokens"]
+    assert tokens["lengths"].tolist() == [3, 2, 1, 5]
+    assert tokens["values"][:3].tolist() == [[1, 2, 3, 0, 0], [1, 3, 0, 0, 0], [2, 0, 0, 0, 0]]
+
+
+def test_ragged_and_padded_lists(run: Run) -> None:
+    left = run("09_lists")
+    assert (left["values"].tolist(), left["offsets"].tolist()) == ([1, 2, 3, 4], [0, 3, 3, 4])
+    assert (left["matrix"].tolist(), left["lengths"].tolist()) == ([[1, 2, 3], [0, 0, 0], [4, 0, 0]], [3, 0, 1])
+
+
+def test_nulls(run: Run) -> None:
+    assert run("10_nulls")["mean"] == 30
+
+
+def test_timestamps(run: Run) -> None:
+    assert run("11_timestamps")["hour"].tolist() == [0, 13, 23]
+
+
+def test_images_as_bytes_to_tensors(run: Run) -> None:
+    images = run("12_images")["images"]
+    assert images.shape == (4, 3, 8, 8)
+    assert torch.equal((images[3, :, 0, 0] * 255).round(), torch.tensor([3.0, 30.0, 255.0]))
+
+
+def test_resume_from_a_checkpoint(run: Run) -> None:
+    left = run("14_resume")
+    assert all(map(torch.equal, left["after"], left["expected"]))
+    assert torch.cat(left["before"] + left["after"]).sort().values.equal(torch.arange(ROWS))
+
+
+def test_an_iceberg_table_by_catalog_and_as_it_was(run: Run) -> None:
+    left = run("15_iceberg")
+    assert (left["rows_now"], left["rows_then"]) == (200, 100)
+
+
+@pytest.mark.slow
+def test_accelerate(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torchdata")  # an Accelerator asks for it where loaders have a state
+    (left,) = run_apart("16_accelerate", ["ids"], folder, tmp_path)
+    assert left["ids"] == list(range(ROWS - ROWS % 300))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Lightning's own, of which there are many
+def test_lightning(run: Run) -> None:
+    pytest.importorskip("lightning")
+    assert run("16_lightning")["steps"] == 2 * (ROWS // 300)
+
+
+@pytest.mark.slow
+def test_hf_trainer_validates_on_other_rows(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (left,) = run_apart("16_hf_trainer", ["metrics"], folder, tmp_path)
+    assert left["metrics"]["epoch"] == 2
+    assert math.isfinite(left["metrics"]["eval_loss"])
+
+
+def test_a_progress_bar_over_an_epoch(run: Run) -> None:
+    bar = run("17_progress_bar")["bar"]
+    assert bar.n == bar.total == math.ceil(ROWS / 300)
+
+
+def test_the_length_of_a_loader(run: Run) -> None:
+    left = run("24_len")
+    assert (left["steps"], left["filtered_steps"]) == (math.ceil(ROWS / 300), math.ceil(ROWS / 4 / 300))
+
+
+def test_balanced_classes(run: Run) -> None:
+    assert run("25_balance")["shares"] == [0.5] * 20
+
+
+def test_two_datasets_half_and_half(run: Run) -> None:
+    assert run("26_mix")["from_small"] == [128] * 25
+
+
+def test_time_waited_for_data_is_logged(run: Run) -> None:
+    logged = run("27_wait_time")["logged"]
+    waits = [each["seconds waited"] for each in logged]
+    assert [each["step"] for each in logged] == list(range(math.ceil(ROWS / 300)))
+    assert waits == sorted(waits)
+    assert waits[-1] > 0
