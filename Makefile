@@ -43,6 +43,7 @@ check: .venv/dev
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 	for picture in rooms plan speed; do $(BIN)/python scripts/draw_$$picture.py --check || exit 1; done
+	$(BIN)/python scripts/write_signatures.py --check
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "check: OK"
 

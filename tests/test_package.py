@@ -6,17 +6,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
 from importlib import metadata, resources
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import torch_dataloader_utils
-from torch_dataloader_utils.options import LoaderOptions, Options, TableLoaderOptions, TableOptions, option_defaults
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -112,16 +109,6 @@ def test_version_is_that_of_the_metadata():
 
 def test_types_are_shipped():
     assert resources.files(torch_dataloader_utils).joinpath("py.typed").is_file()
-
-
-def test_keywords_are_declared_alike_for_people_and_type_checkers():
-    """Type checkers read keywords from a written-out TypedDict only: it says what the groups say."""
-    groups = get_type_hints(Options).values()
-    declared = {item.name: item.type for kind in groups for item in fields(kind)}
-    assert {name: hint.__forward_arg__ for name, hint in LoaderOptions.__annotations__.items()} == declared
-    assert list(LoaderOptions.__annotations__) == list(option_defaults())
-    of_tables = {name: hint.__forward_arg__ for name, hint in TableLoaderOptions.__annotations__.items()}
-    assert of_tables == declared | {item.name: item.type for item in fields(TableOptions)}
 
 
 def test_extras():

@@ -35,6 +35,7 @@ from torch_dataloader_utils.errors import WorkerError as WorkerError
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from torch_dataloader_utils.api import IcebergDataset as IcebergDataset
     from torch_dataloader_utils.api import StructuredDataset as StructuredDataset
+    from torch_dataloader_utils.api import TableDataset as TableDataset
     from torch_dataloader_utils.api import combine as combine
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts as merge_state_dicts
     from torch_dataloader_utils.events import BlockEvent as BlockEvent
@@ -47,7 +48,6 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from torch_dataloader_utils.iterables import split_gen_kwargs as split_gen_kwargs
     from torch_dataloader_utils.iterables import streaming_shard as streaming_shard
     from torch_dataloader_utils.loader.description import Description as Description
-    from torch_dataloader_utils.loader.tables import TableDataset as TableDataset
     from torch_dataloader_utils.model import DataFileInfo as DataFileInfo
     from torch_dataloader_utils.model import IcebergDataFileInfo as IcebergDataFileInfo
     from torch_dataloader_utils.model import Shard as Shard
@@ -77,7 +77,7 @@ _HOMES = {
     "SnapshotCursor": "sources.tables",
     "Split": "model",
     "StructuredDataset": "api",
-    "TableDataset": "loader.tables",
+    "TableDataset": "api",
     "TableFile": "sources.table_files",
     "TableSnapshot": "sources.tables",
     "TableSource": "sources.tables",

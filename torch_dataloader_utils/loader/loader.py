@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, Literal, overload
 
 from torch.utils.data import DataLoader
 
@@ -15,6 +15,7 @@ from torch_dataloader_utils.loader.accelerated import (
     loaded_by_accelerate,
     preparing_accelerator,
 )
+from torch_dataloader_utils.loader.batch_types import Batch, Collated, Collated_co, NumpyBatch, OutputFormat_co
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.sampler import EpochSampler
 from torch_dataloader_utils.options import Options
@@ -25,7 +26,7 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _OURS: Any = object()  # a Trainer that overfits some batches makes the loader again, with sampler=None
 
 
-class StructuredLoader(DataLoader[Any]):
+class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     """Batches of a dataset; `isinstance(loader, torch.utils.data.DataLoader)`.
 
     `batch_size`, `num_workers`, `pin_memory`, `persistent_workers` and `timeout` read as they were given; `num_workers`
@@ -64,7 +65,15 @@ class StructuredLoader(DataLoader[Any]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {repr(self.dataset)[1:-1]}>"
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    @overload  # type: ignore[override]
+    def __iter__(self: StructuredLoader[Literal["torch"], None]) -> Iterator[Batch]: ...
+    @overload
+    def __iter__(self: StructuredLoader[Literal["numpy"], None]) -> Iterator[NumpyBatch]: ...
+    @overload
+    def __iter__(self: StructuredLoader[Literal["arrow", "dict"], None]) -> Iterator[Any]: ...
+    @overload
+    def __iter__(self: StructuredLoader[Any, Collated]) -> Iterator[Collated]: ...
+    def __iter__(self) -> Iterator[Any]:
         """One pass over the batches; it begins at the first `next`."""
         return iter(self.dataset)
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any, Unpack
+from typing import Any
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.exchange import from_first_rank
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, SnapshotError, UnknownOptionError
 from torch_dataloader_utils.loader.dataset import LoaderDataset
-from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import LoaderOptions, Options, option_defaults, parse_options
+from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source, open_snapshot
 from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
 
-_OF_FILES = option_defaults().keys() - option_defaults(table=True).keys()  # a table's own log says
 
-
-class TableDataset(LoaderDataset):
-    """The rows of a snapshot of a table as batches of tensors; `create_dataloader` makes it."""
+class SnapshotDataset(LoaderDataset):
+    """The rows of a snapshot of a table as batches of tensors, until `advance` moves it to another one."""
 
     def __init__(self, table: TableSource | None = None, options: Options | None = None, **unknown: Any) -> None:
         if table is None or options is None or unknown:
@@ -28,35 +25,6 @@ class TableDataset(LoaderDataset):
             raise UnknownOptionError(f"{name}(...): use {name}.create_dataloader(table, ...).")
         self._table: TableSource | None = table
         super().__init__(open_snapshot(table.snapshot(None, options), options), options)
-
-    @staticmethod
-    def create_dataloader(
-        table: TableSource, **options: Unpack[LoaderOptions]
-    ) -> tuple[StructuredLoader, TableDataset]:
-        """A loader over a snapshot of a table of any format, and its dataset.
-
-        The snapshot is found once: every epoch reads the same rows, whatever is committed meanwhile.
-
-        Args:
-            table: the table, which finds its snapshots.
-            **options: as those of `StructuredDataset.create_dataloader`, but for `format`, `partitioning`, `schema` and
-                `manifest`, which the table's own log says.
-
-        Raises:
-            UnknownOptionError: a keyword that does not exist.
-            OptionError: a value that cannot work.
-            SnapshotError: the table has no such snapshot.
-            FileReadError: a file that cannot be read.
-            ColumnNotFoundError: a column that the table does not have.
-        """
-        for name in options:
-            if name in _OF_FILES:
-                raise UnknownOptionError(f"{name!r} is an option of files: the table's own log says it.")
-        if not isinstance(table, TableSource):
-            raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
-        parsed = parse_options(options)
-        dataset = TableDataset(table, parsed)
-        return StructuredLoader(dataset, parsed), dataset
 
     def advance(self, appended_only: bool = False) -> bool:
         """Move to the newest snapshot of the table. Returns True if there was a newer one.

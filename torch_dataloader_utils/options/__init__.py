@@ -4,14 +4,12 @@ from torch_dataloader_utils.options.groups import EVEN as EVEN
 from torch_dataloader_utils.options.groups import LAST_BATCH as LAST_BATCH
 from torch_dataloader_utils.options.groups import ConvertOptions as ConvertOptions
 from torch_dataloader_utils.options.groups import ReadOptions as ReadOptions
-from torch_dataloader_utils.options.groups import ShuffleOptions as ShuffleOptions
 from torch_dataloader_utils.options.groups import SplitOptions as SplitOptions
-from torch_dataloader_utils.options.groups import TableOptions as TableOptions
 from torch_dataloader_utils.options.groups import WorkerOptions as WorkerOptions
-from torch_dataloader_utils.options.keywords import LoaderOptions as LoaderOptions
+from torch_dataloader_utils.options.keywords import Call as Call
 from torch_dataloader_utils.options.keywords import Options as Options
-from torch_dataloader_utils.options.keywords import TableLoaderOptions as TableLoaderOptions
 from torch_dataloader_utils.options.keywords import option_defaults as option_defaults
+from torch_dataloader_utils.options.keywords import options_of as options_of
 from torch_dataloader_utils.options.keywords import parse_options as parse_options
 from torch_dataloader_utils.options.keywords import parse_table_options as parse_table_options
 from torch_dataloader_utils.options.keywords import plain_value as plain_value
@@ -20,3 +18,5 @@ from torch_dataloader_utils.options.policies import POLICY_OPTIONS as POLICY_OPT
 from torch_dataloader_utils.options.policies import PolicyOptions as PolicyOptions
 from torch_dataloader_utils.options.policies import check_names as check_names
 from torch_dataloader_utils.options.policies import split_sharding as split_sharding
+from torch_dataloader_utils.options.shuffle import ShuffleOptions as ShuffleOptions
+from torch_dataloader_utils.options.tables import TableOptions as TableOptions

@@ -13,8 +13,11 @@ from torch_dataloader_utils.units import parse_bytes
 Check: TypeAlias = Callable[[str, Any], Any]  # from an option's name and its value to the value that is kept
 
 
-def option(default: Any, check: Check, *, doc: str = "", repr: bool = True) -> Any:
-    """The field of an option: its default, its check, and what the documentation says of it."""
+def option(default: Any, check: Check | None = None, *, doc: str = "", repr: bool = True) -> Any:
+    """The field of an option: its default, its check, and the line that documents it.
+
+    `scripts/write_signatures.py` writes signatures and docstrings from it.
+    """
     return field(default=default, metadata={"check": check, "doc": doc}, repr=repr)
 
 
@@ -24,9 +27,9 @@ class Checked:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            if "check" in item.metadata:
-                value = item.metadata["check"](item.name, getattr(self, item.name))
-                object.__setattr__(self, item.name, value)
+            check = item.metadata.get("check")
+            if check is not None:
+                object.__setattr__(self, item.name, check(item.name, getattr(self, item.name)))
 
 
 def values(expected: str, holds: Callable[[Any], bool], *, secret: bool = False) -> Check:
@@ -40,25 +43,56 @@ def values(expected: str, holds: Callable[[Any], bool], *, secret: bool = False)
     return check
 
 
+@dataclass(frozen=True)
+class Maybe:
+    """None, or what `check` accepts."""
+
+    check: Check
+
+    def __call__(self, name: str, value: Any) -> Any:
+        """The value, checked."""
+        return None if value is None else self.check(name, value)
+
+
 def maybe(check: Check) -> Check:
     """None, or what `check` accepts."""
-    return lambda name, value: None if value is None else check(name, value)
+    return Maybe(check)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of these values; signatures show them as a `Literal`."""
+
+    allowed: tuple[object, ...]
+
+    def __call__(self, name: str, value: Any) -> Any:
+        """The value, checked."""
+        if value not in self.allowed:
+            raise OptionError(f"{name}={value!r}: expected one of {', '.join(map(repr, self.allowed))}.")
+        return value
 
 
 def one_of(*allowed: object) -> Check:
     """One of these values."""
-    return values(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
+    return OneOf(allowed)
+
+
+@dataclass(frozen=True)
+class WordOrWords:
+    """One of these words, or a dict of column -> word."""
+
+    allowed: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any) -> Any:
+        """The value, checked."""
+        for word in value.values() if isinstance(value, Mapping) else [value]:
+            OneOf(self.allowed)(name, word)
+        return value
 
 
 def word_or_words(*allowed: str) -> Check:
     """One of these words, or a dict of column -> word."""
-
-    def check(name: str, value: Any) -> Any:
-        for word in value.values() if isinstance(value, Mapping) else [value]:
-            one_of(*allowed)(name, word)
-        return value
-
-    return check
+    return WordOrWords(allowed)
 
 
 def whole(least: int | None = None) -> Check:

@@ -1,4 +1,4 @@
-"""Every keyword of `create_dataloader`, declared once with its default and check, grouped by what it decides.
+"""The keywords of `create_dataloader`, declared once with default, check and line, grouped by what they decide.
 
 All of them have plain-value forms, so that a config file can build a loader.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.checks import (
@@ -45,7 +44,6 @@ _policy = values(
     "the name of a policy, {'policy': name, option: value}, or a function",
     lambda value: isinstance(value, (str, Mapping)) or callable(value),
 )
-_shuffle = values("False, True, 'splits' or 'all'", lambda value: isinstance(value, bool) or value in ("splits", "all"))
 _split_strategy = values(
     "an object with split(files) or generate(files, num_workers, epoch, num_ranks, rank)",
     lambda value: not isinstance(value, str) and (hasattr(value, "split") or hasattr(value, "generate")),
@@ -54,32 +52,48 @@ _start_method = values(
     "one of 'fork', 'spawn', 'forkserver'",
     lambda value: not isinstance(value, str) or value in ("fork", "spawn", "forkserver"),
 )
-_column_names = values(
-    "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(Checked):
     """What is read, and from where."""
 
-    format: str | None = None
-    columns: Sequence[str] | None = option(None, maybe(names))
-    filters: Any = None
-    partitioning: str | None = option("auto", one_of("auto", "hive", None))
-    schema: Any = None
+    format: str | None = option(
+        None, doc='the file format, such as "parquet"; None infers it from suffixes or first bytes'
+    )
+    columns: Sequence[str] | None = option(
+        None, maybe(names), doc='the columns of a batch, in this order, or patterns such as "f*"; None for all'
+    )
+    filters: Any = option(None, doc="the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra)")
+    partitioning: str | None = option(
+        "auto",
+        one_of("auto", "hive", None),
+        doc="whether key=value folders become columns; auto: if all files have the same keys",
+    )
+    schema: Any = option(None, doc="the pyarrow.Schema to read as; None resolves one over all files")
     # Credentials: never in a repr, a log or an error.
     storage_options: Mapping[str, Any] | None = option(
-        None, credentials("as the fsspec filesystem of the path takes it"), repr=False
+        None,
+        credentials("as the fsspec filesystem of the path takes it"),
+        doc="options of the path's fsspec file system, such as credentials",
+        repr=False,
     )
-    filesystem: Any = field(default=None, repr=False)
-    manifest: str | os.PathLike[str] | None = option(None, maybe(path))
-    cache_dir: str | os.PathLike[str] | None = option(None, maybe(path))
-    cache_bytes: int | str = option("10GiB", num_bytes)
-    format_options: Mapping[str, Any] | None = option(None, mapping("option -> value"))
-    transform: Callable[..., Any] | None = option(None, maybe(function))
-    transform_rows: str = option("same", one_of("same", "any"))
-    transform_schema: Any = None
+    filesystem: Any = option(None, doc="a ready fsspec or pyarrow file system, instead of storage_options", repr=False)
+    manifest: str | os.PathLike[str] | None = option(
+        None, maybe(path), doc="a file that caches the list of files and their footers; made if missing"
+    )
+    cache_dir: str | os.PathLike[str] | None = option(
+        None, maybe(path), doc="a local folder that caches data read from a remote store"
+    )
+    cache_bytes: int | str = option("10GiB", num_bytes, doc='the maximum size of cache_dir, such as "10GiB"')
+    format_options: Mapping[str, Any] | None = option(
+        None, mapping("option -> value"), doc='options of the file format, such as {"on_bad_lines": "skip"}'
+    )
+    transform: Callable[..., Any] | None = option(
+        None, maybe(function), doc="maps each Arrow record batch to another one; runs where data are read"
+    )
+    transform_rows: str = option("same", one_of("same", "any"), doc='"any" if transform may change the number of rows')
+    transform_schema: Any = option(None, doc="the schema that transform returns; None calls it once on an empty batch")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,21 +105,33 @@ class ReadOptions(Checked):
 class SplitOptions(Checked):
     """How files are cut into splits."""
 
-    split_bytes: int | str | None = option(None, maybe(num_bytes))  # None: by `shuffle`
-    split_rows: int | None = option(None, maybe(whole(1)))
-    split_strategy: Any = option(None, maybe(_split_strategy))
+    split_bytes: int | str | None = option(
+        None, maybe(num_bytes), doc='the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle'
+    )
+    split_rows: int | None = option(None, maybe(whole(1)), doc="the same in rows; overrides split_bytes")
+    split_strategy: Any = option(
+        None, maybe(_split_strategy), doc="an object with split(files) or generate(files, ...) that cuts files instead"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOptions(PolicyOptions, RankOptions):
     """Which rows are this rank's."""
 
-    sharding: str | Mapping[str, Any] | Callable[..., Any] = option("interleave", _policy)
-    canonical_ranks: int | None = option(None, maybe(whole(1)))
-    even: str = option("none", one_of(*EVEN))
-    count_rows: bool = option(False, flag)
-    steps_per_epoch: int | None = option(None, maybe(whole(1)))
-    sync_every: int = option(16, whole(1))
+    sharding: str | Mapping[str, Any] | Callable[..., Any] = option(
+        "interleave", _policy, doc="how ranks share rows: the name of a policy, a function, or a dict with its options"
+    )
+    canonical_ranks: int | None = option(
+        None, maybe(whole(1)), doc="keeps global batches the same for every number of ranks that divides this one"
+    )
+    even: str = option(
+        "none", one_of(*EVEN), doc="equal steps on all ranks: drop rows, repeat rows, or stop with the first rank"
+    )
+    count_rows: bool = option(False, flag, doc="count rows in a scan where files do not record them")
+    steps_per_epoch: int | None = option(
+        None, maybe(whole(1)), doc="exactly this many batches on each rank in every epoch"
+    )
+    sync_every: int = option(16, whole(1), doc='steps between two agreements of the ranks with even="sync"')
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,84 +144,87 @@ class ShardOptions(PolicyOptions, RankOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffleOptions(Checked):
-    """In which order."""
-
-    shuffle: bool | Literal["splits", "all"] = option(False, _shuffle)
-    shuffle_seed: int = option(42, whole())
-    shuffle_bytes: int | str = option("128MiB", num_bytes)
-    shuffle_buffer_size: int | None = option(None, maybe(whole(1)))
-    shuffle_open_splits: int | None = option(None, maybe(whole(1)))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.shuffle == "splits" and (self.shuffle_buffer_size or self.shuffle_open_splits):
-            raise OptionError(
-                "shuffle='splits' keeps the rows of a split in order: give shuffle=True with shuffle_buffer_size or "
-                "shuffle_open_splits."
-            )
-        if self.shuffle == "all" and self.shuffle_open_splits:
-            raise OptionError(
-                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle='all', which opens every split: give "
-                "shuffle=True to open fewer."
-            )
-        if self.shuffle_open_splits and not self.shuffle and not self.shuffle_buffer_size:
-            raise OptionError(
-                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle=False: nothing is shuffled; give "
-                "shuffle=True."
-            )
-
-    @property
-    def split_bytes(self) -> int:
-        """The default of the option of this name: smaller under a shuffle, so that one file is many splits."""
-        return (8 if self.shuffle else 128) * 2**20
-
-    @property
-    def window_bytes(self) -> int | None:
-        """Decoded bytes of a rank's shuffle windows; None where they are sized by rows, or rows are not shuffled."""
-        by_bytes = self.shuffle in (True, "all") and self.shuffle_buffer_size is None
-        return int(self.shuffle_bytes) if by_bytes else None
-
-
-@dataclass(frozen=True, kw_only=True)
 class BatchOptions(Checked):
     """What a batch is."""
 
-    batch_size: int = option(1024, whole(1))
-    last_batch: str = option("partial", one_of(*LAST_BATCH))
-    valid_key: str = option("valid", word)
-    output_format: str = option("torch", one_of("torch", "numpy", "arrow", "dict"))
-    collate_fn: Callable[[Any], Any] | None = option(None, maybe(function))
+    batch_size: int = option(1024, whole(1), doc="rows per batch")
+    last_batch: str = option(
+        "partial", one_of(*LAST_BATCH), doc="a short last batch: deliver it, drop it, or fill it up with repeated rows"
+    )
+    valid_key: str = option(
+        "valid", word, doc="the batch entry that is False for repeated rows, where there can be any"
+    )
+    output_format: str = option(
+        "torch",
+        one_of("torch", "numpy", "arrow", "dict"),
+        doc='"torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists)',
+    )
+    collate_fn: Callable[[Any], Any] | None = option(
+        None, maybe(function), doc="maps each finished batch to whatever the loader should yield"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions(Checked):
     """How Arrow values become tensors."""
 
-    stack: Mapping[str, Sequence[str]] | None = option(None, mapping("key -> list of columns"))
-    dtypes: Mapping[Any, Any] | Any = None  # a dtype of torch or numpy, by name or itself, or a dict of these
-    fill_values: Mapping[str, Any] | None = option(None, mapping("column -> value"))
-    nulls: NullPolicy = option("error", word_or_words("error", "mask", "fill", "drop"))
-    strings: NullPolicy = option("list", word_or_words("list", "bytes", "codes"))
-    vocabulary: Mapping[str, Sequence[Any]] | None = option(None, value_lists, repr=False)
-    lists: str = option("ragged", one_of("ragged", "padded", "nested"))
-    decimals: str = option("float64", one_of("float64", "scaled"))
-    strict_types: bool = option(False, flag)
+    stack: Mapping[str, Sequence[str]] | None = option(
+        None, mapping("key -> list of columns"), doc='columns to join into one [B, k] tensor: {"key": ["column", ...]}'
+    )
+    # A dtype of torch or numpy, by name or itself, or a dict of these.
+    dtypes: Mapping[Any, Any] | Any = option(
+        None, doc='casts: "float32" for all floats, or {"column" or "float64": dtype or its name}'
+    )
+    fill_values: Mapping[str, Any] | None = option(
+        None, mapping("column -> value"), doc='replacements for nulls in columns with nulls="fill": {"column": value}'
+    )
+    nulls: NullPolicy = option(
+        "error",
+        word_or_words("error", "mask", "fill", "drop"),
+        doc="nulls where the dtype has none: raise, add a mask, fill, or drop the row",
+    )
+    strings: NullPolicy = option(
+        "list",
+        word_or_words("list", "bytes", "codes"),
+        doc="strings as Python lists, as bytes with offsets, or as codes of a vocabulary",
+    )
+    vocabulary: Mapping[str, Sequence[Any]] | None = option(
+        None, value_lists, doc='the values of columns of codes, in order: {"column": [value, ...]}', repr=False
+    )
+    lists: str = option(
+        "ragged",
+        one_of("ragged", "padded", "nested"),
+        doc="lists of varying length: values with offsets, padded, or nested tensors",
+    )
+    decimals: str = option(
+        "float64", one_of("float64", "scaled"), doc="decimals as rounded floats, or as exact scaled integers"
+    )
+    strict_types: bool = option(False, flag, doc="refuse columns that only fit Python objects")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(Checked):
     """Who reads, and how far ahead."""
 
-    num_workers: int | None = option(None, maybe(whole(0)))
-    worker_mode: str = option("thread", one_of("thread", "process"))
-    prefetch_bytes: int | str = option("256MiB", num_bytes)
-    pin_memory: bool = option(False, flag)
-    persistent_workers: bool = option(True, flag)
-    multiprocessing_context: Any = option(None, _start_method)
-    timeout: float = option(600, seconds)
-    show_progress: bool = option(False, flag)
-    progress_interval_sec: float = option(120, interval)
+    num_workers: int | None = option(
+        None, maybe(whole(0)), doc="I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread"
+    )
+    worker_mode: str = option(
+        "thread",
+        one_of("thread", "process"),
+        doc="whether workers are threads or processes; processes need num_workers",
+    )
+    prefetch_bytes: int | str = option(
+        "256MiB", num_bytes, doc="the maximum size of decoded data waiting for delivery, per rank"
+    )
+    pin_memory: bool = option(False, flag, doc="put batches in page-locked memory, for faster copies to a GPU")
+    persistent_workers: bool = option(True, flag, doc="keep worker processes between epochs")
+    multiprocessing_context: Any = option(
+        None, _start_method, doc="how worker processes start; None: forkserver, or spawn without it"
+    )
+    timeout: float = option(600, seconds, doc="seconds without a batch before BatchTimeoutError; 0 waits forever")
+    show_progress: bool = option(False, flag, doc="show a progress bar during scans at construction (progress extra)")
+    progress_interval_sec: float = option(120, interval, doc="seconds between two log lines about progress")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -206,20 +235,3 @@ class WorkerOptions(Checked):
     def num_shards(self) -> int:
         """W: into how many shards a rank's rows are cut (None, 0 and 1 workers all mean one)."""
         return max(self.num_workers or 1, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableOptions(Checked):
-    """Which table, which snapshot of it, and what of it besides its columns."""
-
-    # Credentials: never in a repr, a log or an error.
-    catalog_config: Mapping[str, Any] | None = option(
-        None, credentials("as pyiceberg's load_catalog takes it"), repr=False
-    )
-    snapshot_id: int | None = None
-    ref: str | None = None
-    as_of: datetime | str | int | None = None
-    start_snapshot_id: int | None = None
-    end_snapshot_id: int | None = None
-    scan_filter: Any = None
-    metadata_columns: Sequence[str] = option((), _column_names)

@@ -1,4 +1,4 @@
-"""The keywords of `create_dataloader` together: their names and types, and from keywords to checked groups."""
+"""The keywords of `create_dataloader` together: which call takes which, and from keywords to checked groups."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import difflib
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields, replace
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -18,97 +17,16 @@ from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.options.groups import (
     BatchOptions,
     ConvertOptions,
-    NullPolicy,
     ReadOptions,
     ShardOptions,
-    ShuffleOptions,
     SplitOptions,
-    TableOptions,
     WorkerOptions,
 )
 from torch_dataloader_utils.options.policies import flat_keywords
+from torch_dataloader_utils.options.shuffle import ShuffleOptions
+from torch_dataloader_utils.options.tables import TableOptions
 
 T = TypeVar("T")
-
-
-class LoaderOptions(TypedDict, total=False):
-    """The keywords of `create_dataloader`, for editors and type checkers; a test holds them and the groups together."""
-
-    format: str | None
-    columns: Sequence[str] | None
-    filters: Any
-    partitioning: str | None
-    schema: Any
-    storage_options: Mapping[str, Any] | None
-    filesystem: Any
-    manifest: str | os.PathLike[str] | None
-    cache_dir: str | os.PathLike[str] | None
-    cache_bytes: int | str
-    format_options: Mapping[str, Any] | None
-    transform: Callable[..., Any] | None
-    transform_rows: str
-    transform_schema: Any
-    split_bytes: int | str | None
-    split_rows: int | None
-    split_strategy: Any
-    num_ranks: int | None
-    rank: int | None
-    process_group: Any
-    device_mesh: Any
-    dp_mesh_dims: Sequence[str] | None
-    accelerator: Any
-    stick_to_shard: bool
-    full_rotation: bool
-    total_shards: int | None
-    shard_batches: bool
-    split_batches: bool
-    sharding: str | Mapping[str, Any] | Callable[..., Any]
-    canonical_ranks: int | None
-    even: str
-    count_rows: bool
-    steps_per_epoch: int | None
-    sync_every: int
-    shuffle: bool | Literal["splits", "all"]
-    shuffle_seed: int
-    shuffle_bytes: int | str
-    shuffle_buffer_size: int | None
-    shuffle_open_splits: int | None
-    batch_size: int
-    last_batch: str
-    valid_key: str
-    output_format: str
-    collate_fn: Callable[[Any], Any] | None
-    stack: Mapping[str, Sequence[str]] | None
-    dtypes: Mapping[Any, Any] | Any
-    fill_values: Mapping[str, Any] | None
-    nulls: NullPolicy
-    strings: NullPolicy
-    vocabulary: Mapping[str, Sequence[Any]] | None
-    lists: str
-    decimals: str
-    strict_types: bool
-    num_workers: int | None
-    worker_mode: str
-    prefetch_bytes: int | str
-    pin_memory: bool
-    persistent_workers: bool
-    multiprocessing_context: Any
-    timeout: float
-    show_progress: bool
-    progress_interval_sec: float
-
-
-class TableLoaderOptions(LoaderOptions, total=False):
-    """The keywords of `IcebergDataset.create_dataloader`, likewise."""
-
-    catalog_config: Mapping[str, Any] | None
-    snapshot_id: int | None
-    ref: str | None
-    as_of: datetime | str | int | None
-    start_snapshot_id: int | None
-    end_snapshot_id: int | None
-    scan_filter: Any
-    metadata_columns: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -209,12 +127,29 @@ def repeats_rows(options: Options) -> bool:
 # Options of files that mean nothing for a table, whose metadata has them.
 _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 
+# What makes a loader: of files, of a table of any format, of an Iceberg table, of several datasets.
+Call = Literal["files", "table", "iceberg", "combine"]
+_LEFT_OUT: dict[Call, tuple[str, ...]] = {
+    "files": (),
+    "table": _NOT_OF_TABLES,
+    "iceberg": _NOT_OF_TABLES,
+    "combine": ("count_rows",),
+}
 
-def option_defaults(table: bool = False) -> dict[str, Any]:
-    """Every keyword with its default, in the order of the groups; those of Iceberg tables first, if asked for."""
-    kinds = [*([TableOptions] if table else []), *_GROUPS.values()]
-    defaults = {item.name: item.default for kind in kinds for item in fields(kind)}
-    return {name: default for name, default in defaults.items() if not (table and name in _NOT_OF_TABLES)}
+
+def options_of(call: Call) -> dict[str, Field[Any]]:
+    """The declarations of the options that a call takes, by keyword, in the order of the groups.
+
+    Those that only Iceberg tables have come first. A combination leaves to its datasets what they read.
+    """
+    groups = [kind for kind in _GROUPS.values() if call != "combine" or kind not in (ReadOptions, ConvertOptions)]
+    kinds = [TableOptions, *groups] if call == "iceberg" else groups
+    return {item.name: item for kind in kinds for item in fields(kind) if item.name not in _LEFT_OUT[call]}
+
+
+def option_defaults(call: Call = "files") -> dict[str, Any]:
+    """The keywords of a call with their defaults."""
+    return {name: item.default for name, item in options_of(call).items()}
 
 
 def plain_value(value: Any) -> Any:
@@ -239,7 +174,7 @@ def parse_options(keywords: Mapping[str, Any]) -> Options:
 
 def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:
     """As `parse_options`, for an Iceberg table: with the options that only a table has."""
-    known = _known(keywords, option_defaults(table=True), "IcebergDataset")
+    known = _known(keywords, option_defaults("iceberg"), "IcebergDataset")
     return _options(known), _group(TableOptions, known)
 
 

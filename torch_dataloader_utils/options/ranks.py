@@ -24,12 +24,16 @@ _PEERS = ("process_group", "device_mesh", "accelerator")  # each names the proce
 class RankOptions(Checked):
     """Which ranks there are, and which of them this process is."""
 
-    num_ranks: int | None = option(None, maybe(whole(1)))
-    rank: int | None = option(None, maybe(whole(0)))
-    process_group: Any = None
-    device_mesh: Any = None
-    dp_mesh_dims: Sequence[str] | None = None
-    accelerator: Any = None
+    num_ranks: int | None = option(
+        None, maybe(whole(1)), doc="the number of ranks that share the rows; None detects it"
+    )
+    rank: int | None = option(None, maybe(whole(0)), doc="this process's global rank; give it together with num_ranks")
+    process_group: Any = option(None, doc="the torch.distributed process group whose members are the ranks")
+    device_mesh: Any = option(None, doc="the DeviceMesh whose data-parallel places are the ranks")
+    dp_mesh_dims: Sequence[str] | None = option(
+        None, doc="the data-parallel dimensions of device_mesh; None for those named dp*"
+    )
+    accelerator: Any = option(None, doc="the accelerate.Accelerator whose processes are the ranks")
 
     def __post_init__(self) -> None:
         super().__post_init__()

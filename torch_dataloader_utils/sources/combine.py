@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.model import DataFile, Split
-from torch_dataloader_utils.options import ConvertOptions, Options, ReadOptions
+from torch_dataloader_utils.options import Options, options_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
@@ -41,7 +41,7 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
     Raises:
         OptionError: one belongs to the datasets.
     """
-    of_parts = {item.name for group in (ReadOptions, ConvertOptions) for item in fields(group)} | {"count_rows"}
+    of_parts = options_of("files").keys() - options_of("combine").keys()
     for name in keywords:
         if name in of_parts:
             raise OptionError(

@@ -1,0 +1,98 @@
+"""Writes the options into the signatures and docstrings of the calls that make loaders.
+
+    python scripts/write_signatures.py          # write
+    python scripts/write_signatures.py --check  # exit with 1 where a file is not what would be written
+
+An option's type, default, values and line come from its declaration in torch_dataloader_utils/options. What stands
+before MARK in a signature is written by hand, and so are its lines in the docstring.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+from torch_dataloader_utils.options import POLICY_OPTIONS, Call, options_of
+from torch_dataloader_utils.options.checks import Check, Maybe, OneOf, WordOrWords
+
+ROOT = Path(__file__).parent.parent
+MARK = "# The options: written by scripts/write_signatures.py from their declarations."
+CALLS: dict[Call, str] = {"files": "files", "table": "tables", "iceberg": "iceberg", "combine": "combined"}
+# Type variables, because the type of the batches follows from these two.
+GENERIC = {
+    "output_format": 'OutputFormat = "torch",  # type: ignore[assignment]',
+    "collate_fn": "Callable[[Any], Collated] | None = None,",
+}
+
+
+def literal(values: tuple[object, ...]) -> str:
+    """A type that has these values only: bool, words, None."""
+    words = [shown(value) for value in values if isinstance(value, str)]
+    kinds = [
+        *(["bool"] if True in values else []),
+        *([f"Literal[{', '.join(words)}]"] if words else []),
+        *(["None"] if None in values else []),
+    ]
+    return " | ".join(kinds)
+
+
+def hint(annotation: str, check: Check | None) -> str:
+    """The type of an option: what its check says where that names values, else what its declaration says."""
+    if isinstance(check, Maybe):
+        inner = hint(annotation.removesuffix(" | None"), check.check)
+        return f"{inner} | None" if annotation != "Any" else annotation
+    if isinstance(check, OneOf):
+        return literal(check.allowed)
+    if isinstance(check, WordOrWords):
+        return f"{literal(check.allowed)} | Mapping[str, str]"
+    return annotation.replace("'", '"')
+
+
+def shown(value: object) -> str:
+    """A value as ruff formats it."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def parameter(item: Field[Any]) -> str:
+    typed = GENERIC.get(item.name) or f"{hint(item.type, item.metadata.get('check'))} = {shown(item.default)},"
+    return f"{item.name}: {typed}"
+
+
+def entry(item: Field[Any]) -> str:
+    """The line of an option in a docstring."""
+    policy = next((name for name, kind in POLICY_OPTIONS.items() if item.name in kind.__dataclass_fields__), None)
+    condition = f'with sharding="{policy}": ' if policy else ""
+    return f"{item.name}: {condition}{item.metadata['doc']}."
+
+
+def written(text: str, options: list[Field[Any]]) -> str:
+    """A module with the options in the signature that has the mark, and in the docstring behind it."""
+    before, after = text.split(MARK)
+    indent = re.search(r" *$", before)[0]
+    by_hand = re.findall(r"^ *(\w+):", before.rpartition("def ")[2], re.MULTILINE)
+    rest = after[re.search(r"^ *\) ->", after, re.MULTILINE).start() :]
+    head, args, tail = re.split(r"^( *Args:\n.*?)(?=^ *Raises:)", rest, maxsplit=1, flags=re.MULTILINE | re.DOTALL)
+    title, *entries = re.split(rf"^(?={indent}    \w+: )", args.rstrip(), flags=re.MULTILINE)
+    kept = [item for item in entries if item.split(":")[0].strip() in by_hand]
+    signature = "".join(f"{indent}{parameter(item)}\n" for item in options)
+    lines = "".join(f"{indent}    {entry(item)}\n" for item in options)
+    return f"{before}{MARK}\n{signature}{head}{title}{''.join(kept).rstrip()}\n{lines}\n{tail}"
+
+
+def main() -> None:
+    for call, name in CALLS.items():
+        path = ROOT / "torch_dataloader_utils" / "api" / f"{name}.py"
+        text = path.read_text()
+        new = written(text, list(options_of(call).values()))
+        if "--check" in sys.argv and new != text:
+            sys.exit(f"{path.relative_to(ROOT)} is not what is declared: run python scripts/write_signatures.py")
+        if new != text:
+            path.write_text(new)
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Several datasets as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
+from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.options import parse_options
+from torch_dataloader_utils.sources.combine import check_keywords, combined_source
+
+
+class CombinedDataset(LoaderDataset):
+    """Several datasets as one, whose rows are mixed."""
+
+
+def _combine(
+    datasets: Any, *, weights: Sequence[float] | None = None, **options: Any
+) -> tuple[StructuredLoader[Any, Any], CombinedDataset]:
+    if not isinstance(datasets, (list, tuple)) or not datasets:
+        raise OptionError(f"datasets={datasets!r}: expected a list of at least one dataset.")
+    check_keywords(options)
+    parsed = parse_options(options)
+    sources = [item.source if isinstance(item, LoaderDataset) else item for item in datasets]
+    dataset = CombinedDataset(combined_source(sources, weights, parsed), parsed)
+    return StructuredLoader(dataset, parsed), dataset
+
+
+@made_by(_combine)
+def combine(
+    datasets: Sequence[Any],
+    *,
+    weights: Sequence[float] | None = None,
+    # The options: written by scripts/write_signatures.py from their declarations.
+    split_bytes: int | str | None = None,
+    split_rows: int | None = None,
+    split_strategy: Any = None,
+    num_ranks: int | None = None,
+    rank: int | None = None,
+    process_group: Any = None,
+    device_mesh: Any = None,
+    dp_mesh_dims: Sequence[str] | None = None,
+    accelerator: Any = None,
+    stick_to_shard: bool = False,
+    full_rotation: bool = False,
+    total_shards: int | None = None,
+    shard_batches: bool = False,
+    split_batches: bool = False,
+    sharding: str | Mapping[str, Any] | Callable[..., Any] = "interleave",
+    canonical_ranks: int | None = None,
+    even: Literal["none", "drop", "pad", "sync"] = "none",
+    steps_per_epoch: int | None = None,
+    sync_every: int = 16,
+    shuffle: bool | Literal["splits", "all"] = False,
+    shuffle_seed: int = 42,
+    shuffle_bytes: int | str = "128MiB",
+    shuffle_buffer_size: int | None = None,
+    shuffle_open_splits: int | None = None,
+    batch_size: int = 1024,
+    last_batch: Literal["partial", "drop", "pad", "wrap"] = "partial",
+    valid_key: str = "valid",
+    output_format: OutputFormat = "torch",  # type: ignore[assignment]
+    collate_fn: Callable[[Any], Collated] | None = None,
+    num_workers: int | None = None,
+    worker_mode: Literal["thread", "process"] = "thread",
+    prefetch_bytes: int | str = "256MiB",
+    pin_memory: bool = False,
+    persistent_workers: bool = True,
+    multiprocessing_context: Any = None,
+    timeout: float = 600,
+    show_progress: bool = False,
+    progress_interval_sec: float = 120,
+) -> tuple[StructuredLoader[OutputFormat, Collated], CombinedDataset]:
+    """A loader over the rows of several datasets in one epoch, and its dataset.
+
+    The ranks share each dataset by itself; then each rank mixes its rows of all of them, split by split, so that every
+    beginning of the epoch holds rows of each in proportion; then `even` acts on what the ranks have.
+
+    Example:
+        ```python
+        _, speech = StructuredDataset.create_dataloader("data/")
+        _, more = StructuredDataset.create_dataloader("data/part-0.parquet")
+        loader, dataset = combine([speech, more], batch_size=256, shuffle=True, even="drop")
+        ```
+
+    Args:
+        datasets: datasets from `create_dataloader` (the loaders made with them are not used, nor are their options for
+            ranks, order, batches and workers), and map-style datasets: any object with `__getitem__` and `__len__`
+            whose samples are dicts. One that keeps ESPnet3's contract for sharded datasets (`shard(i)`,
+            `total_shards`, `dist_world_size`) gives its own shards to `sharding="rotate", total_shards=...`.
+        weights: how many rows of each dataset are delivered in the same time, until one ends; by default as many as it
+            has. Every row is delivered once, whatever the weights.
+        split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
+        split_rows: the same in rows; overrides split_bytes.
+        split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
+        num_ranks: the number of ranks that share the rows; None detects it.
+        rank: this process's global rank; give it together with num_ranks.
+        process_group: the torch.distributed process group whose members are the ranks.
+        device_mesh: the DeviceMesh whose data-parallel places are the ranks.
+        dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp*.
+        accelerator: the accelerate.Accelerator whose processes are the ranks.
+        stick_to_shard: with sharding="rotate": a rank keeps its shard in all epochs.
+        full_rotation: with sharding="rotate": of `total_shards` every rank meets every one in time.
+        total_shards: with sharding="rotate": the number of shards, one of which is a rank's epoch.
+        shard_batches: with sharding="strided": ranks get whole batches in turn, not rows.
+        split_batches: with sharding="strided": each batch is shared among the ranks.
+        sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
+        canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
+        even: equal steps on all ranks: drop rows, repeat rows, or stop with the first rank.
+        steps_per_epoch: exactly this many batches on each rank in every epoch.
+        sync_every: steps between two agreements of the ranks with even="sync".
+        shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
+        shuffle_seed: the seed of all orders; the same on every rank.
+        shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
+        shuffle_buffer_size: rows per window, instead of shuffle_bytes; works without shuffle, too.
+        shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
+        batch_size: rows per batch.
+        last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
+        valid_key: the batch entry that is False for repeated rows, where there can be any.
+        output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
+        collate_fn: maps each finished batch to whatever the loader should yield.
+        num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
+        worker_mode: whether workers are threads or processes; processes need num_workers.
+        prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
+        pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+        persistent_workers: keep worker processes between epochs.
+        multiprocessing_context: how worker processes start; None: forkserver, or spawn without it.
+        timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
+        show_progress: show a progress bar during scans at construction (progress extra).
+        progress_interval_sec: seconds between two log lines about progress.
+
+    Raises:
+        OptionError: datasets whose keys or dtypes differ, options of the datasets, or a value that cannot work.
+        ShardingError: numbers of shards and ranks that do not fit together.
+        EmptyDatasetError: a map-style dataset without samples.
+    """
+    raise NotImplementedError
