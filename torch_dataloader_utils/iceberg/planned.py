@@ -14,7 +14,7 @@ from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, Iceberg
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
-from torch_dataloader_utils.iceberg.snapshots import SnapshotInfo
+from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.sources.footers import read_footers

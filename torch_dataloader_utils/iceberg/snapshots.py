@@ -13,6 +13,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from torch_dataloader_utils.errors import OptionError, SnapshotError
+from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 
 _SHOWN = 5  # snapshots listed in an error
@@ -56,27 +57,6 @@ class SnapshotChoice:
     def incremental(self) -> bool:
         """Whether only what was appended is read."""
         return self.start_snapshot_id is not None or self.end_snapshot_id is not None
-
-
-@dataclass(frozen=True)
-class SnapshotInfo:
-    """A snapshot that was resolved.
-
-    Attributes:
-        snapshot_id: its id.
-        timestamp_ms: when it was made, in milliseconds since 1970.
-        schema_id: of the schema that it is read with.
-        ref: the branch or tag that was asked for.
-        start_snapshot_id: whose successors' appends are read, where only appends are.
-        operation: what made it, such as "append".
-    """
-
-    snapshot_id: int
-    timestamp_ms: int
-    schema_id: int
-    ref: str | None = None
-    start_snapshot_id: int | None = None
-    operation: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ except ImportError as error:
 
 from torch_dataloader_utils.iceberg.plan import IcebergRead, plan_table, refreshed_storage
 from torch_dataloader_utils.iceberg.planned import IcebergPlan, PlannedFile, PrunedFiles
-from torch_dataloader_utils.iceberg.snapshots import SnapshotChoice, SnapshotInfo
+from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
+from torch_dataloader_utils.iceberg.snapshots import SnapshotChoice
 from torch_dataloader_utils.iceberg.source import IcebergSource
 
 __all__ = [
