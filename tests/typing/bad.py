@@ -1,0 +1,33 @@
+"""What a type checker finds: each line that ends with "error" and a part of its message; it is checked, not run."""
+
+import torch_dataloader_utils
+from torch_dataloader_utils import IcebergDataset, StructuredDataset, TableSource, combine
+
+thing = torch_dataloader_utils.no_such_thing  # error: "no_such_thing" is not a known attribute
+
+StructuredDataset.create_dataloader("data/", even="dorp")  # error: Literal['none', 'drop', 'pad', 'sync']
+StructuredDataset.create_dataloader("data/", shufle=True)  # error: No parameter named "shufle"
+StructuredDataset.create_dataloader("data/", drop_last=True)  # error: No parameter named "drop_last"
+StructuredDataset.create_dataloader("data/", "parquet")  # error: Expected 1 positional argument
+StructuredDataset.create_dataloader()  # error: Argument missing for parameter "path"
+StructuredDataset.create_dataloader("data/", batch_size="1024")  # error: "int"
+StructuredDataset.create_dataloader("data/", output_format="nump")  # error: Literal['numpy']
+StructuredDataset.create_dataloader("data/", nulls="ignore")  # error: Literal['mask']
+StructuredDataset.create_dataloader("data/", snapshot_id=5)  # error: No parameter named "snapshot_id"
+IcebergDataset.create_dataloader("a.b", manifest="files.arrow")  # error: No parameter named "manifest"
+IcebergDataset.create_dataloader("a.b", worker_mode="proces")  # error: Literal['thread', 'process']
+combine([], columns=["x"])  # error: No parameter named "columns"
+
+loader, _ = StructuredDataset.create_dataloader("data/")
+for batch in loader:
+    batch["x"].flaot()  # error: Cannot access attribute "flaot" for class "Tensor"
+
+
+def policy(source: TableSource) -> None:
+    source.newst()  # error: Cannot access attribute "newst" for class "TableSource"
+
+
+def names() -> object:
+    from torch_dataloader_utils import NoSuchThing  # error: "NoSuchThing" is unknown import symbol
+
+    return NoSuchThing

@@ -1,0 +1,103 @@
+"""A program as users write it, in which a type checker finds no error; it is checked, not run."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, assert_type
+
+import torch
+
+from torch_dataloader_utils import (
+    Batch,
+    CombinedDataset,
+    DataFile,
+    IcebergDataset,
+    Order,
+    PlanShape,
+    RankPlan,
+    RowRange,
+    SnapshotInfo,
+    Split,
+    StructuredDataset,
+    StructuredLoader,
+    TableDataset,
+    TableSource,
+    World,
+    combine,
+    register_policy,
+)
+
+loader, dataset = StructuredDataset.create_dataloader(
+    "data/",
+    columns=["x", "label"],
+    shuffle=True,
+    even="drop",
+    nulls={"x": "mask"},
+    worker_mode="process",
+    num_workers=2,
+)
+assert_type(loader, StructuredLoader)
+assert_type(dataset, StructuredDataset)
+plan: RankPlan = dataset.plan(0)
+rows: tuple[RowRange, ...] = dataset.rows_of(0, 0)
+world: World = dataset.world
+
+
+def train(batches: StructuredLoader, model: torch.nn.Module) -> None:
+    for batch in batches:
+        assert_type(batch, Batch)
+        loss = torch.nn.functional.mse_loss(model(batch["x"].float().unsqueeze(1)), batch["label"].float())
+        loss.backward()
+
+
+train(loader, torch.nn.Linear(1, 1))
+
+# The type of the batches follows from output_format and collate_fn.
+arrays, _ = StructuredDataset.create_dataloader("data/", output_format="numpy", batch_size=256)
+mean: float = next(iter(arrays))["x"].mean()
+tables, _ = StructuredDataset.create_dataloader("data/", output_format="arrow")
+num_rows: int = sum(table.num_rows for table in tables)
+lists, _ = StructuredDataset.create_dataloader("data/", output_format="dict")
+first: list[str] = next(iter(lists))["city"]
+
+
+def pairs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    return batch["x"], batch["label"]
+
+
+collated, _ = StructuredDataset.create_dataloader("data/", collate_fn=pairs)
+for x, label in collated:
+    assert_type(x, torch.Tensor)
+    assert_type(label, torch.Tensor)
+
+settings: dict[str, Any] = {"batch_size": 1024, "shuffle": True}
+configured, _ = StructuredDataset.create_dataloader("data/", **settings)
+for batch in configured:
+    batch["x"].float()
+
+events, table_dataset = IcebergDataset.create_dataloader(
+    "analytics.events", catalog_config={"type": "rest"}, as_of=datetime(2026, 1, 1, tzinfo=UTC), even="pad"
+)
+snapshot: SnapshotInfo | None = table_dataset.snapshot
+table_dataset.advance()
+
+
+def read(table: TableSource) -> tuple[StructuredLoader, TableDataset]:
+    return TableDataset.create_dataloader(table, last_batch="wrap", timeout=60)
+
+
+mixed, combined = combine([dataset, table_dataset], weights=[1, 2], batch_size=256, even="drop")
+assert_type(mixed, StructuredLoader)
+assert_type(combined, CombinedDataset)
+
+
+class OnePerFile:
+    def split(self, files: Sequence[DataFile]) -> list[Split]:
+        return [Split(file.info, size_bytes=sum(s.size_bytes for s in file.layout.segments)) for file in files]
+
+
+def backwards(order: Order, shape: PlanShape) -> Order:
+    return order.part(shape.num_ranks - 1 - shape.rank, shape.num_ranks)
+
+
+register_policy("backwards", backwards)
+StructuredDataset.create_dataloader("data/", split_strategy=OnePerFile(), sharding="backwards")
