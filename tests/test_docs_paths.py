@@ -55,7 +55,7 @@ def _names(page: str, text: str) -> Iterator[str]:
         spans = [span for span in spans if not FILE.fullmatch(span) and not DATA.fullmatch(span)]
         names += [span for span in spans if (PACKAGE / span.partition(".")[0]).is_dir() or not _is_foreign(span)]
     for name in names:
-        if not (_is_of_a_class(name) if name[0].isupper() else _resolves(name)):
+        if not (_is_of_a_class(name) if name[0].isupper() and "." in name else _resolves(name)):
             yield name
 
 

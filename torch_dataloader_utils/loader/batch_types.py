@@ -8,10 +8,15 @@ import numpy as np
 import torch
 from typing_extensions import TypeVar
 
-# The values are tensors unless an option or the column's type says otherwise (lists of strings, ragged lists): with Any
-# beside Tensor, editors complete a tensor's methods, and a program that knows better needs no cast.
 Batch: TypeAlias = dict[str, torch.Tensor | Any]
+"""A batch of `output_format="torch"`, by column or key.
+
+The values are tensors, or where the column's type or an option says so lists or dicts of tensors. With `Any` beside
+`Tensor` editors complete a tensor's methods.
+"""
+
 NumpyBatch: TypeAlias = dict[str, np.ndarray[Any, Any] | Any]
+"""A batch of `output_format="numpy"`, likewise."""
 
 Format: TypeAlias = Literal["torch", "numpy", "arrow", "dict"]
 # As parameters of a loader's type they select the type of its batches, which costs no overloads of the functions that
