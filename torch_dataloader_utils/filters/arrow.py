@@ -20,6 +20,10 @@ from torch_dataloader_utils.schemas.columns import available_columns
 T = TypeVar("T")
 
 _NAN = re.compile(r"\bnan\b")
+_TYPED = (
+    ". An expression is used as it is: compare with a typed pyarrow.scalar, or give a tuple (column, operator, value), "
+    "whose value is cast to the column's type."
+)
 _EXAMPLE = "a list of tuples such as [('age', '>', 30), ('city', 'in', ['Rome', 'Oslo'])]"
 
 
@@ -88,7 +92,8 @@ def _fitting(expression: pc.Expression, schema: pa.Schema, item: Any) -> pc.Expr
     try:
         kind = evaluate(_no_rows(schema), expression).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}") from error
+        hint = _TYPED if isinstance(item, pc.Expression) else ""
+        raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}{hint}") from error
     except pa.ArrowInvalid as error:  # what binding raises for an unknown field
         message = str(error).partition(" in ")[0]  # what follows is the whole schema
         raise ColumnNotFoundError(f"filters: {item}: {message}. {available_columns(schema, '')}") from error

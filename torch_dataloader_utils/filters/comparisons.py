@@ -113,10 +113,10 @@ def _membership(word: str, values: Any, kind: pa.DataType, item: Any) -> tuple[s
     once = isinstance(values, Iterator)  # the values are needed again, such as for the next snapshot of a table
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") or once:
         raise OptionError(f"filters: {tuple(item)}: expected a list of values after {word!r}.")
-    items = list(_in_order(values))
-    present = [item for item in items if not _is_missing(item)]
-    literals = [scalar for item in present for scalar in _simplified("=", item, kind, item)[1]]
-    if word == "not in" and len(present) < len(items):
+    listed = list(_in_order(values))
+    present = [value for value in listed if not _is_missing(value)]
+    literals = [scalar for value in present for scalar in _simplified("=", value, kind, item)[1]]
+    if word == "not in" and len(present) < len(listed):
         return "never", ()
     if pt.is_floating(_kernel_type(kind)) and any(literal.as_py() == 0 for literal in literals):
         literals += [pa.scalar(zero, _kernel_type(kind)) for zero in (0.0, -0.0)]  # equal, but not to `is_in`
