@@ -205,6 +205,14 @@ def test_what_is_compared_with_nan_prunes_nothing(tmp_path: Path, column: str) -
     assert kept(tmp_path / "f", expression, table.schema) == [0]
 
 
+def test_a_list_of_text_that_arrow_casts_only_where_it_reads_prunes_nothing(tmp_path: Path) -> None:
+    table = pa.table({"at": pa.array(range(4), pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "f", row_group_size=2)
+    expression = pc.field("at").isin(["1970-01-01"])
+    assert table.filter(expression).num_rows == 1
+    assert kept(tmp_path / "f", expression, table.schema) == [0, 1]
+
+
 def test_pruning_knows_constants_and_missing_columns(tmp_path: Path) -> None:
     path = tmp_path / "f"
     pq.write_table(pa.table({"a": range(100)}), path, row_group_size=10)

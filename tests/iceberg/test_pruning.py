@@ -69,6 +69,7 @@ LEAVES = [
     F("i").isin([1, 7]),
     F("i").isin([1, None]),
     F("i").isin([]),
+    F("t").isin([f"{WHEN:%Y-%m-%d}"]),
     F("i").is_null(),
     F("i").is_valid(),
     F("i") == pa.scalar(None, pa.int32()),

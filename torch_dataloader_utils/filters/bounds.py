@@ -85,8 +85,8 @@ def _can_be_true(expression: pc.Expression, facts: Iterable[pc.Expression], sche
     file = _FILES.make_fragment("", _STORE, partition_expression=reduce(operator.and_, facts, pc.scalar(True)))
     try:
         return any(True for _ in ds.FileSystemDataset([file], schema, _FILES, _STORE).get_fragments(expression))
-    except pa.ArrowInvalid:  # computing it of known values fails: so will reading them
-        return True
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return True  # known values cannot be computed with: reading may fail too, or casts them
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,10 @@ def _subset(buffer: pa.Buffer, expression: pc.Expression, schema: pa.Schema, fac
     """Numbers of the row groups that `facts` and the statistics in the footer leave in question."""
     certain = reduce(operator.and_, facts, pc.scalar(True))
     fragment = ds.ParquetFileFormat().make_fragment(buffer, partition_expression=certain)
-    return {group.id for group in fragment.subset(expression, schema=schema).row_groups}
+    try:
+        return {group.id for group in fragment.subset(expression, schema=schema).row_groups}
+    except pa.ArrowNotImplementedError:  # such as text in `isin` of dates, which Arrow casts only where it reads
+        return set(range(fragment.num_row_groups))
 
 
 def _matching_nans(expression: pc.Expression, schema: pa.Schema, needed: tuple[str, ...]) -> list[pc.Expression]:
