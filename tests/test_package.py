@@ -64,7 +64,7 @@ def test_types_are_shipped():
 def test_extras():
     assert set(PROJECT["optional-dependencies"]) == {
         *("remote", "s3", "gcs", "azure", "http", "cache", "iceberg"),
-        *("demo", "progress", "test", "test-stores", "test-launchers", "docs", "dev"),
+        *("demo", "progress", "pandas", "polars", "test", "test-stores", "test-launchers", "docs", "dev"),
     }
 
 

@@ -47,6 +47,7 @@ class TableDataset(SnapshotDataset):
         transform: Callable[..., Any] | None = None,
         transform_rows: Literal["same", "any"] = "same",
         transform_schema: Any = None,
+        transform_format: Literal["arrow", "numpy", "torch", "pandas", "polars"] = "arrow",
         split_bytes: int | str | None = None,
         split_rows: int | None = None,
         split_strategy: Any = None,
@@ -109,9 +110,10 @@ class TableDataset(SnapshotDataset):
             cache_dir: a local folder that caches data read from a remote store.
             cache_bytes: the maximum size of cache_dir, such as "10GiB".
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
-            transform: maps each Arrow record batch to another one; runs where data are read.
+            transform: maps each Arrow record batch (or see transform_format) to another; runs where data are read.
             transform_rows: "any" if transform may change the number of rows.
             transform_schema: the schema that transform returns; None calls it once on an empty batch.
+            transform_format: what transform gets and returns: record batches, dicts of arrays or tensors, DataFrames.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
             split_rows: the same in rows; overrides split_bytes.
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.

@@ -90,10 +90,17 @@ class ReadOptions(Checked):
         None, mapping("option -> value"), doc='options of the file format, such as {"on_bad_lines": "skip"}'
     )
     transform: Callable[..., Any] | None = option(
-        None, maybe(function), doc="maps each Arrow record batch to another one; runs where data are read"
+        None,
+        maybe(function),
+        doc="maps each Arrow record batch (or see transform_format) to another; runs where data are read",
     )
     transform_rows: str = option("same", one_of("same", "any"), doc='"any" if transform may change the number of rows')
     transform_schema: Any = option(None, doc="the schema that transform returns; None calls it once on an empty batch")
+    transform_format: str = option(
+        "arrow",
+        one_of("arrow", "numpy", "torch", "pandas", "polars"),
+        doc="what transform gets and returns: record batches, dicts of arrays or tensors, DataFrames",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

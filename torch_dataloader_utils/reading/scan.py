@@ -188,10 +188,11 @@ class TaskReader:
             place: of the segment in the file's layout.
         """
         run = SegmentRun(file, place, place + 1)
-        with noting(self._runs.where([run]), DataLoaderUtilsError):
+        where = self._runs.where([run])
+        with noting(where, DataLoaderUtilsError):
             table = self._runs.decode(run, self._spec.schema)
             rows, counts = self._filter(table, [table.num_rows])
-            return counts[0], rows if self._spec.transform is None else transformed(rows, self._spec)
+            return counts[0], rows if self._spec.transform is None else transformed(rows, self._spec, where)
 
     def close(self) -> None:
         """Close the open files."""
@@ -246,7 +247,7 @@ class TaskReader:
             # Where it changes the number of rows, that of each piece is asked for.
             tables = [joined(tables)] if spec.transform_rows == "same" else tables
             owned = frozenset(address for table in tables for address in addresses(table))
-            tables = [transformed(table, spec) for table in tables]
+            tables = [transformed(table, spec, where) for table in tables]
             counts = counts if spec.transform_rows == "same" else [table.num_rows for table in tables]
         table, spans = joined(tables), spans_of(counts)
         recorder().enter("convert")

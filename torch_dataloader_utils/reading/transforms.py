@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import compact
-from torch_dataloader_utils.errors import SchemaMismatchError, UnsupportedTypeError
+from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.schemas.merge import kept_schema
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
 
 
-def transformed(table: pa.Table, spec: ScanSpec) -> pa.Table:
-    """What the scan's transform returns for these rows.
+def transformed(table: pa.Table, spec: ScanSpec, where: str) -> pa.Table:
+    """What the scan's transform returns for these rows; `where` names them in errors.
 
     Raises:
         UnsupportedTypeError: it is not a record batch.
@@ -25,19 +25,29 @@ def transformed(table: pa.Table, spec: ScanSpec) -> pa.Table:
     recorder().enter("transform")
     assert spec.transform is not None
     batch = compact(table)
-    result = spec.transform(batch)
-    check_transformed(batch, result, spec.transform_rows)
-    if not _same_schema(result.schema, spec.output_schema):
-        raise SchemaMismatchError(
-            f"transform returned the schema\n{result.schema}\nwhere its call on 0 rows (or transform_schema) said\n"
-            f"{spec.output_schema}\nIts columns and types must not depend on the rows."
-        )
+    try:
+        result = spec.transform(batch)
+        check_transformed(batch, result, spec.transform_rows)
+        _check_schema(result.schema, spec.output_schema)
+    except DataLoaderUtilsError as error:  # other errors, of the transform itself, are noted by the reader
+        error.add_note(f"while transforming {where}")
+        raise
     return pa.Table.from_batches([result])
 
 
-def _same_schema(returned: pa.Schema, expected: pa.Schema) -> bool:
-    """Whether they are the same; a worker process has a copy of the expected one."""
-    return bool(returned.equals(expected) or kept_schema(returned).equals(kept_schema(expected)))
+def _check_schema(returned: pa.Schema, expected: pa.Schema) -> None:
+    """Check the columns; a worker process has a copy of the expected schema."""
+    if returned.equals(expected) or kept_schema(returned).equals(kept_schema(expected)):
+        return
+    if returned.names == expected.names:
+        pairs = [pair for pair in zip(returned, expected, strict=True) if not pair[0].equals(pair[1])]
+        got, wanted = (", ".join(f"{item.name}: {item.type}" for item in fields) for fields in zip(*pairs, strict=True))
+    else:
+        got, wanted = str(returned.names), str(expected.names)
+    raise SchemaMismatchError(
+        f"transform returned the columns {got} where its call on 0 rows (or transform_schema) said {wanted}. Columns "
+        "and types must not depend on the rows: give arrays a dtype, or pass transform_schema=."
+    )
 
 
 def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -22,11 +23,14 @@ from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
 from torch_dataloader_utils.reading.scan_progress import Progress
+from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
+
+Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
@@ -186,7 +190,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     read = options.read
     columns = None if read.columns is None else named_columns(manifest.schema, read.columns)
     given = select_columns(manifest.schema, columns)
-    output = _transformed_schema(given, read)
+    transform, output = _transform(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format)
     predicate = manifest.predicate
     predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
@@ -200,7 +204,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         predicate=predicate,
         predicate_columns=predicate_columns,
         given=given,
-        transform=read.transform,
+        transform=transform,
         transform_rows=read.transform_rows,
         output_schema=output,
         converter=converter,
@@ -222,29 +226,32 @@ def mask_key(options: Options, keys: Sequence[str]) -> str | None:
     return key
 
 
-def _transformed_schema(given: pa.Schema, read: ReadOptions) -> pa.Schema:
-    """The schema after the transform: as given, else that of its result on 0 rows."""
+def _transform(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
+    """The transform of record batches, and the schema after it: as given, else that of its result on 0 rows."""
     if read.transform is None:
-        if read.transform_schema is not None:
-            raise OptionError("transform_schema was given without transform.")
-        return given
-    if read.transform_schema is not None:
-        return read.transform_schema
-    return _call_on_nothing(read.transform, given)
+        for name, default in (("transform_schema", None), ("transform_format", "arrow")):
+            if getattr(read, name) != default:
+                raise OptionError(f"{name} was given without transform.")
+        return None, given
+    schema = read.transform_schema
+    if not isinstance(schema, (pa.Schema, type(None))):
+        raise OptionError(f"transform_schema={schema!r}: expected a pyarrow.Schema of the columns that it returns.")
+    transform = formatted(read.transform, read.transform_format, given)
+    output = _call_on_nothing(transform, given) if schema is None else schema
+    return (replace(transform, expected=output) if isinstance(transform, FormattedTransform) else transform), output
 
 
-def _call_on_nothing(transform: Callable[..., object], given: pa.Schema) -> pa.Schema:
-    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, item.type) for item in given], schema=given)
+def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
+    nothing = no_rows(given)
     try:
         result = transform(nothing)
         check_transformed(nothing, result, "same")
     except Exception as error:
         error.add_note(
-            "raised by transform on a record batch of 0 rows, called to learn its output schema; "
-            "pass transform_schema= if it cannot take one."
+            "raised by transform on 0 rows, called to learn its output schema; "
+            "pass transform_schema= if it cannot take that."
         )
         raise
-    assert isinstance(result, pa.RecordBatch)
     return result.schema
 
 
