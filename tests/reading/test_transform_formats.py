@@ -337,6 +337,7 @@ def test_objects_under_a_name_that_was_there_are_of_the_type_that_was_there() ->
         ("numpy", lambda rows: {"x": rows["x"] + 1j}, UnsupportedTypeError, "'x' as an array of complex128"),
         ("torch", lambda rows: {"x": rows["x"].bfloat16()}, UnsupportedTypeError, "'x' as a tensor .*another dtype"),
         ("numpy", lambda rows: {**rows, "y": np.ones(9)}, SchemaMismatchError, "lengths: {'x': 0, 'y': 9}"),
+        ("numpy", lambda rows: {}, SchemaMismatchError, "lengths: {}"),
         ("numpy", lambda rows: {"new": [1 for _ in rows["x"]]}, SchemaMismatchError, "'new' as Python objects"),
         ("numpy", lambda rows: {"x": ["a" for _ in rows["x"]]}, SchemaMismatchError, "'x' .* do not fit int64"),
         ("numpy", lambda rows: {"x": [1.5 for _ in rows["x"]]}, SchemaMismatchError, "'x' .* do not fit int64"),

@@ -1,4 +1,7 @@
-"""What a transform in numpy or torch gets and returns: arrays or tensors by column name, lists where there are none."""
+"""What a transform in numpy or torch gets and returns: arrays or tensors by column name, lists where there are none.
+
+torch is imported only where a transform asks for it, so that worker processes still start without it.
+"""
 
 from __future__ import annotations
 
@@ -223,6 +226,6 @@ def _with_none(rows: Iterable[Any], valid: Array | None) -> list[Any]:
 
 def _null_message(name: str, what: str) -> str:
     return (
-        f"column {name!r} has a null before transform, and {what} has none. Leave out such rows with "
-        f"nulls={{{name!r}: 'drop'}}, or pass transform_format='arrow', 'pandas' or 'polars'."
+        f"column {name!r} has a null before transform, and {what} has none. Leave out such rows by "
+        f"nulls={{{name!r}: 'drop'}}, or the column by columns=, or use transform_format='arrow', 'pandas' or 'polars'."
     )

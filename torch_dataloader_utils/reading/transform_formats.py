@@ -57,8 +57,8 @@ class FormattedTransform:
 
         Raises:
             UnsupportedTypeError: it is not of the format, or a column is of no type of Arrow's.
-            SchemaMismatchError: values that do not fit the type expected, a column whose type is unknown, or columns
-                of unequal lengths.
+            SchemaMismatchError: values that do not fit the type expected, a column whose type is unknown, no column, or
+                columns of unequal lengths.
         """
         form = _FORMATS[self.format]
         columns = [
@@ -66,8 +66,8 @@ class FormattedTransform:
             for name, values in form.returned(self.transform(form.given(batch)))
         ]
         lengths = {name: len(array) for name, array in columns}
-        if len(set(lengths.values())) > 1:
-            raise SchemaMismatchError(f"transform returned columns of unequal lengths: {lengths}.")
+        if len(set(lengths.values())) != 1:
+            raise SchemaMismatchError(f"transform returned columns of these lengths: {lengths}. Expected equal ones.")
         return pa.RecordBatch.from_arrays([array for _, array in columns], names=[name for name, _ in columns])
 
     def _array(self, name: str, values: Returned) -> pa.Array:

@@ -248,8 +248,8 @@ def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
         check_transformed(nothing, result, "same")
     except Exception as error:
         error.add_note(
-            "raised by transform on 0 rows, called to learn its output schema; "
-            "pass transform_schema= if it cannot take that."
+            "raised by transform on 0 rows, called to learn which columns it returns. If it cannot take 0 rows, pass "
+            "transform_schema=, such as pa.schema({'ids': pa.list_(pa.int64())})."
         )
         raise
     return result.schema
