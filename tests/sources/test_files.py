@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, OptionError
+from torch_dataloader_utils.errors import DataNotFoundError, OptionError
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.sources.files import FoundFile, detect_format, find_files, lists, partition_values
-from torch_dataloader_utils.storage import Storage
+from torch_dataloader_utils.sources.files import FoundFile, find_files, lists, partition_values
 
 
 def touch(folder: Path, *names: str, content: bytes = b"PAR1") -> None:
@@ -38,7 +37,7 @@ def test_sizes_and_relative_paths_are_told(tmp_path: Path) -> None:
     version = f"mtime:{(tmp_path / 'd' / 'x.parquet').stat().st_mtime_ns}"
     assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, "x.parquet", version)]
     _, files = find_files(tmp_path / "d" / "x.parquet", ReadOptions())
-    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, f"{tmp_path}/d/x.parquet", version)]
+    assert files == [FoundFile(f"{tmp_path}/d/x.parquet", 5, f"{tmp_path}/d/x.parquet", version, named=True)]
 
 
 def test_entries_stay_in_the_order_given(tmp_path: Path) -> None:
@@ -126,6 +125,21 @@ def test_entries_on_two_storages_are_refused(tmp_path: Path) -> None:
         find_files([tmp_path / "x.parquet", "memory://two/x.parquet"], ReadOptions())
 
 
+@pytest.mark.parametrize("entry", ["", "/events", "/**", "/events/metadata/v2.metadata.json"])
+def test_an_iceberg_table_is_refused_and_its_dataset_named(tmp_path: Path, entry: str) -> None:
+    touch(tmp_path, "events/data/x.parquet", "events/metadata/v2.metadata.json", "events/metadata/snap-1.avro")
+    message = rf"IcebergDataset.create_dataloader\('{tmp_path}/events', ...\)"
+    with pytest.raises(OptionError, match=f"{tmp_path}/events is an Iceberg table.*rows that were deleted.*{message}"):
+        find_files(f"{tmp_path}{entry}", ReadOptions())
+    assert found(f"{tmp_path}/events/data/*.parquet", tmp_path) == ["events/data/x.parquet"]
+
+
+def test_an_iceberg_table_of_a_store_is_named_by_its_url() -> None:
+    fsspec.filesystem("memory").pipe({"/ice/t/metadata/a.gz.metadata.json": b"", "/ice/t/data/x.parquet": b""})
+    with pytest.raises(OptionError, match=r"create_dataloader\('memory://ice/t', ...\)"):
+        find_files("memory://ice/t", ReadOptions())
+
+
 @pytest.mark.parametrize("path", [[], "", None, 3, [None]])
 def test_what_is_no_path_is_refused(path: object) -> None:
     with pytest.raises(OptionError, match="path="):
@@ -142,64 +156,6 @@ def test_the_order_is_that_of_the_names_not_that_of_the_storage(names: set[str],
         fs.pipe(f"{folder}/{name}", b"1")
     _, files = find_files(f"memory:/{folder}", ReadOptions())
     assert [file.relative for file in files] == sorted(names)
-
-
-# ----------------------------------------------------------------------------------------------------------- format
-
-
-def detected(folder: Path, name: str | None = None) -> str:
-    storage, files = find_files(folder, ReadOptions())
-    return detect_format(storage, files, name).name
-
-
-def test_the_format_is_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
-    touch(tmp_path, "a.parquet", "b.PARQ", "c.snappy.pq", content=b"anything")
-    touch(tmp_path, "part-0", "part.1", content=b"PAR1...")
-    assert detected(tmp_path) == "parquet"
-
-
-@pytest.mark.parametrize(
-    ("names", "content", "form"),
-    [
-        (("a.orc", "part-0"), b"ORC...", "orc"),
-        (("a.csv", "b.CSV.gz", "c.tsv.zst", "d.csv.bz2"), b"x", "csv"),
-        (("a.jsonl", "b.ndjson.gz", "c.jl"), b"x", "jsonl"),
-        (("a.json", "b.json.gz"), b"x", "json"),
-        (("a.arrow", "b.feather", "c.ipc"), b"x", "ipc"),
-        (("part-0", "part-1"), b"ARROW1..", "ipc"),
-        (("part-0", "part-1"), b"\xff\xff\xff\xff\x01", "ipc"),
-        (("part-0",), b"PARE....", "parquet"),
-    ],
-)
-def test_every_format_is_found(tmp_path: Path, names: tuple[str, ...], content: bytes, form: str) -> None:
-    touch(tmp_path, *names, content=content)
-    assert detected(tmp_path) == form
-
-
-def test_files_of_no_format_are_refused_with_the_supported_ones(tmp_path: Path) -> None:
-    touch(tmp_path, "a.xml", "b.parquet.gz", content=b"text")
-    message = (
-        r"found 2 of no known format: .*a\.xml, .*b\.parquet\.gz\. Supported: parquet \(\.parquet, \.parq, \.pq\);"
-    )
-    with pytest.raises(OptionError, match=message):
-        detected(tmp_path)
-    with pytest.raises(OptionError, match="format='avro': expected one of 'parquet', 'orc', 'csv'"):
-        detected(tmp_path, "avro")
-    assert detected(tmp_path, "parquet") == "parquet"
-    assert detected(tmp_path, "feather") == "ipc"
-
-
-def test_a_mixed_folder_is_an_error_that_lists_what_was_found(tmp_path: Path) -> None:
-    touch(tmp_path, "a.parquet", "b.parquet")
-    touch(tmp_path, "README.md", "c.csv", content=b"# hello")
-    message = r"1 of no known format: .*README\.md; 2 parquet: .*a\.parquet, .*b\.parquet; 1 csv: .*c\.csv"
-    with pytest.raises(OptionError, match=message):
-        detected(tmp_path)
-
-
-def test_a_file_that_goes_away_meanwhile_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileReadError, match="gone"):
-        detect_format(Storage(), [FoundFile(f"{tmp_path}/gone", 1, "gone")], None)
 
 
 # ------------------------------------------------------------------------------------------------------- partitions

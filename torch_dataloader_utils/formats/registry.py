@@ -134,20 +134,39 @@ def format_named(name: str) -> Format:
     Raises:
         OptionError: there is none; lists those there are.
     """
+    return entry_named(name).format
+
+
+def entry_named(name: str) -> FormatEntry:
+    """How files of the format called `name` are recognised.
+
+    Raises:
+        OptionError: there is none; lists those there are.
+    """
     for entry in FORMATS.values():
         if name in (entry.name, *entry.aliases):
-            return entry.format
+            return entry
     known = ", ".join(repr(entry.name) for entry in file_formats())
     raise OptionError(f"format={name!r}: expected one of {known}; give a format of your own to register_format first.")
 
 
 def format_of(path: str) -> str | None:
     """The name of the format that the path's suffix stands for, or None; behind that of text may be a compression's."""
-    suffixes = [suffix.lower() for suffix in PurePosixPath(path.partition("?")[0]).suffixes]
-    compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
-    suffix = suffixes[-1 - compressed] if len(suffixes) > compressed else ""
+    suffix, compressed = _suffix(path)
     entries = (entry for entry in FORMATS.values() if entry.text or not compressed)
     return next((entry.name for entry in entries if suffix in entry.suffixes), None)
+
+
+def has_suffix(path: str) -> bool:
+    """Whether the path ends in a suffix with a letter in it, behind which a compression's does not count."""
+    return re.search("[a-z]", _suffix(path)[0]) is not None
+
+
+def _suffix(path: str) -> tuple[str, bool]:
+    """The last suffix but a compression's, in lower case ("" for none), and whether one of these is behind it."""
+    suffixes = [suffix.lower() for suffix in PurePosixPath(path.partition("?")[0]).suffixes]
+    compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
+    return suffixes[-1 - compressed] if len(suffixes) > compressed else "", compressed
 
 
 def format_by_magic(start: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""From paths to data files: folders, globs and single files, their order, their format and their hive partitions."""
+"""From paths to files: folders, globs and single files, their order and their hive partitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from glob import has_magic
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -14,22 +14,15 @@ from urllib.parse import unquote
 from fsspec.utils import glob_translate
 
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError
-from torch_dataloader_utils.formats.base import Format
-from torch_dataloader_utils.formats.registry import (
-    MAGIC_BYTES,
-    file_formats,
-    format_by_magic,
-    format_named,
-    format_of,
-)
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
+from torch_dataloader_utils.storage import Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _SHOWN = 5  # names listed in an error
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_TABLE = re.compile(r"(.+)/metadata/[^/]+\.metadata\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +35,14 @@ class FoundFile:
         relative: its path below the folder, or below the part of the glob before the first wildcard; the whole path
             of a file that was named itself. Order and partitions come from it.
         version: what the storage says of its content; "" where it says nothing.
+        named: whether the user named it: by its path, or by a glob that ends in its suffix.
     """
 
     path: str
     size: int
     relative: str
     version: str = ""
+    named: bool = field(default=False, kw_only=True)
 
 
 def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[FoundFile]]:
@@ -59,10 +54,11 @@ def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[St
 
     Raises:
         DataNotFoundError: an entry has no file: says what was there instead.
-        OptionError: no entry, entries on several storages, or a file that two entries share.
+        OptionError: no entry, entries on several storages, a file that two entries share, or an Iceberg table.
     """
     storage, entries = open_entries(path, read)
     files = [file for _, inner in entries for file in _expand(storage, inner)]
+    _reject_tables(storage, files)
     for twice, times in Counter(file.path for file in files).items():
         if times > 1:
             raise OptionError(f"path: {printable(twice)} is named {times} times: every row would be read as often.")
@@ -87,11 +83,23 @@ def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[
     return replace(storage, cache=cache), [(entry, inner) for entry, (_, inner) in zip(entries, opened, strict=True)]
 
 
+def _reject_tables(storage: Storage, files: Sequence[FoundFile]) -> None:
+    """Refuse the folder of an Iceberg table: its data files hold rows that the table has deleted."""
+    for file in files:
+        table = _TABLE.fullmatch(file.path)
+        if table is not None:
+            root = table[1] if storage.local else f"{storage.protocol}://{table[1].lstrip('/')}"
+            raise OptionError(
+                f"path: {printable(root)} is an Iceberg table (it has {printable(file.path)}), and its data files also "
+                f"hold rows that were deleted. Read it by IcebergDataset.create_dataloader({printable(root)!r}, ...)."
+            )
+
+
 def _expand(storage: Storage, entry: str) -> list[FoundFile]:
     """The files of one entry."""
     stored = storage.look(entry)
     if stored is not None and not stored.folder:
-        return [FoundFile(entry, stored.size, entry, stored.version)]
+        return [FoundFile(entry, stored.size, entry, stored.version, named=True)]
     if stored is not None:
         return _visible(storage.find(entry), entry, "", printable(entry))
     if not has_magic(entry):
@@ -106,7 +114,13 @@ def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
         raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
     matches = _matcher(pattern)
     files = [file for file in storage.find(folder, recursive=len(rest) > 1 or rest == ["**"]) if matches(file.path)]
-    return _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
+    visible = _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
+    return [replace(file, named=True) for file in visible] if _names_suffix(rest[-1]) else visible
+
+
+def _names_suffix(pattern: str) -> bool:
+    """Whether the last part of a glob ends in a suffix without a wildcard."""
+    return re.search(r"\.[^]*?[.]*[A-Za-z][^]*?[.]*$", pattern) is not None
 
 
 def lists(entry: str, path: str) -> bool:
@@ -154,7 +168,7 @@ def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[
     named = [FoundFile(file.path, file.size, file.path.removeprefix(base), file.version) for file in files]
     visible = [file for file in named if not _hidden(file.relative, wanted)]
     if not visible:
-        instead = f"{len(named)} files, all hidden: {_listed([f.relative for f in named])}" if named else "nothing"
+        instead = f"{len(named)} files, all hidden: {listed([f.relative for f in named])}" if named else "nothing"
         raise DataNotFoundError(f"{entry}: no data files; found {instead}.")
     return sorted(visible, key=lambda file: file.relative)
 
@@ -166,49 +180,10 @@ def _hidden(relative: str, wanted: str) -> bool:
     return marked or name.endswith("_$folder$")
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are: for an error."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(map(printable, names[:_SHOWN])) + more
-
-
-# ----------------------------------------------------------------------------------------------------------- format
-
-
-def detect_format(storage: Storage, files: Sequence[FoundFile], name: str | None) -> Format:
-    """The format of all files: the one called `name`, else by suffix, else by first bytes.
-
-    Raises:
-        OptionError: unknown format or file, or files of several formats: lists what was found.
-    """
-    if name == "iceberg":
-        raise OptionError(
-            "format='iceberg': a folder of files does not say which of them a table consists of: read Iceberg tables "
-            "with IcebergDataset."
-        )
-    if name is not None:
-        return format_named(name)
-    kinds: dict[str | None, list[str]] = {}
-    for file in files:
-        kinds.setdefault(_format_of(storage, file), []).append(file.path)
-    kind = next(iter(kinds))
-    if kind is not None and len(kinds) == 1:
-        return format_named(kind)
-    known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in file_formats())
-    listed = "; ".join(
-        f"{len(paths)} {kind or 'of no known format'}: {_listed(paths)}" for kind, paths in kinds.items()
-    )
-    raise OptionError(
-        f"expected files of one supported format, found {listed}. Supported: {known}. "
-        "Name the files by a glob such as 'folder/*.parquet', or give format= (one of your own: register_format)."
-    )
-
-
-def _format_of(storage: Storage, file: FoundFile) -> str | None:
-    by_suffix = format_of(file.path)
-    if by_suffix is not None:
-        return by_suffix
-    with Naming(file.path), storage.open(file.path) as source:
-        return format_by_magic(source.read(MAGIC_BYTES))
 
 
 # ------------------------------------------------------------------------------------------------------- partitions

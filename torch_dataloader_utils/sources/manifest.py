@@ -21,7 +21,6 @@ from torch_dataloader_utils.sources.file_schema import files_schema, partition_c
 from torch_dataloader_utils.sources.files import (
     AnyPath,
     FoundFile,
-    detect_format,
     find_files,
     open_entries,
     partition_values,
@@ -29,6 +28,7 @@ from torch_dataloader_utils.sources.files import (
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
 from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, stale_remedy
+from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.storage import Storage
 
 
@@ -146,24 +146,29 @@ def _inspected(
 ) -> tuple[Storage, Inspected]:
     """What the manifest file, or else listing and footers say."""
     if read.manifest is None:
-        storage, files = find_files(path, read)
-        return storage, inspect_files(storage, files, read)
+        return _found(path, read)
 
     def ask() -> Asked:
         storage, entries = open_entries(path, read)
         return asked_of(entries, storage, read.format, read.format_options or {})
 
-    inspected = kept_inspection(
-        read.manifest, read, ask, lambda: inspect_files(*find_files(path, read), read), num_ranks, peers
-    )
+    inspected = kept_inspection(read.manifest, read, ask, lambda: _found(path, read)[1], num_ranks, peers)
     storage, _ = open_entries(path, read)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
-def inspect_files(storage: Storage, files: Sequence[FoundFile], read: ReadOptions) -> Inspected:
+def _found(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, Inspected]:
+    """What listing and footers say."""
+    storage, found = find_files(path, read)
+    form, files = select_data(storage, found, read.format)
+    return storage, inspect_files(storage, form, files, read.format_options)
+
+
+def inspect_files(
+    storage: Storage, form: Format, files: Sequence[FoundFile], format_options: Mapping[str, Any] | None
+) -> Inspected:
     """The files with their layouts and schemas, from the footer of each."""
-    form = detect_format(storage, files, read.format)
-    options = checked_options(form, read.format_options)
+    options = checked_options(form, format_options)
 
     def inspect(file: FoundFile) -> InspectedFile:
         layout, schema = form.layout(DataFileInfo(file.path, file.size, version=file.version), storage, options)

@@ -1,0 +1,136 @@
+"""Which of the files found are data, and of which format: the others are left out, and a log line says so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import PurePosixPath
+
+from torch_dataloader_utils.errors import DataNotFoundError, OptionError
+from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.registry import (
+    MAGIC_BYTES,
+    FormatEntry,
+    entry_named,
+    file_formats,
+    format_by_magic,
+    format_of,
+    has_suffix,
+)
+from torch_dataloader_utils.sources.files import FoundFile, listed
+from torch_dataloader_utils.sources.footers import read_footers
+from torch_dataloader_utils.storage import Naming, Storage, printable
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+# What Hugging Face datasets writes beside its data; "state.json" only where one of these lies beside it.
+_DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json")
+_UNKNOWN = ""
+
+
+def select_data(storage: Storage, files: Sequence[FoundFile], name: str | None) -> tuple[Format, list[FoundFile]]:
+    """The format called `name`, else the only one that is there, and the files that are data, in order.
+
+    Files that the user named, and files without a suffix, are data. Any other file is data if its suffix, or its first
+    bytes under an unknown suffix, are those of the format. What is left out is logged: at INFO if the format was
+    given, else as a WARNING.
+
+    Raises:
+        OptionError: an unknown format, or files of none or of several: lists what was found.
+        DataNotFoundError: no file is data.
+    """
+    if name == "iceberg":
+        raise OptionError(
+            "format='iceberg': a folder of files does not say which of them a table consists of: read Iceberg tables "
+            "with IcebergDataset.create_dataloader."
+        )
+    wanted = None if name is None else entry_named(name)
+    kinds = _kinds(storage, files, wanted)
+    entry = wanted or _only_format(files, kinds)
+    data = [file for file, kind in zip(files, kinds, strict=True) if kind == entry.name]
+    left = [file for file, kind in zip(files, kinds, strict=True) if kind != entry.name]
+    if not data:
+        raise _no_data(entry, left)
+    if left:
+        _announce(entry, left, len(files), given=wanted is not None)
+    return entry.format, data
+
+
+def _kinds(storage: Storage, files: Sequence[FoundFile], wanted: FormatEntry | None) -> list[str | None]:
+    """The name of the format of each file, `_UNKNOWN` for data of which nothing tells it; None for what is no data."""
+    described = _described(files)
+    kinds = [_kind_by_name(file, described, wanted) for file in files]
+    unclear = [number for number, kind in enumerate(kinds) if kind == _UNKNOWN]
+    if wanted is None or wanted.magic:
+        inside = read_footers(storage, partial(_kind_by_bytes, storage), [files[number] for number in unclear])
+    else:
+        inside = [None if wanted.suffixes else wanted.name] * len(unclear)
+    for number, kind in zip(unclear, inside, strict=True):
+        data = files[number].named or not has_suffix(files[number].path)
+        kinds[number] = kind or (_UNKNOWN if data else None)
+    return kinds
+
+
+def _kind_by_name(file: FoundFile, described: set[str], wanted: FormatEntry | None) -> str | None:
+    """As `_kinds`; `_UNKNOWN` for a file whose name does not tell."""
+    if wanted is not None and (file.named or not has_suffix(file.path)):
+        return wanted.name
+    if file.path in described and not file.named:
+        return None
+    return format_of(file.path) or _UNKNOWN
+
+
+def _kind_by_bytes(storage: Storage, file: FoundFile) -> str | None:
+    """The name of the format whose first bytes the file has, or None."""
+    with Naming(file.path), storage.open(file.path) as source:
+        return format_by_magic(source.read(MAGIC_BYTES))
+
+
+def _described(files: Sequence[FoundFile]) -> set[str]:
+    """The paths of the files by which Hugging Face datasets describes its data."""
+    paths = {file.path for file in files if PurePosixPath(file.path).name in _DESCRIPTIONS}
+    folders = {path.rpartition("/")[0] for path in paths}
+    return paths | {f"{folder}/state.json" for folder in folders}
+
+
+def _only_format(files: Sequence[FoundFile], kinds: Sequence[str | None]) -> FormatEntry:
+    """The one format of all data.
+
+    Raises:
+        OptionError: none, or several: lists what was found.
+    """
+    formats = {kind for kind in kinds if kind is not None}
+    if len(formats) == 1 and _UNKNOWN not in formats:
+        return entry_named(formats.pop())
+    paths: dict[str, list[str]] = {}
+    for file, kind in zip(files, kinds, strict=True):
+        paths.setdefault(kind or "of no known format", []).append(file.path)
+    found = "; ".join(f"{len(those)} {kind}: {listed(those)}" for kind, those in paths.items())
+    known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in file_formats())
+    raise OptionError(
+        f"expected files of one supported format, found {found}. Supported: {known}. "
+        "Give format= to read those of one format, or name the files by a glob such as 'folder/*.parquet' (for a "
+        "format of your own: register_format)."
+    )
+
+
+def _no_data(entry: FormatEntry, left: Sequence[FoundFile]) -> DataNotFoundError:
+    suffix = PurePosixPath(left[0].path).suffix
+    return DataNotFoundError(
+        f"format={entry.name!r}: expected files with the suffix {' or '.join(entry.suffixes) or 'of it'}, or without "
+        f"one; found {len(left)} others: {listed([file.path for file in left])}. Files named by a path, or by a glob "
+        f"such as 'folder/*{printable(suffix)}', are read whatever their suffix is."
+    )
+
+
+def _announce(entry: FormatEntry, left: Sequence[FoundFile], total: int, *, given: bool) -> None:
+    """Say how many files are left out, and which is the first."""
+    hint = "" if given else (
+        f" Pass format={entry.name!r} if that is right; to read such files, name them by a glob such as 'folder/*.txt'."
+    )  # fmt: skip
+    _LOG.log(
+        logging.INFO if given else logging.WARNING,
+        "left out %d of %d files, which do not look like %s data; the first is %s.%s",
+        len(left), total, entry.name, printable(left[0].path), hint,
+    )  # fmt: skip
