@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import pickle
 import sys
@@ -25,6 +24,7 @@ from torch_dataloader_utils.options.groups import (
 from torch_dataloader_utils.options.policies import flat_keywords
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.tables import TableOptions
+from torch_dataloader_utils.options.unknown import advice
 
 T = TypeVar("T")
 
@@ -44,28 +44,7 @@ class Options:
 
 _GROUPS: dict[str, type] = get_type_hints(Options)
 
-# Keywords of torch's DataLoader that mean nothing here, and what to use for them.
-_TORCH_KEYWORDS = {
-    "drop_last": "last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks)",
-    "prefetch_factor": "prefetch_bytes (a bound in decoded bytes)",
-    "sampler": "shuffle=True, or a split_strategy",
-    "batch_sampler": "batch_size and shuffle=True",
-    "generator": "shuffle_seed",
-    "worker_init_fn": "transform (it runs in the workers)",
-}
-
-
 _REACHABLE = "define it at the top level of a module, or leave worker_mode at 'thread'."
-
-# What other libraries and launchers call it.
-_OTHER_NAMES = {
-    "seed": "shuffle_seed",
-    "world_size": "num_ranks",
-    "local_rank": "rank, which is the global one",
-    "data_files": "path",
-    "paths": "path",
-    "device": "batch tensors' .to(device); pin_memory=True makes that faster",
-}
 
 
 def check_together(options: Options) -> None:
@@ -181,19 +160,13 @@ def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOpti
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """The keywords with plain values, once all are known."""
     for name in keywords:
-        if name in _TORCH_KEYWORDS:
-            raise UnknownOptionError(f"{name!r} is an option of torch's DataLoader: use {_TORCH_KEYWORDS[name]}.")
-        if name in _OTHER_NAMES:
-            raise UnknownOptionError(f"unknown option {name!r}: use {_OTHER_NAMES[name]}.")
         if name in known:
             continue
         if name in _NOT_OF_TABLES:
             raise UnknownOptionError(f"{name!r} is an option of files: an Iceberg table's own metadata has it.")
         if name in _names(TableOptions):
             raise UnknownOptionError(f"{name!r} is an option of Iceberg tables: use IcebergDataset.create_dataloader.")
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"see help({owner}.create_dataloader)."
-        raise UnknownOptionError(f"unknown option {name!r}: {hint}")
+        raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, owner)}")
     return {name: plain_value(value) for name, value in keywords.items()}
 
 

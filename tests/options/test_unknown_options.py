@@ -1,0 +1,81 @@
+"""A keyword that does not exist: what the error says to use in its place."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_dataloader_utils import UnknownOptionError
+from torch_dataloader_utils.options import TableOptions, option_defaults, parse_options, parse_table_options
+from torch_dataloader_utils.options.unknown import _HINTS, _SYNONYMS
+
+KNOWN = sorted(option_defaults())
+
+
+def error_of(name: str) -> str:
+    with pytest.raises(UnknownOptionError) as caught:
+        parse_options({name: 1})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("split", "path='data/train/'"),
+        ("limit", "itertools.islice(loader, n)"),
+        ("take", "itertools.islice(loader, n)"),
+        ("streaming", "always streamed"),
+        ("transforms", "use transform."),
+        ("drop_remainder", "last_batch='drop'"),
+        ("drop_last", "torch's DataLoader: use last_batch='drop'"),
+        ("num_proc", "use num_workers."),
+        ("buffer_size", "use shuffle_buffer_size."),
+        ("subset", "filters for some rows"),
+        ("epochs", "one loop over the loader"),
+        ("progress_bar", "tqdm(loader)"),
+        ("aws_access_key_id", "storage_options="),
+        ("sep", "format_options="),
+    ],
+)
+def test_words_of_other_libraries_get_a_sentence(name: str, words: str) -> None:
+    message = error_of(name)
+    assert message.startswith(f"unknown option {name!r}: ")
+    assert words in message
+    assert "did you mean" not in message
+
+
+@pytest.mark.parametrize("name", ["batch_bytes", "num_rows", "split_size", "dir", "lines", "sample", "ranking"])
+def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
+    assert error_of(name) == (
+        f"unknown option {name!r}: see help(StructuredDataset.create_dataloader) for all options."
+    )
+
+
+@given(st.data())
+def test_one_wrong_letter_is_corrected(data: st.DataObject) -> None:
+    right = data.draw(st.sampled_from([name for name in KNOWN if len(name) >= 7]))
+    place = data.draw(st.integers(1, len(right) - 1))
+    letter = data.draw(st.sampled_from(["", "x", f"{right[place]}x"]))
+    wrong = right[:place] + letter + right[place + 1 :]
+    assert f"did you mean {right!r}?" in error_of(wrong)
+
+
+@pytest.mark.parametrize(("name", "option"), [("batch", "batch_size"), ("prefetch", "prefetch_bytes")])
+def test_the_first_words_of_an_option_are_completed(name: str, option: str) -> None:
+    assert f"did you mean {option!r}?" in error_of(name)
+
+
+def test_the_table_holds_no_option_and_points_to_options_that_exist() -> None:
+    options = {*KNOWN, *(item.name for item in fields(TableOptions)), "path"}
+    assert not options & {*_HINTS, *_SYNONYMS}
+    assert set(_SYNONYMS.values()) <= options
+
+
+def test_options_of_tables_and_of_files_name_each_other() -> None:
+    with pytest.raises(UnknownOptionError, match=r"IcebergDataset.create_dataloader"):
+        parse_options({"snapshot_id": 1})
+    with pytest.raises(UnknownOptionError, match="option of files"):
+        parse_table_options({"partitioning": None})

@@ -1,0 +1,92 @@
+"""What to say of a keyword that does not exist: what it is called here, or the keyword that it misspells."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+# Below this, words of another meaning look alike: "batch_bytes" and "cache_bytes", "split" and "split_rows".
+_ALIKE = 0.85
+
+_TORCH = "an option of torch's DataLoader: "
+_FEWER = "use itertools.islice(loader, n) for the first n batches, or steps_per_epoch=n for n steps in every epoch."
+_PARTS = "no part of the data has a name: give its files, such as path='data/train/', or select its rows by filters."
+_SECRETS = "credentials are keys of storage_options={...}."
+_TEXT = "options of a file format are keys of format_options={...}."
+_SHARDS = "use num_ranks and rank; under a launcher both are found without you."
+_EPOCHS = "an epoch is one loop over the loader; dataset.set_epoch(epoch) says which."
+_LABELS = "a batch is a dict of all columns: take batch['label'] in your loop."
+_BAR = "use tqdm(loader) for a bar over an epoch; show_progress=True shows the scan that count_rows=True makes."
+
+# What other libraries and launchers call it, and what to do here: a sentence each.
+_HINTS = {
+    "drop_last": f"{_TORCH}use last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks).",
+    "prefetch_factor": f"{_TORCH}use prefetch_bytes (a bound in decoded bytes).",
+    "sampler": f"{_TORCH}use shuffle=True, or a split_strategy.",
+    "batch_sampler": f"{_TORCH}use batch_size and shuffle=True.",
+    "generator": f"{_TORCH}use shuffle_seed.",
+    "worker_init_fn": f"{_TORCH}use transform (it runs in the workers).",
+    "drop_remainder": "use last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks).",
+    "local_rank": "use rank, which is the global one.",
+    "device": "use batch tensors' .to(device); pin_memory=True makes that faster.",
+    "streaming": "data are always streamed: leave it out.",
+    "subset": "use columns to read some columns, filters for some rows, or a glob as path for some files.",
+    "skip": "use loader.skip_steps(first, last) to skip batches, or filters to leave rows out.",
+    "tokenizer": "tokenize in transform, which runs in the workers.",
+    "infinite": "use steps_per_epoch=n: rows begin again when they end.",
+    "weights": "use combine([dataset, ...], weights=[...]), which mixes datasets.",
+    "max_length": "use lists='padded' to pad lists, or cut them in transform.",
+    "recursive": "folders are read with all folders below them: leave it out.",
+    "resume": "use loader.load_state_dict(state).",
+    **dict.fromkeys(("split", "train", "test", "val", "valid", "validation"), _PARTS),
+    **dict.fromkeys(("limit", "take", "head", "nrows", "n_rows", "max_rows", "max_samples", "num_samples"), _FEWER),
+    **dict.fromkeys(("credentials", "key", "secret", "token", "endpoint_url", "region_name", "anon"), _SECRETS),
+    **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), _SECRETS),
+    **dict.fromkeys(("delimiter", "sep", "header", "encoding", "quotechar", "null_values", "on_bad_lines"), _TEXT),
+    **dict.fromkeys(("num_shards", "shard_index", "shard_id", "shard_count", "num_replicas"), _SHARDS),
+    **dict.fromkeys(("epoch", "epochs", "num_epochs", "repeat"), _EPOCHS),
+    **dict.fromkeys(("progress", "progress_bar", "tqdm"), _BAR),
+    **dict.fromkeys(("label", "labels", "target", "label_column", "target_column"), _LABELS),
+}  # fmt: skip
+
+# Other names of the same thing.
+_SYNONYMS = {
+    "buffer_size": "shuffle_buffer_size",
+    "cache": "cache_dir",
+    "data_files": "path",
+    "file_format": "format",
+    "features": "columns",
+    "fields": "columns",
+    "map": "transform",
+    "map_fn": "transform",
+    "num_proc": "num_workers",
+    "num_threads": "num_workers",
+    "paths": "path",
+    "predicate": "filters",
+    "preprocess": "transform",
+    "query": "filters",
+    "seed": "shuffle_seed",
+    "select": "columns",
+    "transforms": "transform",
+    "usecols": "columns",
+    "where": "filters",
+    "workers": "num_workers",
+    "world_size": "num_ranks",
+}
+
+
+def advice(name: str, known: Collection[str], owner: str) -> str:
+    """What to use in place of an unknown keyword: a sentence.
+
+    Args:
+        name: the keyword.
+        known: those that exist.
+        owner: of `create_dataloader`, whose help lists them.
+    """
+    if name in _HINTS:
+        return _HINTS[name]
+    if name in _SYNONYMS:
+        return f"use {_SYNONYMS[name]}."
+    begun = [option for option in known if option.startswith(f"{name}_")]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+    return f"did you mean {close[0]!r}?" if close else f"see help({owner}.create_dataloader) for all options."
