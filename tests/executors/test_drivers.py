@@ -409,15 +409,24 @@ def test_a_budget_of_nothing_still_drains_many_shards() -> None:
     driver.close()
 
 
-def test_a_script_without_a_main_guard_is_told_so(folder: str, tmp_path: Path) -> None:
-    """Worker processes import the script: what it does at its top level they would do, too."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "from torch_dataloader_utils import StructuredDataset\n"
-        f"loader, _ = StructuredDataset.create_dataloader({folder!r}, num_workers=1, worker_mode='process')\n"
-        "for batch in loader:\n    pass\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert "WorkerError" in done.stderr
-    assert "if __name__ == '__main__':" in done.stderr.rsplit("WorkerError", 1)[1]
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_ends_with_one_error_that_says_so(folder: str, tmp_path: Path) -> None:
+    """Worker processes import the script, whose loop would start workers there; a large transform fits no pipe."""
+    jobs = []
+    for context, size in (("spawn", 1), ("spawn", 1 << 20), ("forkserver", 1 << 20)):
+        script = tmp_path / f"train_{context}_{size}.py"
+        script.write_text(
+            "from functools import partial\n"
+            "from torch_dataloader_utils import StructuredDataset\n"
+            "def same(payload, batch):\n    return batch\n"
+            f"options = dict(multiprocessing_context={context!r}, transform=partial(same, bytes({size})))\n"
+            f"path = {folder!r}\n"
+            "loader, _ = StructuredDataset.create_dataloader(path, num_workers=2, worker_mode='process', **options)\n"
+            "for batch in loader:\n    pass\n"
+        )
+        jobs.append(subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True))
+    for job in jobs:
+        _, output = job.communicate(timeout=300)
+        assert job.returncode == 1
+        assert output.count("Traceback") == 1
+        assert "if __name__ == '__main__':" in output.rsplit("WorkerError", 1)[1]

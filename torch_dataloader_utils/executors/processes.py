@@ -16,10 +16,11 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import recv_handle
+from multiprocessing.reduction import ForkingPickler, recv_handle
 from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
+from torch_dataloader_utils.executors.guard import WORKER_NAME, cause_of_death, end_if_importing
 from torch_dataloader_utils.executors.slots import MappedSlot, unpack
 from torch_dataloader_utils.executors.threads import describe
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
@@ -58,25 +59,31 @@ class WorkerPool:
     """
 
     def __init__(self, open_reader: OpenReader, count: int, budget: int, context: BaseContext) -> None:
+        end_if_importing()
         self.members = [_Member() for _ in range(count)]
         self._numbers = 0
         self._known: list[set[FileKey]] = [set() for _ in range(count)]
         inherited: list[Connection] = []
         fork = context.get_start_method() == "fork"
+        packed = None if fork else _packed(open_reader)
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, self.members, self._pid)
         for member in self.members:
             ours, theirs = context.Pipe()
             inherited.append(ours)
+            opener = open_reader if packed is None else None
             process = context.Process(  # type: ignore[attr-defined]
                 target=worker_main,
-                args=(theirs, open_reader, budget // count, tuple(inherited) if fork else ()),
-                name="tdu-worker",
+                args=(theirs, opener, budget // count, tuple(inherited) if fork else ()),
+                name=WORKER_NAME,
                 daemon=True,
             )
             process.start()
             theirs.close()
             member.conn, member.process = ours, process
+        if packed is not None:
+            for member in self.members:
+                member.send_packed(packed)
 
     def begin(
         self,
@@ -113,6 +120,17 @@ class WorkerPool:
         self._finalizer()
 
 
+def _packed(open_reader: OpenReader) -> memoryview | None:
+    """The pickle of what a worker that has started is sent; None where it goes only to a process that is being started.
+
+    Python hangs where it starts a process by spawn with more than fits a pipe, and the process dies on its imports.
+    """
+    try:
+        return ForkingPickler.dumps(open_reader)
+    except RuntimeError:  # locks and the like
+        return None
+
+
 def _end(members: Sequence[_Member], pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked child holds its parent's pipes: the workers must not hear of it
@@ -134,9 +152,13 @@ class _Member:
         self._sending = threading.RLock()  # a pass may be dropped by any thread
 
     def send(self, message: Any) -> None:
+        self.send_packed(ForkingPickler.dumps(message))
+
+    def send_packed(self, message: memoryview) -> None:
+        """Send what was pickled."""
         try:
             with self._sending:
-                self.conn.send(message)
+                self.conn.send_bytes(message)
         except (BrokenPipeError, ConnectionResetError):
             raise self._dead() from None
 
@@ -178,19 +200,7 @@ class _Member:
 
     def _dead(self) -> WorkerError:
         self.process.join(1)
-        code = self.process.exitcode
-        # Python itself ends with 1, before the worker's own code runs: its traceback is in the output.
-        cause = (
-            "it could not start; its own output says why. Worker processes import your script: start its loop under "
-            "`if __name__ == '__main__':`. A function that they cannot import, such as one of a notebook, belongs into "
-            "a module"
-            if code == 1
-            else "killed from outside (for memory, perhaps), or by a crash in native code"
-        )
-        return WorkerError(
-            f"a worker process (pid {self.process.pid}) died with exit code {code}: {cause}. "
-            "num_workers=0 runs the same reading in this process, where a debugger can follow it."
-        )
+        return WorkerError(cause_of_death(self.process.pid, self.process.exitcode))
 
     def end(self) -> None:
         """Ask the worker to stop."""

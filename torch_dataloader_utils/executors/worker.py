@@ -2,9 +2,10 @@
 
 This module and all it imports are free of torch, so that a worker starts in half a second.
 
-Messages from the main process: `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views
-died; blocks delivered since, and their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the
-slot's descriptor, `("block", number, packed, slot)`, `("error", number, data)`.
+Messages from the main process: first what makes the reader, unless that was an argument; then
+`("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views died; blocks delivered since, and
+their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the slot's descriptor,
+`("block", number, packed, slot)`, `("error", number, data)`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,22 @@ _PARENT_CHECK = 5.0  # seconds between looks whether the main process still live
 OpenReader = Callable[[dict[FileKey, DataFile]], BlockReader]
 
 
-def worker_main(conn: Connection, open_reader: OpenReader, budget: int, inherited: Sequence[Connection] = ()) -> None:
-    """The life of a worker process; `inherited` are ends of other workers' pipes that a fork brought along."""
+def worker_main(
+    conn: Connection, open_reader: OpenReader | None, budget: int, inherited: Sequence[Connection] = ()
+) -> None:
+    """The life of a worker process.
+
+    Args:
+        conn: to the main process.
+        open_reader: makes the reader; None where it is the first message.
+        budget: bytes decoded and not delivered.
+        inherited: ends of other workers' pipes that a fork brought along.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     for other in inherited:
         other.close()
     try:
-        _Worker(conn, open_reader, budget).run()
+        _Worker(conn, open_reader or conn.recv(), budget).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process is gone
 

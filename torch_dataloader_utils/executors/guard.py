@@ -1,0 +1,43 @@
+"""Why a worker process died; and the end of one that would start workers itself, as it imports the user's script."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+
+WORKER_NAME = "tdu-worker"
+
+_UNGUARDED = 79  # the exit code of a worker that began to start workers of its own
+_REMEDY = "Put what makes the loader and loops over it under `if __name__ == '__main__':`"
+
+
+def end_if_importing() -> None:
+    """End this process where it is a worker that is importing the user's script, which comes to its loop again.
+
+    It says nothing: the process that started it raises the error. Python itself would print a traceback per worker.
+    """
+    process = multiprocessing.current_process()
+    if process.name == WORKER_NAME and getattr(process, "_inheriting", False):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_UNGUARDED)
+
+
+def cause_of_death(pid: int | None, code: int | None) -> str:
+    """What happened to the worker process `pid`, which ended with the exit code, and what to do: sentences."""
+    if code == _UNGUARDED:
+        return (
+            f"worker processes import your script, and this one came to its loop again. {_REMEDY}, or leave "
+            "worker_mode at 'thread', which imports nothing."
+        )
+    if code == 1:  # Python itself ends with 1, before the worker's own code runs
+        return (
+            f"a worker process (pid {pid}) could not start; its own output says why. Worker processes import your "
+            f"script. {_REMEDY}. Move a function that they cannot import, such as one of a notebook, into a module. "
+            "num_workers=0 reads in this process, where a debugger can follow."
+        )
+    return (
+        f"a worker process (pid {pid}) died with exit code {code}: killed from outside (for memory, perhaps), or "
+        "by a crash in native code. num_workers=0 reads in this process, where a debugger can follow."
+    )
