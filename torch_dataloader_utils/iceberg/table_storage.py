@@ -9,6 +9,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.storage import Storage, open_storage, printable
+from torch_dataloader_utils.storage.option_names import client_options
 
 # Schemes that mean the same store: one name each.
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs"}
@@ -100,7 +101,10 @@ class Places:
 
     def _options_for(self, url: str) -> dict[str, Any]:
         scheme = _spelled(url).partition("://")[0] if "://" in url else "file"
-        return {**storage_options(scheme, self._properties), **self._options} if scheme != "file" else {}
+        if scheme == "file":
+            return {}
+        # Under the client's own names, so that the user's replace the catalog's.
+        return {**storage_options(scheme, self._properties), **client_options(_spelled(url), self._options)}
 
     def _stripper(self) -> Any:
         """A function from URLs to paths; it opens nothing."""

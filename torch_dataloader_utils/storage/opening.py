@@ -15,6 +15,7 @@ from fsspec.utils import stringify_path
 
 from torch_dataloader_utils.errors import DataNotFoundError, MissingExtraError, OptionError
 from torch_dataloader_utils.storage.errors import printable
+from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.storage import Storage
 
 _EXTRAS = {
@@ -32,12 +33,13 @@ def open_storage(
 
     Args:
         path: a local path or a URL such as "s3://bucket/folder".
-        storage_options: what the fsspec filesystem of the URL's protocol takes (credentials, endpoints).
+        storage_options: what the fsspec filesystem of the URL's protocol takes (credentials, endpoints), as it or as
+            other libraries spell them.
         filesystem: a ready fsspec or pyarrow filesystem, used instead.
 
     Raises:
         MissingExtraError: the protocol's client is not installed.
-        OptionError: the protocol is not known, or `filesystem` is no filesystem.
+        OptionError: the protocol is not known, its client has no such option, or `filesystem` is no filesystem.
     """
     url = stringify_path(path)
     if not isinstance(url, str) or not url:
@@ -53,11 +55,13 @@ def open_storage(
 
 def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     try:
-        fs, path = url_to_fs(url, **options)
+        fs, path = url_to_fs(url, **client_options(url, options))
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else str(error)
         raise MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}") from error
+    except OptionError:
+        raise
     except ValueError as error:
         if protocol in available_protocols():
             raise OptionError(f"{protocol}://: its client refuses the options it was given: {error}") from error
