@@ -348,13 +348,28 @@ def test_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with Progress("stripe", interval=1e-9).over(3) as advance:
             advance(2)
             advance(1)
-        assert [record.message for record in caplog.records] == ["counted 2 of 3 stripes"]
+        assert [record.message for record in caplog.records] == ["counting rows: 2 of 3 stripes"]
 
 
 def test_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, [[5, 5, 5], [7]])
     source(tmp_path, filters=THIRDS, count_rows=True, show_progress=True)
-    assert "4/4" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "counting rows: 100%" in shown
+    assert "4/4" in shown
+    source(tmp_path, strings={"pair.tag": "codes"}, columns=["pair.tag"], show_progress=True)
+    assert "collecting values: 100%" in capsys.readouterr().err
+
+
+def test_a_bar_that_nothing_would_move_is_no_bar_of_an_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, [[5]])
+    source(tmp_path, columns=["id"], show_progress=True)
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "use tqdm(loader)" in record.message
+    caplog.clear()
+    source(tmp_path, columns=["id"], show_progress=True, count_rows=True)  # the footers have the counts
+    assert not caplog.records
 
 
 def test_bar_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:

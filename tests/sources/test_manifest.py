@@ -1,4 +1,5 @@
 import datetime
+import logging
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     FileReadError,
@@ -182,6 +184,49 @@ def test_null_evidence_names_a_file_for_each_column_that_holds_nulls(tmp_path: P
     b = f"{tmp_path}/k=__HIVE_DEFAULT_PARTITION__/b.parquet"
     assert made.null_evidence == {"x": b, "y": f"{b}, which has no such column", "k": b}
     assert manifest(tmp_path, filters=[("k", "=", 1)]).null_evidence == {}
+
+
+def test_missing_columns_are_counted_over_the_files_that_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "k=1" / "a.parquet", {"x": [1], "y": [1]})
+    write(tmp_path / "k=2" / "b.parquet", {"x": [1], "z": [1.5]})
+    write(tmp_path / "k=3" / "c.parquet", {"x": [1]})
+    write(tmp_path / "k=4" / "empty.parquet", {"w": pa.array([], pa.int64())})
+    a, b, c = (f"{tmp_path}/k={i}/{name}.parquet" for i, name in ((1, "a"), (2, "b"), (3, "c")))
+    assert manifest(tmp_path).missing == {"w": (3, a), "y": (2, b), "z": (2, a)}
+    assert manifest(tmp_path, filters=[("k", ">", 2)]).missing == {"w": (1, c), "y": (1, c), "z": (1, c)}
+
+
+def test_one_line_names_the_columns_that_are_missing_from_some_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "a.parquet", {"x": [1], "y": [1.5]})
+    write(tmp_path / "b.parquet", {"x": [1]})
+    write(tmp_path / "c.parquet", {"x": [1], **{f"z{i}": [1.5] for i in range(6)}})
+
+    def lines(**options: Any) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "torch_dataloader_utils"):
+            StructuredDataset.create_dataloader(tmp_path, **options)
+        assert all(record.levelno == logging.INFO for record in caplog.records)
+        return [record.message for record in caplog.records if "missing" in record.message]
+
+    first = f"'y' (2 of 3 files, the first is {tmp_path}/b.parquet)"
+    assert lines(columns=["y"]) == [f"{tmp_path}: columns missing from some files are null there: {first}"]
+    [line] = lines()
+    assert first in line
+    assert line.endswith(f"'z3' (2 of 3 files, the first is {tmp_path}/a.parquet); and 2 more columns")
+    assert lines(columns=["x"]) == []
+
+
+def test_what_a_sample_of_text_lacks_is_told_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "y": 1.5}\n')
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\n')
+    with caplog.at_level(logging.INFO, "torch_dataloader_utils"):
+        StructuredDataset.create_dataloader(tmp_path)
+    assert (
+        "missing from some files (judged by their first MiB) are null there: 'y' (1 of 2 files, the first"
+        in caplog.text
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- other storage

@@ -19,12 +19,14 @@ class Progress:
     """How progress is shown.
 
     Attributes:
-        unit: what is counted, such as "row group".
+        unit: of what is scanned, such as "row group".
+        work: what the scan does, such as "counting rows".
         show: whether as a bar (tqdm's, on stderr).
         interval: seconds between log lines where not.
     """
 
     unit: str
+    work: str = "counting rows"
     show: bool = False
     interval: float = 120
 
@@ -42,9 +44,10 @@ class Progress:
             tqdm = import_module("tqdm.auto").tqdm
         except ImportError as error:
             raise MissingExtraError(
-                "show_progress=True needs tqdm: pip install 'torch-dataloader-utils[progress]'."
+                f"show_progress=True (a bar for {self.work}) needs tqdm: pip install "
+                "'torch-dataloader-utils[progress]'."
             ) from error
-        with tqdm(total=total, desc="counting", unit=f" {self.unit}s") as bar:
+        with tqdm(total=total, desc=self.work, unit=f" {self.unit}s") as bar:
             yield bar.update
 
     def _logger(self, total: int) -> Callable[[int], None]:
@@ -55,6 +58,6 @@ class Progress:
             done += count
             if time.monotonic() - last >= self.interval and done < total:
                 last = time.monotonic()
-                _LOG.info("counted %d of %d %ss", done, total, self.unit)
+                _LOG.info("%s: %d of %d %ss", self.work, done, total, self.unit)
 
         return advance

@@ -57,6 +57,7 @@ class FileManifest:
         has_rows: whether a file may hold rows, before the filter.
         null_evidence: columns (nested ones as `parent.child`) that certainly hold nulls, each with the path of a file
             that proves it (and a note if that file lacks the column).
+        missing: columns that some of `files` lack, each with how many and the path of the first.
         format_options: of the format.
         predicate: which rows are read, over the columns of `schema`; None for all.
         origin: what the files were found by, where they do not say: a snapshot.
@@ -71,6 +72,7 @@ class FileManifest:
     file_count: int
     has_rows: bool
     null_evidence: Mapping[str, str] = field(repr=False)
+    missing: Mapping[str, tuple[int, str]] = field(default_factory=dict, repr=False)
     format_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     predicate: pc.Expression | None = None
     origin: str = ""
@@ -136,6 +138,7 @@ def manifest_of(
         file_count=len(files),
         has_rows=any(file.layout.segments for file in inspected.files),
         null_evidence=_null_evidence(form, inspected.files, files, schema),
+        missing=_missing(inspected.files, files, schema),
         format_options=dict(read.format_options or {}),
         predicate=predicate,
     )
@@ -236,3 +239,16 @@ def _null_evidence(
             which = f"{file.info.path}, which has no such column" if name in absent else file.info.path
             evidence.setdefault(name, which)
     return evidence
+
+
+def _missing(
+    inspected: Sequence[InspectedFile], files: Sequence[DataFile], schema: pa.Schema
+) -> dict[str, tuple[int, str]]:
+    missing: dict[str, tuple[int, str]] = {}
+    for own, file in zip(inspected, files, strict=True):
+        if file.layout.segments:
+            lacked = set(schema.names).difference(own.schema.names, dict(file.partition))
+            for name in sorted(lacked):
+                count, first = missing.get(name, (0, file.info.path))
+                missing[name] = count + 1, first
+    return missing

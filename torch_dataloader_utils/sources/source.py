@@ -27,6 +27,7 @@ from torch_dataloader_utils.reading.transform_formats import FormattedTransform,
 from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
+from torch_dataloader_utils.sources.reports import report_missing, report_pruned, warn_no_progress
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
@@ -104,14 +105,17 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
     sharing = _sharing(options)
     with sharing.failing_together():
         manifest = make()
-        _announce_pruned(manifest, name)
+        report_pruned(manifest, name)
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
+        report_missing(manifest, scan.schema.names, name)
         _check_nulls(manifest, options, scan.converter)
         count = options.shard.count_rows and not _exact(scan, manifest.files)
         scanned = RowCounts()
         if count or scan.converter.unlearned:
-            scanned = _row_counts(scan, manifest.files, sharing, options)
+            scanned = _row_counts(scan, manifest.files, sharing, _progress(options, count, scan.opener.segment_name))
+        elif options.worker.show_progress and not _asks_scan(options):
+            warn_no_progress(name)
     scanned = sharing.joined(scanned)
     files = with_counts(manifest.files, scanned) if count else manifest.files
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
@@ -121,17 +125,6 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     exact = not splits or count or _exact(scan, files)
     return Source(files, splits, scan, exact, keys, origin=manifest.origin)
-
-
-def _announce_pruned(manifest: FileManifest, name: str) -> None:
-    """Say what filters left before anything was read."""
-    pruned = manifest.pruned
-    if pruned.segments_after < pruned.segments_before or pruned.files_after < pruned.files_before:
-        _LOG.info(
-            "%s: filters leave %d of %d files, and %d of the %d %ss looked at",
-            name, pruned.files_after, pruned.files_before, pruned.segments_after, pruned.segments_before,
-            manifest.opener.segment_name,
-        )  # fmt: skip
 
 
 def _why_empty(manifest: FileManifest, counted: bool) -> str:
@@ -160,22 +153,28 @@ def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
     )
 
 
+def _asks_scan(options: Options) -> bool:
+    """Whether the options ask for a scan of the data, which they may turn out not to need."""
+    words = options.convert.strings
+    return options.shard.count_rows or "codes" in (words.values() if isinstance(words, Mapping) else [words])
+
+
 def _sharing(options: Options) -> Sharing:
     """With whom a scan is shared: decided by the options alone, so that all ranks or none take part in the exchange."""
-    words = options.convert.strings
-    codes = "codes" in (words.values() if isinstance(words, Mapping) else [words])
-    if not options.shard.count_rows and not codes:
+    if not _asks_scan(options):
         return Sharing()
     return Sharing(*object_exchange(options.shard.num_ranks, options.shard.peers))
 
 
-def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> RowCounts:
+def _progress(options: Options, count: bool, unit: str) -> Progress:
     worker = options.worker
+    work = "counting rows" if count else "collecting values"
+    return Progress(unit, work, worker.show_progress, worker.progress_interval_sec)
+
+
+def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, progress: Progress) -> RowCounts:
     threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
-    unit = scan.opener.segment_name
-    return scan_row_counts(
-        scan, files, sharing, threads, Progress(unit, worker.show_progress, worker.progress_interval_sec)
-    )
+    return scan_row_counts(scan, files, sharing, threads, progress)
 
 
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> tuple[Split, ...]:

@@ -1,0 +1,64 @@
+"""What the log says of a dataset when it is made: what filters ruled out, which columns files lack, bars not shown."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.sources.manifest import FileManifest
+from torch_dataloader_utils.storage import printable
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+_SHOWN = 5  # columns listed in a line
+
+
+def report_pruned(manifest: FileManifest, name: str) -> None:
+    """Log how much filters ruled out before anything was read.
+
+    Args:
+        manifest: of the files.
+        name: of what is read.
+    """
+    pruned = manifest.pruned
+    if pruned.segments_after < pruned.segments_before or pruned.files_after < pruned.files_before:
+        _LOG.info(
+            "%s: filters leave %d of %d files, and %d of the %d %ss looked at",
+            name, pruned.files_after, pruned.files_before, pruned.segments_after, pruned.segments_before,
+            manifest.opener.segment_name,
+        )  # fmt: skip
+
+
+def report_missing(manifest: FileManifest, columns: Sequence[str], name: str) -> None:
+    """Log which of the columns some files lack, how many files, and the first of them: one line.
+
+    Args:
+        manifest: of the files.
+        columns: that are read.
+        name: of what is read.
+    """
+    missing = {column: manifest.missing[column] for column in columns if column in manifest.missing}
+    if not missing:
+        return
+    sampled = isinstance(manifest.opener, Format) and not manifest.opener.typed
+    listed = [
+        f"{column!r} ({count} of {len(manifest.files)} files, the first is {printable(path)})"
+        for column, (count, path) in list(missing.items())[:_SHOWN]
+    ]
+    more = f"; and {len(missing) - _SHOWN} more columns" if len(missing) > _SHOWN else ""
+    _LOG.info(
+        "%s: columns missing from some files%s are null there: %s%s",
+        name, " (judged by their first MiB)" if sampled else "", "; ".join(listed), more,
+    )  # fmt: skip
+
+
+def warn_no_progress(name: str) -> None:
+    """Warn that `show_progress` has nothing to show.
+
+    Args:
+        name: of what is read.
+    """
+    _LOG.warning(
+        "%s: show_progress=True shows the scan that count_rows=True or strings='codes' makes before the first batch, "
+        "and neither was given. For a bar over an epoch use tqdm(loader).", name,
+    )  # fmt: skip
