@@ -1,4 +1,4 @@
-# docs/cookbook/tokenizing.md: transform=tokenize
+# docs/cookbook/tokenizing.md: transform_format="numpy"
 import pyarrow as pa
 
 from torch_dataloader_utils import StructuredDataset
@@ -6,10 +6,13 @@ from torch_dataloader_utils import StructuredDataset
 vocabulary = {"[UNK]": 0, "a": 1, "red": 2, "house": 3}
 
 
-def tokenize(rows: pa.RecordBatch) -> pa.RecordBatch:
-    tokens = [[vocabulary.get(word, 0) for word in text.split()] for text in rows["text"].to_pylist()]
-    return pa.record_batch({"tokens": pa.array(tokens, pa.list_(pa.int64())), "label": rows["label"]})
+def tokenize(rows):
+    tokens = [[vocabulary.get(word, 0) for word in text.split()] for text in rows["text"]]
+    return {"tokens": tokens, "label": rows["label"]}
 
 
-loader, _ = StructuredDataset.create_dataloader("data/", transform=tokenize, lists="padded", batch_size=4)
+schema = pa.schema({"tokens": pa.list_(pa.int64()), "label": pa.int64()})
+loader, dataset = StructuredDataset.create_dataloader(
+    "data/", transform=tokenize, transform_format="numpy", transform_schema=schema, lists="padded", batch_size=4
+)
 batch = next(iter(loader))

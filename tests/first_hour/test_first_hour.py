@@ -5,7 +5,9 @@ The first line of a script names the page that explains it, and the words of the
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import logging
 import math
 import os
 import re
@@ -13,6 +15,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,8 @@ import pytest
 import torch
 
 from tests import forkrun
-from tests.first_hour.folder import ROWS, rows_of, write_folder
+from tests.first_hour.folder import DAYS, ROWS, rows_of, write_folder
+from tests.storage import servers
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -60,6 +64,10 @@ def reachable() -> set[Path]:
     for _ in range(CLICKS):
         pages |= linked(pages)
     return pages
+
+
+def test_there_is_a_script_for_each_task() -> None:
+    assert sorted({int(script.name[:2]) for script in SCRIPTS}) == list(range(1, 29))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -114,6 +122,24 @@ def column(name: str) -> list[Any]:
     return rows_of(0, ROWS)[name].to_pylist()
 
 
+def test_a_folder_as_float32_tensors(run: Run) -> None:
+    left = run("01_float32")
+    assert left["batch"]["x"].dtype == torch.float32
+    assert left["prediction"].shape == (256, 1)
+
+
+def test_columns_by_name_and_by_pattern(run: Run) -> None:
+    assert list(run("02_columns")["batch"]) == ["f0", "f1", "label"]
+
+
+def test_rows_of_a_sorted_file_are_shuffled(run: Run) -> None:
+    first, second = run("03_shuffle")["epochs"]
+    for epoch in (first, second):
+        assert sorted(sum((ids for ids, _ in epoch), [])) == list(range(2000))
+        assert all(0.2 < share < 0.8 for _, share in epoch)  # six standard deviations
+    assert first != second
+
+
 def test_train_and_validation_split(run: Run) -> None:
     left = run("04_train_validation")
     days = column("day")
@@ -131,6 +157,12 @@ def test_two_ranks_of_ddp_read_each_row_once(folder: Path, tmp_path: Path) -> No
 
 def test_hive_partitions(run: Run) -> None:
     assert run("06_hive")["months"] == {2}
+
+
+def test_a_filter_on_a_decimal_and_a_date_given_as_text(run: Run) -> None:
+    table = rows_of(0, ROWS).to_pylist()
+    expected = [row["id"] for row in table if row["l_discount"] >= Decimal("0.05") and row["f1"] > 0.5]
+    assert run("07_filter")["ids"] == [row for row in expected if row < 10 * ROWS // DAYS]
 
 
 def test_strings_to_token_ids_in_a_transform(run: Run) -> None:
@@ -157,6 +189,16 @@ def test_images_as_bytes_to_tensors(run: Run) -> None:
     images = run("12_images")["images"]
     assert images.shape == (4, 3, 8, 8)
     assert torch.equal((images[3, :, 0, 0] * 255).round(), torch.tensor([3.0, 30.0, 255.0]))
+
+
+@pytest.mark.slow
+def test_an_s3_path_with_credentials(run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("moto") is None:
+        pytest.skip("moto is not installed")
+    with servers.moto(tmp_path) as store:
+        store.put(folder / "data", "first-hour")
+        monkeypatch.setenv("S3_SERVER", f"http://{servers.HOST}:{store.port}")
+        assert run("13_s3")["ids"] == list(range(ROWS))
 
 
 def test_resume_from_a_checkpoint(run: Run) -> None:
@@ -197,6 +239,41 @@ def test_a_progress_bar_over_an_epoch(run: Run) -> None:
     assert bar.n == bar.total == math.ceil(ROWS / 300)
 
 
+def test_rows_and_steps_of_an_epoch_on_each_rank(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = run("18_rows_and_steps")["ranks"]
+    assert sum(rows for rows, _ in ranks) == ROWS
+    assert [steps for _, steps in ranks] == [math.ceil(rows / 300) for rows, _ in ranks]
+    assert re.search(r"4[, ]?000", capsys.readouterr().out)
+
+
+def test_what_a_rank_will_read(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    table = run("19_plan")["table"]
+    assert "part-3.parquet" in capsys.readouterr().out
+    assert "part-3.parquet" in str(table)
+
+
+def test_a_readme_among_the_data(run: Run) -> None:
+    assert run("20_other_files")["ids"] == list(range(10))
+
+
+def test_files_with_ints_and_floats(run: Run) -> None:
+    assert run("21_int_and_float")["values"] == [1.0, 2.0, 0.5, 1.5]
+
+
+def test_a_column_that_is_missing_in_a_file(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "torch_dataloader_utils"):
+        values = run("22_missing_column")["values"]
+    assert values[:2] == [0.5, 1.5]
+    assert all(map(math.isnan, values[2:]))
+    assert any("b.parquet" in record.getMessage() for record in caplog.records if record.levelno == logging.INFO)
+
+
+def test_one_row_group_for_four_ranks_is_warned_about(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    left = run("23_one_row_group")
+    assert (left["before"], left["after"]) == ([400, 0, 0, 0], [100] * 4)
+    assert any(record.levelno == logging.WARNING and "row group" in record.getMessage() for record in caplog.records)
+
+
 def test_the_length_of_a_loader(run: Run) -> None:
     left = run("24_len")
     assert (left["steps"], left["filtered_steps"]) == (math.ceil(ROWS / 300), math.ceil(ROWS / 4 / 300))
@@ -216,3 +293,9 @@ def test_time_waited_for_data_is_logged(run: Run) -> None:
     assert [each["step"] for each in logged] == list(range(math.ceil(ROWS / 300)))
     assert waits == sorted(waits)
     assert waits[-1] > 0
+
+
+def test_a_notebook(run: Run) -> None:
+    left = run("28_notebook")
+    assert left["html"].lstrip().startswith("<")
+    assert left["rows"] == ROWS
