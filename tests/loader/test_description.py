@@ -240,7 +240,7 @@ def test_the_windows_of_a_shuffle_are_described(folder: Path) -> None:
     shown = described(folder, shuffle=True, split_rows=10)  # all of it fits
     assert shown.shuffle_window == ShuffleWindow(120, 12, 12)
     assert shown.batch_variance == 1
-    assert "rows are permuted in windows of 120 rows from 12 of 12 splits" in shown.shuffle
+    assert "rows are permuted in one window of 120 rows: every order is equally likely" in shown.shuffle
     small = described(folder, shuffle=True, split_rows=10, shuffle_bytes=1200, columns=["id"])
     assert small.shuffle_window is not None
     assert small.shuffle_window.splits == 2

@@ -270,7 +270,7 @@ def test_windows_by_bytes_need_no_row_counts() -> None:
 def test_a_plan_says_how_many_splits_and_rows_a_window_has() -> None:
     files = data_files([[4]] * 9)
     plan = make_plan(files, 1, batch_size=4, window_bytes=120).rank(0, 0)
-    assert plan.window == ShuffleWindow(rows=12, splits=3, of_splits=9)
+    assert plan.window == ShuffleWindow(rows=12, splits=3, of_splits=9, windows=3)
     assert plan.window.variance_ratio(plan.batch_rows) == pytest.approx(1 + 4 / 3 * (1 - 3 / 9))
     assert make_plan(files, 1, batch_size=4).rank(0, 0).window is None
     joint = make_plan(files, 1, batch_size=4, window_bytes=240, canonical_ranks=2).rank(0, 0)

@@ -45,6 +45,8 @@ def html_of_plan(title: str, shards: Shards) -> str:
 def window_in_words(window: ShuffleWindow, batch_rows: int) -> str:
     """How a window mixes rows: the last number is for data whose splits differ as much as they can."""
     rows = "" if window.rows is None else f" of {plural(window.rows, 'row')}"
+    if window.windows == 1:
+        return f"one window{rows}: every order is equally likely"
     return (
         f"windows{rows} from {window.splits:,} of {plural(window.of_splits, 'split')} (batch variance up to "
         f"{window.variance_ratio(batch_rows):,.2f} times that of random sampling)"

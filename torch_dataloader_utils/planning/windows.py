@@ -30,11 +30,13 @@ class ShuffleWindow:
         rows: delivered from it; None where they are known only after reading.
         splits: from which it draws (k).
         of_splits: that the shard has (S).
+        windows: that the shard has.
     """
 
     rows: int | None
     splits: int
     of_splits: int
+    windows: int = 1
 
     def variance_ratio(self, batch_rows: int) -> float:
         """The variance of a batch's mean over that of a random sample, about, where each split holds one value.
@@ -75,7 +77,7 @@ def typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
     if not windows:
         return None
     splits, piece = sorted(windows[:-1] or windows, key=lambda window: window[0])[(len(windows) - 1) // 2]
-    return ShuffleWindow(None if piece.rows is None else len(piece), splits, len(_splits_in(shard)))
+    return ShuffleWindow(None if piece.rows is None else len(piece), splits, len(_splits_in(shard)), len(windows))
 
 
 def joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
@@ -83,7 +85,7 @@ def joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
     counts = [window.rows for window in windows if window.rows is not None]
     rows = sum(counts) if len(counts) == len(windows) else None
     splits, of_splits = (sum(getattr(window, name) for window in windows) for name in ("splits", "of_splits"))
-    return ShuffleWindow(rows, splits, of_splits)
+    return ShuffleWindow(rows, splits, of_splits, max(window.windows for window in windows))
 
 
 def _splits_in(pieces: Sequence[Piece]) -> set[int]:
