@@ -274,4 +274,6 @@ def test_a_plan_says_how_many_splits_and_rows_a_window_has() -> None:
     assert plan.window.variance_ratio(plan.batch_rows) == pytest.approx(1 + 4 / 3 * (1 - 3 / 9))
     assert make_plan(files, 1, batch_size=4).rank(0, 0).window is None
     joint = make_plan(files, 1, batch_size=4, window_bytes=240, canonical_ranks=2).rank(0, 0)
-    assert joint.window == ShuffleWindow(rows=24, splits=6, of_splits=10)  # a split is cut between the two ranks
+    assert joint.window == ShuffleWindow(
+        rows=24, splits=6, of_splits=10, windows=2
+    )  # a split is cut between the two ranks
