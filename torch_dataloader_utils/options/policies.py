@@ -19,17 +19,17 @@ from torch_dataloader_utils.options.checks import Checked, flag, maybe, option, 
 class RotateOptions(Checked):
     """The options of `sharding="rotate"`."""
 
-    stick_to_shard: bool = option(False, flag, doc="a rank keeps its shard in all epochs")
-    full_rotation: bool = option(False, flag, doc="of `total_shards` every rank meets every one in time")
-    total_shards: int | None = option(None, maybe(whole(1)), doc="the number of shards, one of which is a rank's epoch")
+    stick_to_shard: bool = option(False, flag, doc="each rank keeps its shard in all epochs")
+    full_rotation: bool = option(False, flag, doc="every rank reads each of the `total_shards` in turn")
+    total_shards: int | None = option(None, maybe(whole(1)), doc="the number of shards; a rank reads one per epoch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StridedOptions(Checked):
     """The options of `sharding="strided"`."""
 
-    shard_batches: bool = option(False, flag, doc="ranks get whole batches in turn, not rows")
-    split_batches: bool = option(False, flag, doc="each batch is shared among the ranks")
+    shard_batches: bool = option(False, flag, doc="ranks take turns by batch, not by row")
+    split_batches: bool = option(False, flag, doc="each batch is split among the ranks")
 
 
 POLICY_OPTIONS: dict[str, type[Checked]] = {"rotate": RotateOptions, "strided": StridedOptions}
