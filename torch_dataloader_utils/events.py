@@ -1,7 +1,7 @@
-"""What reading takes: seconds and counts, noted in the thread that reads, carried by each block, reported to callbacks.
+"""What reading takes: seconds and counts, recorded in the reading thread, carried by each block, given to callbacks.
 
-While a task is executed its thread has a `Recorder`. What it noted leaves as a `Work` with the block, from a worker
-process in the message that carries the block. The dataset reports it once the block is taken.
+While a task is executed, its thread has a `Recorder`. The recorded values leave as a `Work` with the block; a worker
+process sends them in the block's message. The dataset reports them once the block is taken.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ Count: TypeAlias = Literal[
 class Work:
     """What it took to read a block, in the thread or process that read it.
 
-    No second counts twice. Counts are 0 where nothing of the kind happens.
+    No second counts twice. A count is 0 if its event does not occur.
 
     Attributes:
-        read: seconds that went by until a remote store or the cache gave the bytes. Local files are read by Arrow while
-            it decodes: their reading is part of `decode`.
-        decode: seconds in the decoder of the format, with all that makes its columns those of the schema. What Iceberg
-            deletes is left out here, too.
+        read: seconds until a remote store or the cache returned the bytes. Arrow reads local files while it decodes, so
+            their reading is part of `decode`.
+        decode: seconds in the format's decoder, including the conversion to the schema's columns and the removal of
+            rows that Iceberg deletes.
         filter: seconds in filters, and in dropping rows with nulls.
         transform: seconds in the user's `transform`.
-        shuffle: seconds in bringing the rows of a shuffle window into order.
-        convert: seconds from Arrow to the arrays of the output.
-        pack: seconds in which a worker process copied the block to where the main process sees it.
-        queue_full: seconds that a thread or process had to wait before it read: there was no room for another block.
+        shuffle: seconds spent permuting the rows of shuffle windows.
+        convert: seconds spent converting Arrow to the arrays of the output.
+        pack: seconds in which a worker process copied the block into shared memory.
+        queue_full: seconds that a thread or process waited before it read, because there was no room for another block.
         repeats: rows of the block that are repeats (padding).
         bytes_read: bytes that remote stores sent; local files are not counted.
         requests: requests to remote stores for ranges of bytes.
-        retries: how many of these, or of those that open a file, were repeated after a fault.
-        cache_hits: blocks of bytes that `cache_dir=` held.
-        cache_misses: blocks of bytes that it did not hold.
-        skipped_lines: bad lines that `on_bad_lines="skip"` left out.
+        retries: the number of these requests, or of those that open a file, that were repeated after a failure.
+        cache_hits: blocks of bytes found in `cache_dir=`.
+        cache_misses: blocks of bytes fetched because they were not in `cache_dir=`.
+        skipped_lines: bad lines left out by `on_bad_lines="skip"`.
     """
 
     read: float = 0.0
@@ -71,10 +71,10 @@ class BlockEvent:
 
     Attributes:
         epoch: the epoch.
-        shard: number of the I/O worker that it is of.
-        rows: of the block, repeats included; in the first block of a resumed pass those that had not been delivered.
+        shard: the number of its I/O worker.
+        rows: of the block, including repeats; for the first block of a resumed pass, those not delivered before.
         nbytes: decoded bytes of the block, measured.
-        queue_empty: seconds for which the loop waited for it. In-line (`num_workers=0`) that is the reading itself.
+        queue_empty: seconds for which the loop waited for it. In-line (`num_workers=0`), this is the reading itself.
         work: what reading it took.
     """
 
@@ -88,13 +88,13 @@ class BlockEvent:
 
 @dataclass(frozen=True, slots=True)
 class PassEvent:
-    """A pass is over: after its last batch, or when another one begins, a state is loaded or the dataset closed.
+    """A pass ended: after its last batch, or because another one begins, a state is loaded or the dataset is closed.
 
     Attributes:
         epoch: the epoch.
         steps: batches that this pass delivered.
-        rows: of these batches, repeats included, but not what `last_batch="pad"` adds where counts are unknown.
-        complete: whether it is known that no batch of the epoch is left.
+        rows: of these batches, including repeats, except those that `last_batch="pad"` adds if counts are unknown.
+        complete: True if no batch of the epoch is known to be left.
     """
 
     epoch: int
@@ -107,7 +107,7 @@ Event: TypeAlias = BlockEvent | PassEvent
 
 
 class Hooks:
-    """The callbacks of one dataset. False while there are none."""
+    """The callbacks of one dataset. Falsy if there are none."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[Event], object]] = []
@@ -120,7 +120,7 @@ class Hooks:
         self._callbacks.append(callback)
 
     def __call__(self, event: Event) -> None:
-        """Report an event; what a callback raises is raised here, with a note."""
+        """Report an event. An exception of a callback is raised here, with a note."""
         for callback in self._callbacks:
             try:
                 callback(event)
@@ -130,7 +130,7 @@ class Hooks:
 
 
 class Recorder:
-    """What a thread notes. For one thread at a time."""
+    """What a thread records. For one thread at a time."""
 
     __slots__ = ("_noted", "_since", "_stage")
 
@@ -140,7 +140,7 @@ class Recorder:
         self._since = perf_counter()
 
     def enter(self, stage: Stage) -> Stage:
-        """Count the time from now on to this stage; the stage that ends."""
+        """Assign the time from now on to this stage; returns the previous stage."""
         now, before = perf_counter(), self._stage
         self._noted[before] = self._noted.get(before, 0.0) + now - self._since
         self._stage, self._since = stage, now
@@ -151,7 +151,7 @@ class Recorder:
         self._noted[name] = self._noted.get(name, 0) + number
 
     def work(self, queue_full: float = 0.0) -> Work:
-        """All that was noted up to now.
+        """Everything recorded so far.
 
         Args:
             queue_full: seconds waited before.
@@ -162,20 +162,20 @@ class Recorder:
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.recorder = Recorder()  # of what belongs to no block: nobody reads it
+        self.recorder = Recorder()  # for work that belongs to no block: nobody reads it
 
 
 _THREAD = _Thread()
 
 
 def recorder() -> Recorder:
-    """Where this thread notes what it does."""
+    """The recorder of this thread."""
     return _THREAD.recorder
 
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """Have this thread note what it does from here on in a recorder of its own."""
+    """Give this thread a recorder of its own within the `with` block."""
     before, _THREAD.recorder = _THREAD.recorder, Recorder()
     try:
         yield _THREAD.recorder

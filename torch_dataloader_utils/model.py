@@ -2,8 +2,8 @@
 
     file ─► segment ─► split ─► rank's pieces ─► shard (of an I/O worker) ─► task ─► block ─► batch
 
-Frozen and picklable, without torch or pyarrow. *Plan row numbers* of a file count its live rows where the live count
-of every segment is known, physical rows otherwise; only the reader converts between the two.
+Frozen and picklable, without torch or pyarrow. *Plan row numbers* of a file count its live rows if the live count of
+every segment is known, otherwise physical rows; only the reader converts between the two.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class DataFileInfo:
         file_size: bytes as stored.
         record_count: rows, or None if not known before reading.
         part: which dataset of a combination it belongs to.
-        version: what its store says of its content (an etag, a time of change); "" where it says nothing. A file of
-            another size or version than this is not read.
+        version: what its store reports about its content (an etag, a modification time); "" if it reports nothing. A
+            file with another size or version is not read.
     """
 
     path: str
@@ -40,13 +40,13 @@ class DataFileInfo:
 
     @property
     def key(self) -> FileKey:
-        """What distinguishes it from all other files of a plan: two parts may read one path."""
+        """Distinguishes it from all other files of a plan: two parts may read one path."""
         return self.part, self.path
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergDataFileInfo(DataFileInfo):
-    """A data file of an Iceberg snapshot: with its partition values and how many delete files apply to it."""
+    """A data file of an Iceberg snapshot, with its partition values and the number of delete files that apply to it."""
 
     partition: Mapping[str, Any] = field(default_factory=dict, hash=False)
     snapshot_id: int | None = None
@@ -56,14 +56,14 @@ class IcebergDataFileInfo(DataFileInfo):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The smallest piece of a file that its format reads alone: a row group, stripe, record batch or byte range.
+    """The smallest piece of a file that its format can read alone: a row group, stripe, record batch or byte range.
 
     Attributes:
         number: its number in the file, as the format counts.
-        first_row: physical number of its first row (0 where counts are unknown).
+        first_row: physical number of its first row (0 if counts are unknown).
         rows: physical rows, or None if not known before reading.
         size_bytes: estimated decoded bytes over all columns.
-        live_rows: rows left after deletes and counted filters, where that is known.
+        live_rows: rows left after deletes and counted filters, if known.
     """
 
     number: int
@@ -75,14 +75,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """The segments of one file that an epoch reads (those that filters prune are gone), in file order.
+    """The segments of one file that an epoch reads (without those that filters prune), in file order.
 
     Attributes:
         segments: the segments.
-        counted: whether every segment's live rows are known: plan rows of the file are then live rows.
-        sequential: whether reading a segment means reading all before it: the file is then one split.
-        task_rows: how many rows one task reads at most, where reading more at a time saves nothing; None for the usual.
-        metadata: what the format keeps of the footer, so that it is read once; opaque here.
+        counted: whether every segment's live rows are known; plan rows of the file are then live rows.
+        sequential: whether reading a segment requires reading all segments before it; the file is then one split.
+        task_rows: the maximum number of rows per task, if reading more at a time saves nothing; None for the default.
+        metadata: what the format keeps from the footer, so that it is read once; opaque here.
     """
 
     segments: tuple[Segment, ...]
@@ -102,7 +102,7 @@ class FileLayout:
         return sum(segment.rows or 0 for segment in self.segments) if self.known else None
 
     def plan_starts(self) -> tuple[int, ...]:
-        """Plan row number of each segment's first row; with a last entry, the end of the last segment."""
+        """Plan row number of each segment's first row, followed by the end of the last segment."""
         if self.counted:
             ends = np.cumsum([0, *(segment.live_rows or 0 for segment in self.segments)])
             return tuple(int(end) for end in ends)
@@ -127,9 +127,9 @@ class Split:
     Attributes:
         file: the file.
         row_range: plan rows of the file (a pair is taken as `[start, stop)`); None means the whole of `segments`.
-        segments: half-open range of places in the file's layout; None means those that `row_range` lies in.
+        segments: half-open range of indices in the file's layout; None means the segments that contain `row_range`.
         size_bytes: estimated decoded bytes over all columns.
-        index: place in the sorted list of all splits: its identity.
+        index: index in the sorted list of all splits: its identity.
     """
 
     file: DataFileInfo
@@ -168,18 +168,18 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows that are delivered together, in an order drawn by a key: a row-shuffle window.
+    """Rows that are delivered together, permuted by a key: a row-shuffle window.
 
-    Also what is left of a begun block where row counts are unknown: then without a key.
+    Also the rest of a begun block if row counts are unknown, then without a key.
 
     Attributes:
-        pieces: whose rows it holds, in the order before they are permuted.
+        pieces: the rows it holds, in the order before they are permuted.
         key: of the permutation of its live rows (`permutation(n, key)`); None keeps the order.
         row_count: rows delivered, or None if not known before reading.
         size_bytes: estimated decoded bytes.
-        task: windows of a shard with the same number, one after another, are cut from the same runs of segments, which
-            are decoded once.
-        index: place in the list of a plan's sources, for a window that an earlier phase of the epoch began; else -1.
+        task: consecutive windows of a shard with the same number are cut from the same runs of segments, which are
+            decoded once.
+        index: index in the list of a plan's sources, for a window that an earlier phase of the epoch began; else -1.
     """
 
     pieces: tuple[Piece, ...]
@@ -192,7 +192,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A split or window narrowed to some of its rows, at its place in the epoch's order; `pad` marks repeats.
+    """A split or window restricted to some of its rows, at its place in the epoch's order; `pad` marks repeats.
 
     The unit of planning: policies, transfer and workers cut and move pieces and never look inside a source.
 
@@ -200,8 +200,8 @@ class Piece:
         source: the split or window.
         rows: the selected plan rows of a split's file, or places in a window's order; None if not known before reading
             (such a piece is never cut).
-        order: place of the source in this epoch's order; -1 for a begun window.
-        pad: whether these rows are repeats, delivered under a False `valid` mask.
+        order: index of the source in this epoch's order; -1 for a begun window.
+        pad: whether these rows are repeats, delivered with False in the `valid` mask.
     """
 
     source: Split | Window
@@ -220,7 +220,7 @@ class Piece:
 
 
 def split_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces with each one of a window replaced by those that the window holds (all of them)."""
+    """The pieces, with each piece of a window replaced by the pieces in that window (all of them)."""
     for piece in pieces:
         if isinstance(piece.source, Window):
             yield from split_pieces(piece.source.pieces)
@@ -229,7 +229,7 @@ def split_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def split_of(piece: Piece) -> Split:
-    """The split of a piece that is of no window."""
+    """The split of a piece; the piece must not belong to a window."""
     if isinstance(piece.source, Window):
         raise TypeError("expected a piece of a split, not of a window")
     return piece.source
@@ -237,13 +237,13 @@ def split_of(piece: Piece) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCursor:
-    """How far a shard has been delivered: its tasks before `task`, and `rows` rows of that one.
+    """A shard's progress: all tasks before `task`, and `rows` rows of that one.
 
     Attributes:
-        task: number of the task in the shard's list.
+        task: index of the task in the shard's list.
         rows: rows of its block that were delivered.
-        live: rows that its block has, if some were delivered.
-        lap: how often the shard has begun again (`steps_per_epoch`).
+        live: the number of rows in its block, if some were delivered.
+        lap: how often the shard has started again (`steps_per_epoch`).
     """
 
     task: int = 0
@@ -254,11 +254,11 @@ class WorkerCursor:
 
 @dataclass(frozen=True, slots=True)
 class RankCursor:
-    """How far a rank is where row counts are unknown.
+    """A rank's progress if row counts are unknown.
 
     Attributes:
         turn: the worker whose batch is next.
-        shards: of each worker.
+        shards: the cursor of each worker.
     """
 
     turn: int

@@ -1,4 +1,4 @@
-"""Plans of a source for any epoch and rank, and what a rank reports to its peers."""
+"""Plans of a source for any epoch and rank, and the report a rank sends to its peers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 class Planner:
     """The plans of one source.
 
-    The number of ranks is found at first use where the options do not give it; what can be checked before that is
-    checked at construction.
+    If the options do not set the number of ranks, it is detected at first use; everything else is checked at
+    construction.
 
     Raises:
         OptionError: options that do not fit together.
@@ -87,9 +87,9 @@ class Planner:
         Args:
             epoch: the epoch.
             rank: the global rank.
-            lap: how often the rank's rows have begun again.
-            num_shards: number of workers; None for the options'.
-            past: earlier phases of the epoch: the plan is of what they left.
+            lap: how often the rank's rows have started again.
+            num_shards: the number of workers; None for that of the options.
+            past: earlier phases of the epoch: the plan covers what they left.
         """
         if self._generate is not None:
             plan = self._generated(epoch, rank, lap, num_shards)
@@ -103,7 +103,7 @@ class Planner:
         return None if self._generate is not None else self._plan(self.known_world.num_ranks, None)
 
     def steps(self, epoch: int, rank: int, num_shards: int | None = None, past: tuple[Phase, ...] = ()) -> int | None:
-        """The steps of `rank_plan`, from counts alone: no pieces are made."""
+        """The steps of `rank_plan`, from counts alone: no pieces are created."""
         if self._options.shard.steps_per_epoch is not None:
             return self._options.shard.steps_per_epoch
         if self._generate is not None:
@@ -127,18 +127,18 @@ class Planner:
         return plan_options(self._options).batch_rows(self.world.num_ranks)
 
     def warn_of_uneven_steps(self, epoch: int) -> None:
-        """Say so, once, if ranks of a running job have no rows, or other numbers of steps, in this epoch."""
+        """Warn once if ranks of a running job have no rows, or different numbers of steps, in this epoch."""
         if self._generate is None and self.has_peers:
             self._warn_of_shares(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
     def report(self, epoch: int, place: int) -> RankReport:
-        """What this rank is about to do, for comparison; `place` is a digest of where in the epoch it begins."""
+        """What this rank is about to do, for comparison; `place` is a digest of its position in the epoch."""
         world = self.world
         return RankReport(world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, place=place)
 
     @cached_property
     def _data_digest(self) -> int:
-        """Of the splits: files by size and rows (a path may differ from host to host), row ranges, and the filter."""
+        """Digest of the splits: files by size and rows (paths may differ between hosts), row ranges, and the filter."""
         lines = [
             f"{split.file.file_size} {split.file.record_count} {split.row_range} {split.segments}"
             for split in self._source.splits
@@ -150,7 +150,7 @@ class Planner:
     @cached_property
     def _options_digest(self) -> int:
         options = plan_options(self._options)
-        # A function by its name: an object's text may hold its address, which differs from rank to rank.
+        # A function by its name: the repr of an object may hold its address, which differs between ranks.
         parts = astuple(replace(options, sharding=policy_name(options.sharding)))
         return digest([*map(str, parts), str(self._options.shard.sync_every), str(self._source.exact)])
 
@@ -197,12 +197,12 @@ class Planner:
             self._warned.add("empty")  # said already
 
     def warn_of_empty_rank(self, plan: RankPlan) -> None:
-        """Say, once, that a pass has no batch though there are rows."""
+        """Warn once that a pass has no batch although there are rows."""
         batch = self._options.batch
         if batch.last_batch == "drop":
-            why = f"last_batch='drop' leaves out what is less than a batch of {batch.batch_size} rows"
+            why = f"last_batch='drop' leaves out its rows, which are fewer than batch_size={batch.batch_size}"
         else:
-            why = "it got no split; more and smaller ones (split_rows=, split_bytes=) share more evenly"
+            why = "it got no split; set split_rows= or split_bytes= for more, smaller splits"
         self._warn_once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
 
     def warn_of_small_windows(self, plan: RankPlan) -> None:
@@ -218,7 +218,7 @@ class Planner:
 
 
 def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
-    """What a plan depends on, with another number of shards where given."""
+    """The options a plan depends on, with another number of shards if given."""
     shard = options.shard
     return PlanOptions(
         batch_size=options.batch.batch_size,
@@ -239,7 +239,7 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
 
 
 def digest(parts: Any) -> int:
-    """A 63-bit number of these texts."""
+    """A 63-bit digest of these texts."""
     state = hashlib.blake2b(digest_size=8)
     for part in parts:
         state.update(part.encode())

@@ -1,4 +1,4 @@
-"""A selection of row numbers, as one value however many rows it selects."""
+"""A selection of row numbers, as a single value for any number of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 class Rows:
     """The row numbers x in `[start, stop)` with `(x - phase) % step < block`: contiguous, strided, or blocks with gaps.
 
-    One value however many rows or blocks it selects; slicing it gives another one. Contiguous rows have step 1.
+    One value for any number of rows or blocks; slicing it returns another one. Contiguous rows have step 1.
     """
 
     start: int
@@ -23,7 +23,7 @@ class Rows:
     phase: int = 0
 
     def _before(self, row: int) -> int:
-        """How many selected places lie below `row`, counted from `phase` (negative below it)."""
+        """How many selected places are below `row`, counted from `phase` (negative below it)."""
         turn, inside = divmod(row - self.phase, self.step)
         return turn * self.block + min(inside, self.block)
 
@@ -57,7 +57,7 @@ class Rows:
         return Rows(start, max(start, stop), self.step, self.block, self.phase)  # plans clip often: `replace` is slow
 
     def at(self, places: Rows) -> list[Rows]:
-        """The rows at these places (all within the length): one value where a pattern of patterns is one again."""
+        """The rows at these places (all within the length): a single value if a pattern of patterns is again one."""
         if not len(places):
             return []
         places = places.slice(0, len(places))
@@ -85,7 +85,7 @@ class Rows:
             at += last - first
 
     def numbers(self) -> npt.NDArray[np.int64]:
-        """All selected row numbers, int64, shape [len]: for the rows of one task, never of an epoch."""
+        """All selected row numbers, int64, shape [len]: use it for the rows of one task, never of an epoch."""
         if self.contiguous:
             return np.arange(self.start, self.stop, dtype=np.int64)
         places = np.arange(self._before(self.start), self._before(self.stop), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Every random draw of the package, from counter-based keys of our own.
+"""Every random draw of the package, from our own counter-based keys.
 
-numpy does not promise that its streams stay the same over versions, so neither its generators nor Python's are used:
-a draw is SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014) of a key and a
-counter. There is no state to keep, and golden tests freeze the values.
+numpy does not guarantee stable streams across versions, so neither its generators nor Python's are used: a draw is
+SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014) of a key and a counter.
+There is no state to keep, and golden tests freeze the values.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
-_CHUNK = 1 << 14  # words made at a time: they stay in the processor's cache
+_CHUNK = 1 << 14  # words created at a time: they stay in the processor's cache
 
 
 def derive_key(*parts: int | str) -> int:
@@ -27,7 +27,7 @@ def _mix(z: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
 
     Args:
         z: the counters.
-        spare: memory of the same shape, written over.
+        spare: memory of the same shape, overwritten.
     """
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         np.right_shift(z, np.uint64(shift), out=spare)
@@ -36,7 +36,7 @@ def _mix(z: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
 
 
 def random_words(n: int, key: int, out: npt.NDArray[np.uint64] | None = None) -> npt.NDArray[np.uint64]:
-    """`n` 64-bit words, shape [n], each a function of `key` and its index alone; in `out` where given."""
+    """`n` 64-bit words, shape [n], each a function of `key` and its index alone; in `out` if given."""
     words = np.empty(n, dtype=np.uint64) if out is None else out
     steps = np.arange(1, min(n, _CHUNK) + 1, dtype=np.uint64) * np.uint64(_GAMMA)
     spare = np.empty_like(steps)
@@ -48,10 +48,10 @@ def random_words(n: int, key: int, out: npt.NDArray[np.uint64] | None = None) ->
 
 
 def permutation(n: int, key: int, out: npt.NDArray[np.uint64] | None = None) -> npt.NDArray[np.int64]:
-    """A permutation of `range(n)`, int64, shape [n] (n < 2**32): a function of (n, key) alone; in `out` where given.
+    """A permutation of `range(n)`, int64, shape [n] (n < 2**32): a function of (n, key) alone; in `out` if given.
 
-    The places in the order of 32-bit random words; equal words keep their order. Words and places are sorted together,
-    as numbers of 64 bits, which numpy does by vector instructions: several times faster than sorting places by words.
+    Places sorted by 32-bit random words; equal words keep their order. Words and places are sorted together as 64-bit
+    numbers, which numpy does with vector instructions: several times faster than sorting places by words.
     """
     pairs = random_words(n, key, out)
     pairs <<= np.uint64(32)

@@ -1,4 +1,4 @@
-"""Bytes, read from words."""
+"""Sizes in bytes, parsed from text."""
 
 import re
 
@@ -13,7 +13,7 @@ _FACTORS = {
 
 
 def parse_bytes(value: int | str, name: str) -> int:
-    """Bytes as a positive int from an int or a word such as `"128MiB"`.
+    """Bytes as a positive int from an int or a text such as `"128MiB"`.
 
     Args:
         value: bytes, or a number with a unit (KB, MB, GB, TB: powers of 1000; KiB, MiB, GiB, TiB: of 1024).

@@ -266,7 +266,10 @@ except ValueError as error:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 5000, "last_batch": "drop"}, "last_batch='drop' leaves out what is less than a batch of 5000"),
+        (
+            {"batch_size": 5000, "last_batch": "drop"},
+            "last_batch='drop' leaves out its rows, which are fewer than batch_size=5000",
+        ),
         ({"num_ranks": 2, "rank": 1}, "1 of the 2 ranks has no rows in epoch 0 (rows per rank: 2000, 0)"),
     ],
 )
