@@ -1,1 +1,1 @@
-"""Blocks to batches, and batches to what the user asked for."""
+"""Blocks to batches, and batches to the requested output format."""

@@ -1,4 +1,4 @@
-"""Exact batches: blocks are sliced where they lie, and joined only where a batch crosses a border."""
+"""Exact batches: blocks are sliced in place, and joined only if a batch crosses a border."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 
 Part = tuple[Block, int, int]  # rows [first, last) of a block
 
-_JOINED_ROWS = 65_536  # of several steps that are brought into order together, at most
+_JOINED_ROWS = 65_536  # the maximum number of rows of several steps that are ordered together
 
 
 class Form(Protocol):
     """How rows of blocks become batches of one output format."""
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[Any]:
-        """`count` consecutive batches of `size` rows of the block, from row `first` on."""
+        """`count` consecutive batches of `size` rows of the block, starting at row `first`."""
 
     def join(self, parts: list[Part]) -> Any:
         """One batch of the rows of several parts, in fresh memory."""
@@ -38,8 +38,8 @@ class Cut:
 
     Attributes:
         size: rows of a batch.
-        last_batch: what becomes of the shard's short batch: "partial", "drop", or "pad" (the shard's first rows again).
-            A plan that knows the counts has decided it already, and says "partial" here.
+        last_batch: the treatment of the shard's short batch: "partial", "drop", or "pad" (repeats the shard's first
+            rows). A plan that knows the counts has decided already, and passes "partial" here.
         valid_key: the mask's key, for "pad".
     """
 
@@ -48,25 +48,25 @@ class Cut:
     valid_key: str = "valid"
 
 
-# The blocks of a shard from its beginning, read anew.
+# The blocks of a shard from its beginning, read again.
 Head = Callable[[], Iterator[Block]]
 
 
 def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, log: BlockLog, head: Head) -> Iterator[Any]:
-    """The shard's batches: of full size whatever the borders of its blocks; only the last may be short.
+    """The shard's batches: of full size across the borders of its blocks; only the last may be short.
 
     Args:
-        driver: hands on the blocks from `log.start` on.
+        driver: delivers the blocks from `log.start` on.
         shard: the shard.
         cut: how it is cut.
         form: of the batches.
-        log: where it begins; what is seen on the way is noted there.
-        head: asked where the last batch is to be filled up.
+        log: where it begins; what is delivered is recorded there.
+        head: called if the last batch must be filled up.
     """
     size = cut.size
     parts: list[Part] = []
     gathered = 0
-    first = log.start.rows  # of the first block: these were delivered before
+    first = log.start.rows  # of the first block: rows before it were delivered earlier
     while (block := driver.next_block(shard)) is not None:
         log.take(block.rows)
         if parts:
@@ -96,7 +96,7 @@ def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, log: BlockLo
 
 
 def _padding(head: Head, missing: int, valid_key: str) -> Iterator[Part]:
-    """`missing` rows of the beginning of a shard that has some, over and over, marked as repeats."""
+    """`missing` rows from the beginning of a shard that has some, repeated as often as needed, marked as repeats."""
     for block in itertools.cycle(head()):
         rows = min(missing, block.rows)
         if rows:
@@ -107,11 +107,11 @@ def _padding(head: Head, missing: int, valid_key: str) -> Iterator[Part]:
 
 
 def rank_batches(shards: Sequence[Iterator[Any]], turn: int = 0) -> Iterator[Any]:
-    """The rank's batches: its shards drained round robin, a batch each; a shard that has ended is passed over.
+    """The rank's batches, one from each shard in turn; a shard that has ended is skipped.
 
     Args:
         shards: the batches of each.
-        turn: the shard whose batch comes first.
+        turn: the shard of the first batch.
     """
     if len(shards) == 1:
         yield from shards[0]
@@ -129,11 +129,11 @@ def rank_batches(shards: Sequence[Iterator[Any]], turn: int = 0) -> Iterator[Any
 
 
 def scheduled_batches(shards: Sequence[Iterator[Any]], turns: Iterable[int]) -> Iterator[Any]:
-    """The rank's batches, each of the shard whose turn it is, up to the first that has none.
+    """The rank's batches, each from the shard whose turn it is, until one of them has none.
 
     Args:
         shards: the batches of each.
-        turns: numbers of shards.
+        turns: indices of shards.
     """
     for shard in turns:
         for batch in itertools.islice(shards[shard], 1):
@@ -144,12 +144,12 @@ def scheduled_batches(shards: Sequence[Iterator[Any]], turns: Iterable[int]) -> 
 
 
 def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: Form) -> Iterator[Any]:
-    """The rank's batches, each of as many rows of every shard; at the end of those that are left.
+    """The rank's batches, each with the same number of rows from every shard; at the end with those that are left.
 
-    Where the blocks of all shards hold several steps, the rows of these are brought into order together.
+    If the blocks of all shards hold several steps, the rows of these steps are ordered together.
 
     Args:
-        driver: hands on the blocks of the shards.
+        driver: delivers the blocks of the shards.
         logs: where each shard begins.
         size: rows of a batch of all shards.
         form: of the batches.
@@ -173,7 +173,7 @@ def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: For
 
 
 class _ShardBatches:
-    """A shard, and the block of which rows are taken."""
+    """A shard, and the block from which rows are taken."""
 
     def __init__(self, driver: Driver, shard: int, log: BlockLog) -> None:
         self._driver = driver
@@ -181,10 +181,10 @@ class _ShardBatches:
         self._log = log
         self._block: Block | None = None
         self._first = 0
-        self._delivered = log.start.rows  # of the first block, before
+        self._delivered = log.start.rows  # of the first block, delivered earlier
 
     def at_hand(self) -> int:
-        """Rows left in the block; 0 once the shard has ended."""
+        """Rows left in the block; 0 after the shard has ended."""
         while not self._log.ended and (self._block is None or self._first == self._block.rows):
             self._block = self._driver.next_block(self._shard)
             if self._block is None:
@@ -209,14 +209,17 @@ def exactly(batches: Iterator[Any], steps: int) -> Iterator[Any]:
     """The first `steps` batches.
 
     Raises:
-        EmptyDatasetError: there are fewer, though laps repeat them: there is no row to repeat.
+        EmptyDatasetError: there are fewer, although laps repeat them: there is no row to repeat.
     """
     done = 0
     for batch in itertools.islice(batches, steps):
         done += 1
         yield batch
     if done < steps:
-        raise EmptyDatasetError(f"{steps - done} steps of steps_per_epoch are missing: this rank has no row to repeat.")
+        raise EmptyDatasetError(
+            f"{steps - done} steps of steps_per_epoch are missing: this rank has no row to repeat. Check that the data "
+            "and filters leave rows for every rank."
+        )
 
 
 def in_step(batches: Iterator[Any], every: int, agree: Callable[[int], int]) -> Iterator[Any]:
@@ -224,8 +227,8 @@ def in_step(batches: Iterator[Any], every: int, agree: Callable[[int], int]) -> 
 
     Args:
         batches: of this rank.
-        every: how many batches are at hand before the ranks compare.
-        agree: from how many this rank has at hand to the smallest number over all ranks; a collective.
+        every: how many batches are buffered before the ranks compare.
+        agree: maps this rank's number of buffered batches to the smallest over all ranks; a collective.
     """
     while True:
         at_hand = list(itertools.islice(batches, every))

@@ -1,9 +1,9 @@
-"""Converted columns cut into batches: views of a block, made by the group, and rows of several blocks as one batch.
+"""Converted columns cut into batches: views of a block, created in groups, and rows of several blocks as one batch.
 
-Views are made in groups of some hundred tensors on the consumer's thread: splitting a whole block at once makes so
-many objects that full garbage collections set in; making them on the decode threads fights for the GIL.
-`unsafe_split` is the right kind of view: it may be modified in place under autograd, and each batch has a version
-counter of its own.
+Views are created in groups of some hundred tensors on the consumer's thread: splitting a whole block at once creates so
+many objects that full garbage collections start; creating them on the decode threads competes for the GIL.
+`unsafe_split` returns the right kind of view: it may be modified in place under autograd, and each batch has its own
+version counter.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragge
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
 
-_GROUP = 600  # views made at a time ...
+_GROUP = 600  # views created at a time ...
 _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
-_RECYCLED_BYTES = 1 << 20  # a joined batch from this size on uses recycled memory ...
-_LEASE_BYTES = 1 << 18  # ... of which columns share pieces: who keeps one column keeps little more than that alive
-_ALIGN = 64  # bytes: where columns begin in such a piece
+_RECYCLED_BYTES = 1 << 20  # joined batches of at least this size use recycled memory ...
+_LEASE_BYTES = 1 << 18  # ... whose pieces several columns share: keeping one column keeps little else alive
+_ALIGN = 64  # bytes: the alignment of columns in such a piece
 
 Array = npt.NDArray[Any]
 
 
-# A column's batches: (column) -> function of (first, count, size) -> `count` values, one a batch.
+# A column's batches: (column) -> function of (first, count, size) -> `count` values, one per batch.
 Slicer = Callable[[int, int, int], Sequence[Any]]
 
 
@@ -38,7 +38,7 @@ class ColumnForm:
     def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
         self._keys = tuple(keys)
         self._slicer = slicer
-        self.pool = BufferPool(keep=max(4, len(self._keys)))  # a joined batch's: at most a lease a column
+        self.pool = BufferPool(keep=max(4, len(self._keys)))  # for joined batches: at most one lease per column
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
@@ -62,11 +62,11 @@ class ColumnForm:
                 yield dict(zip(self._keys, batch, strict=True))
 
     def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
-        """Of each column `count` values, one a batch."""
+        """For each column `count` values, one per batch."""
         return [slicer(first, count, size) for slicer in slicers]
 
     def _joined(self, columns: dict[str, list[Column]]) -> dict[str, Column]:
-        """The rows of each key's columns as one column: where they are many, in recycled memory."""
+        """The rows of each key's columns as one column; if there are many, in recycled memory."""
         sizes = {key: _dense_bytes(parts) for key, parts in columns.items()}
         if sum(sizes.values()) < _RECYCLED_BYTES:
             return {key: concat(parts) for key, parts in columns.items()}
@@ -74,7 +74,7 @@ class ColumnForm:
         return {key: _copied(parts, memory[key]) if sizes[key] else concat(parts) for key, parts in columns.items()}
 
     def _memory(self, sizes: Mapping[str, int]) -> dict[str, Array]:
-        """So many bytes for each key, uint8; small ones share a lease, which costs as much as copying some of them."""
+        """The memory of each key, uint8. Small ones share a lease, which costs as much as copying a few of them."""
         memory: dict[str, Array] = {}
         shared: dict[str, slice] = {}
         at = 0
@@ -89,17 +89,17 @@ class ColumnForm:
 
 
 def _dense_bytes(columns: Sequence[Column]) -> int:
-    """Bytes of the rows of these columns, 0 where they are of another kind than `Dense`."""
+    """Bytes of the rows of these columns; 0 if they are not `Dense`."""
     return sum(column.nbytes for column in columns if isinstance(column, Dense))
 
 
 def _aligned(nbytes: int) -> int:
-    """Rounded up to where the next column may begin, whatever its dtype."""
+    """Rounded up to the next place where a column of any dtype may begin."""
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
 def _copied(columns: Sequence[Column], memory: Array) -> Dense:
-    """The rows of these `Dense` columns in `memory`, uint8, of as many bytes."""
+    """The rows of these `Dense` columns in `memory`, uint8 of the same number of bytes."""
     arrays = [column.array for column in columns if isinstance(column, Dense)]
     out = memory.view(arrays[0].dtype).reshape(-1, *arrays[0].shape[1:])
     np.concatenate(arrays, out=out)
@@ -124,7 +124,7 @@ def rebased(ragged: Ragged, first: int, count: int, size: int) -> tuple[Array, A
 
 
 def padded(values: Array, offsets: Array) -> tuple[Array, Array]:
-    """Lists as a rectangle [n, longest], zeros behind each list's end; and their lengths, int64 [n]."""
+    """Lists as a rectangle [n, longest], padded with zeros; and their lengths, int64 [n]."""
     lengths = np.diff(offsets)
     inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
     out = np.zeros((*inside.shape, *values.shape[1:]), dtype=values.dtype)
@@ -140,7 +140,7 @@ def ragged_batches(ragged: Ragged, first: int, count: int, size: int) -> Iterato
 
 
 def numpy_column(column: Column) -> Slicer:
-    """How a column is cut into arrays."""
+    """A function that cuts a column into arrays."""
     if isinstance(column, Dense):
         return lambda first, count, size: [column.array[a:b] for a, b in spans(first, count, size)]
     if isinstance(column, Ragged):

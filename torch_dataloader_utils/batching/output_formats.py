@@ -25,7 +25,7 @@ def make_form(output_format: str, keys: Sequence[str], pin_memory: bool) -> Form
 
 
 class ArrowForm:
-    """Batches as Arrow record batches, handed through a last function."""
+    """Batches as Arrow record batches, passed through a final function."""
 
     def __init__(self, last: Callable[[pa.RecordBatch], Any]) -> None:
         self._last = last
