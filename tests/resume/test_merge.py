@@ -199,9 +199,7 @@ def test_states_in_lockstep_are_one(folder: str) -> None:
 def test_unknown_counts_need_all_ranks_to_change(folder: str) -> None:
     job = Job(folder, None, 2, filters=KEPT)
     job.run([2, 2])
-    with pytest.raises(
-        CheckpointMismatchError, match=r"how far the rank\(s\) 1 came.*num_ranks=2; here it is num_ranks=3"
-    ):
+    with pytest.raises(CheckpointMismatchError, match=r"the position of rank\(s\) 1.*num_ranks=2; here: num_ranks=3"):
         make(folder, num_ranks=3, rank=0, filters=KEPT).load_state_dict(job.loaders[0].state_dict())
 
 
@@ -211,8 +209,8 @@ def test_what_cannot_be_merged(folder: str) -> None:
     states = [loader.state_dict() for loader in job.loaders]
     for wrong, told in (
         ([], "expected the states of all ranks"),
-        (states[:1], "merge_state_dicts of 1 states that were taken with num_ranks=2"),
-        (states[::-1], "in place 0 says how far the rank"),
+        (states[:1], "merge_state_dicts got 1 states that were taken with num_ranks=2"),
+        (states[::-1], "at index 0 holds the position of rank"),
         ([states[0], make(folder, num_ranks=2, rank=1).state_dict()], "different data"),
         ([states[0], make(folder, num_ranks=2, rank=1, filters=KEPT, batch_size=5).state_dict()], "different options"),
     ):
@@ -245,7 +243,7 @@ def test_generate_strategies_stay_as_they_are(folder: str) -> None:
     loader.load_state_dict(state)
     assert batches(loader) == whole[3:]
     with pytest.raises(
-        CheckpointMismatchError, match=r"generate\(\) decides itself.*num_shards=2; here it is num_shards=3"
+        CheckpointMismatchError, match=r"generate\(\) assigns rows itself.*num_shards=2; here: num_shards=3"
     ):
         make(folder, **options | {"num_workers": 3}).load_state_dict(state)
 
@@ -277,7 +275,7 @@ def test_rows_that_a_finished_rank_left_out_are_not_lost_in_silence(tmp_path: Pa
     next(iter(loaders[1]))
     merged = merge_state_dicts([through_json(loader.state_dict()) for loader in loaders])
     alone = make(folder, filters=KEPT, batch_size=2)
-    with pytest.raises(CheckpointMismatchError, match=r"had finished the epoch .* left rows out"):
+    with pytest.raises(CheckpointMismatchError, match=r"had finished the epoch .* left out rows"):
         alone.load_state_dict(merged)
     again = make(folder, rank=1, **given)
     again.load_state_dict(merged)

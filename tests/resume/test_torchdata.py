@@ -184,11 +184,11 @@ def test_states_of_workers_that_are_not_of_one_moment(folder: str) -> None:
     laps = foreign(folder, 2, steps_per_epoch=17)
     some(laps, 3)
     for wrong, told in (
-        (states[:1], r"workers \[0\] of a foreign loader: expected that of each of its 2 workers"),
+        (states[:1], r"workers \[0\] of a foreign loader: expected one state of each of its 2 workers"),
         ([*states, make(folder, shuffle=True, num_workers=2).state_dict()], r"workers \[None, 0, 1\]"),
-        (far, r"delivered \[7, 1\] batches, and one loader takes a batch of each in turn"),
+        (far, r"delivered \[7, 1\] batches, but one loader takes a batch from each in turn"),
         (next_epoch, "different epochs .give the states of the workers' iterators."),
-        (worker_states(laps.state_dict()), "each worker begins its own rows again"),
+        (worker_states(laps.state_dict()), "each worker repeats its own rows"),
     ):
         with pytest.raises(CheckpointMismatchError, match=told):
             merge_state_dicts(wrong)
@@ -205,7 +205,7 @@ def worker_state(folder: str) -> Any:
 
 def test_a_worker_s_state_is_no_state_of_a_loader(folder: str) -> None:
     state = worker_state(folder)
-    with pytest.raises(CheckpointMismatchError, match="worker 0 of a foreign loader, and was loaded into this package"):
+    with pytest.raises(CheckpointMismatchError, match="worker 0 of a foreign loader, but was loaded into this package"):
         make(folder, shuffle=True).load_state_dict(state)
 
 

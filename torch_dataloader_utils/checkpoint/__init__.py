@@ -1,1 +1,1 @@
-"""From a place in an epoch to a state, and back."""
+"""From a position in an epoch to a state, and back."""

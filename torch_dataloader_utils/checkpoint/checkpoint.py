@@ -27,13 +27,13 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 
 
 class StateCodec:
-    """The states of one dataset: writes them, and reads them.
+    """Writes and reads the states of one dataset.
 
     Args:
         source: what is read.
         options: of the loader.
         planner: knows the ranks.
-        worker: (number, count) in a worker of a foreign loader, where each worker is one shard.
+        worker: (index, count) in a worker of a foreign loader, where each worker is one shard.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StateCodec:
         self._worker = worker
 
     def state(self, place: EpochPosition) -> dict[str, Any]:
-        """The place as plain data."""
+        """The position as plain data."""
         rank = self._planner.world.rank
         state: dict[str, Any] = json.loads(self._head)
         batches: int | tuple[int | None, ...] = place.taken
@@ -65,10 +65,11 @@ class StateCodec:
         return state
 
     def place(self, state: Any, *, strict: bool = True) -> EpochPosition:
-        """The place that a state says.
+        """The position recorded in a state.
 
         Raises:
-            CheckpointMismatchError: it is no state of this package, or of other data, or cannot be continued here.
+            CheckpointMismatchError: it is no state of this package, or belongs to other data, or cannot be resumed
+                here.
         """
         check_form(state)
         try:
@@ -77,7 +78,7 @@ class StateCodec:
             if isinstance(error, DataLoaderUtilsError):
                 raise
             raise CheckpointMismatchError(
-                f"the state is damaged ({type(error).__name__}: {error}): expected what loader.state_dict() returned."
+                f"the state is damaged ({type(error).__name__}: {error}): expected the result of loader.state_dict()."
             ) from error
 
     def _place(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
@@ -98,7 +99,7 @@ class StateCodec:
         return self._in_new_phase(replace(place, past=(*past, last) if last.begun else tuple(past)))
 
     def _continued(self, place: EpochPosition, last: Phase, *, keeps_cursor: bool) -> EpochPosition:
-        """The place within a phase of the same options; `place` is where it begins."""
+        """The position within a phase of the same options; `place` is where the phase begins."""
         self._check_cursors(place.past)
         rank = self._planner.world.rank
         taken = last.of_rank(rank)
@@ -112,7 +113,7 @@ class StateCodec:
         return replace(place, taken=taken, cursor=cursor, ranks=ranks)
 
     def _in_new_phase(self, place: EpochPosition) -> EpochPosition:
-        """The beginning of a phase under the options of now."""
+        """The beginning of a phase under the current options."""
         if place.past:
             check_shareable(place.past[-1].options, self._saved_options)
         self._check_cursors(place.past)
@@ -123,22 +124,22 @@ class StateCodec:
             check_cursors(past, self._saved_options)
 
     def _counts_as_here(self, state: Mapping[str, Any]) -> bool:
-        """Whether the state counts batches as this loader does: by rank, or by worker of a foreign loader."""
+        """Whether the state counts batches like this loader: per rank, or per worker of a foreign loader."""
         return self._worker is None or self._worker[1] == 1 or "worker" in state
 
     @cached_property
     def _plan_options(self) -> PlanOptions:
-        """What shapes this loader's plans."""
+        """The options that shape this loader's plans."""
         return plan_options(self._options, None if self._worker is None else self._worker[1])
 
     @cached_property
     def _exact(self) -> bool:
-        """Whether row counts are known, so that numbers of batches say how far a rank came."""
+        """Whether row counts are known, so that a number of batches determines a rank's progress."""
         return counts_are_known(self._source)
 
     @cached_property
     def _saved_options(self) -> dict[str, Any]:
-        """What shapes the order besides the data, as plain values."""
+        """The options that shape the order, besides the data, as plain values."""
         options, ranks = self._plan_options, self._planner.world.num_ranks
         plain = plain_options(options, ranks)
         strategy = self._options.split.split_strategy
@@ -152,7 +153,7 @@ class StateCodec:
 
     @cached_property
     def _chosen(self) -> str | None:
-        """What `sharding="auto"` chose."""
+        """The policy that `sharding="auto"` chose."""
         options = self._plan_options
         if options.sharding != "auto":
             return None
@@ -168,5 +169,5 @@ class StateCodec:
 
 
 def _plan_version(state: Mapping[str, Any]) -> int:
-    """The version that a state has here: plans of what earlier phases left have their own."""
+    """The version of a state here: plans of what earlier phases left have a separate one."""
     return PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION

@@ -1,4 +1,4 @@
-"""Checks whether a state can be continued: its phases against the options of a loader."""
+"""Checks whether a state can be resumed: its phases against the options of a loader."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from torch_dataloader_utils.planning.phases import Phase
 
 
 def check_shareable(last: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Check that what a phase left can be shared out under other options.
+    """Check that the rows a phase left can be sharded under other options.
 
     Args:
         last: the options of the phase.
         current: the options of the loader.
 
     Raises:
-        CheckpointMismatchError: an order of its own, which nobody else can continue.
+        CheckpointMismatchError: the phase has its own order, which cannot be resumed under other options.
     """
     if "strategy" in {**last, **current}:
         raise CheckpointMismatchError(
-            f"a strategy with generate() decides itself who reads what, so its states are continued under the same "
-            f"options only. The state has {difference(last, current)}."
+            "a strategy with generate() assigns rows itself, so its states can be resumed only under the same "
+            f"options. The state has {difference(last, current)}."
         )
     if last.get("canonical_ranks") != current.get("canonical_ranks"):
         raise CheckpointMismatchError(
-            "canonical_ranks makes an order that does not depend on the ranks, and is continued with the same one "
-            f"only. The state has {difference(last, current)}."
+            "canonical_ranks makes an order that does not depend on the ranks, so it can be resumed only with the same "
+            f"canonical_ranks. The state has {difference(last, current)}."
         )
     if current.get("canonical_ranks"):
         raise CheckpointMismatchError(
-            "with canonical_ranks the global batch (num_ranks x batch_size) and what else shapes the order must "
-            f"stay. The state has {difference(last, current)}."
+            "with canonical_ranks, the global batch (num_ranks x batch_size) and the other options that shape the "
+            f"order must stay the same. The state has {difference(last, current)}."
         )
 
 
 def check_cursors(past: Sequence[Phase], current: Mapping[str, Any]) -> None:
-    """Check that it is known how far each rank came, where only reading tells how many rows there are.
+    """Check that each rank's progress is known, for data whose rows are known only after reading.
 
     Args:
         past: the phases.
@@ -52,15 +52,15 @@ def check_cursors(past: Sequence[Phase], current: Mapping[str, Any]) -> None:
         missing = [rank for rank in range(phase.options["num_ranks"]) if rank not in phase.cursors]
         if missing and phase.begun:
             raise CheckpointMismatchError(
-                "only reading tells how many rows there are, and the state does not say how far the rank(s) "
-                f"{', '.join(map(str, missing))} came: it can be continued by the same kind of loader with the "
-                f"same options only ({difference(phase.options, current)}). Save "
-                "loader.state_dict(all_ranks=True), or join the states of all ranks with merge_state_dicts([...])."
+                "row counts are known only after reading, and the state does not hold the position of rank(s) "
+                f"{', '.join(map(str, missing))}: it can be resumed only by the same kind of loader with the same "
+                f"options ({difference(phase.options, current)}). Save loader.state_dict(all_ranks=True), or join the "
+                "states of all ranks with merge_state_dicts([...])."
             )
 
 
 def _check_finished(phase: Phase) -> None:
-    """Check that no rank ended with rows left out, of which nobody knows how many there are."""
+    """Check that no rank ended with rows left out whose number is unknown."""
     reasons = [
         f"{name}={value!r}"
         for name, value in (("last_batch", "drop"), ("even", "sync"))
@@ -72,31 +72,31 @@ def _check_finished(phase: Phase) -> None:
     if reasons and ended:
         raise CheckpointMismatchError(
             f"rank(s) {', '.join(map(str, ended))} had finished the epoch when the states were taken, and left "
-            f"rows out ({', '.join(reasons)}); where only reading tells how many rows there are, the state does not "
-            "say which. Continue with the same options, or from states that were taken before any rank finished."
+            f"out rows ({', '.join(reasons)}). Row counts are known only after reading, so the state does not say "
+            "which. Resume with the same options, or from states taken before any rank finished."
         )
 
 
 def check_reader(state: Mapping[str, Any], worker: int | None, current: Mapping[str, Any]) -> None:
-    """Check that the state is of the same reader: this package's loader, or a worker of a foreign one.
+    """Check that the state belongs to the same reader: this package's loader, or a worker of a foreign one.
 
     Args:
         state: the state.
-        worker: the number of the worker that loads it; None for our loader.
+        worker: the index of the worker that loads it; None for our loader.
         current: the options of the loader.
 
     Raises:
-        CheckpointMismatchError: it is of another one.
+        CheckpointMismatchError: it belongs to another one.
     """
     saved = state.get("worker")
     if saved is None and (worker is None or not state.get("skip")):
-        return  # a state of our own loader: its rest is shared by the workers
+        return  # a state of our own loader: the workers share the rest
     last = state["links"][-1]["options"]
     if saved != worker or dict(last) != current:
         raise CheckpointMismatchError(
-            f"the state is of {_reader(saved)}, and was loaded into {_reader(worker)}; it has "
-            f"{difference(last, current)}. A worker's state is continued by the same worker under the same options "
-            "only, and steps cannot be left out there."
+            f"the state belongs to {_reader(saved)}, but was loaded into {_reader(worker)}; it has "
+            f"{difference(last, current)}. A worker's state can be resumed only by the same worker with the same "
+            "options, and steps cannot be skipped there."
         )
 
 
@@ -109,4 +109,4 @@ def difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
     names = [name for name in {**saved, **current} if saved.get(name) != current.get(name)]
     theirs = ", ".join(f"{name}={saved.get(name)!r}" for name in names)
     ours = ", ".join(f"{name}={current.get(name)!r}" for name in names)
-    return f"{theirs}; here it is {ours}" if names else "the same options as here"
+    return f"{theirs}; here: {ours}" if names else "the same options as here"

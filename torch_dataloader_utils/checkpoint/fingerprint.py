@@ -1,4 +1,4 @@
-"""What a state says of the data that it was taken on: digests and short texts, none of which holds a secret."""
+"""The part of a state that identifies its data: digests and short texts, without secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def counts_are_known(source: Source) -> bool:
 
 
 def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
-    """Of each component of what is read: a digest and a short text."""
+    """For each component of what is read, a digest and a short text."""
     files, splits, scan = source.files, source.splits, source.scan
     rows = sum(file.info.record_count or 0 for file in files)
     names = _relative([(file.info.part, file.info.path) for file in files])
@@ -49,7 +49,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
 def different_data(
     saved: Mapping[str, list[str]], here: Mapping[str, list[str]], versions: tuple[int, int]
 ) -> str | None:
-    """What a state says of its data that is not so here; None where all is the same.
+    """A text that lists how a state's data differs from the data here; None if it is the same.
 
     Args:
         saved: the fingerprint in the state.
@@ -67,10 +67,10 @@ def different_data(
         return None
     return "\n".join(
         [
-            "the state was taken on other data than this loader has:",
+            "the state was taken on different data or options:",
             *lines,
-            "Give the loader the data and options that the state was taken with; or begin the epoch anew; or load "
-            "with strict=False, which applies the number of batches to what is here.",
+            "Give the loader the data and options of the state, or start the epoch again, or load with strict=False, "
+            "which applies the number of batches to the current data.",
         ]
     )
 
@@ -80,7 +80,7 @@ def _shown(component: Sequence[str] | None) -> str:
 
 
 def _relative(paths: Sequence[tuple[int, str]]) -> list[str]:
-    """The paths of each dataset's files below the directory that they share; nothing of a URL's query."""
+    """The paths of each dataset's files below their common directory, without the query of a URL."""
     shared: dict[int, list[str]] = {}
     parts = [(part, path.split("?")[0].split("/") if "://" in path else path.split("/")) for part, path in paths]
     for part, names in parts:

@@ -1,4 +1,4 @@
-"""A place in an epoch, and where a rank's workers are after some of its batches."""
+"""A position in an epoch, and the positions of a rank's workers after some of its batches."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Steps = tuple[int, int]  # the steps [a, b) of an epoch
 
 @dataclass(frozen=True, slots=True)
 class EpochPosition:
-    """A place in an epoch: where a pass begins, or how far it came.
+    """A position in an epoch: where a pass begins, or its progress.
 
     Attributes:
         epoch: the epoch.
-        taken: batches of the current phase of the epoch that were delivered or left out.
+        taken: batches of the epoch's current phase that were delivered or left out.
         past: the phases before it, which ran under other options.
         skip: the steps of the epoch that are left out, numbered over all phases: sorted, disjoint.
-        cursor: how far the workers came, where only reading tells how many rows there are.
-        ranks: batches of each rank (None: all of them) when the pass began, where the ranks were at different steps.
+        cursor: the progress of the workers, if rows are known only after reading.
+        ranks: batches of each rank when the pass began, if the ranks were at different steps; None for all of them.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class EpochPosition:
         return sum(phase.steps for phase in self.past)
 
     def skipping(self, first: int, last: int) -> EpochPosition:
-        """The same place with the steps `[first, last)` left out, as far as they are yet to come."""
+        """The same position with the steps `[first, last)` left out, as far as they are still ahead."""
         first = max(first, self.before + self.taken)
         return self if first >= last else replace(self, skip=_joined([*self.skip, (first, last)]))
 
@@ -64,11 +64,11 @@ def _joined(ranges: Iterable[Steps]) -> tuple[Steps, ...]:
 
 @dataclass(slots=True)
 class BlockLog:
-    """What the loop over the blocks of a shard saw: enough to infer where it was after any number of batches.
+    """What the loop over the blocks of a shard saw: enough to infer its position after any number of batches.
 
     Attributes:
         start: where it began.
-        ends: rows up to the end of each block taken (all rows of a block, also where the first was begun before).
+        ends: rows up to the end of each block taken (all rows of a block, even if the first was begun before).
         laps: the number of blocks taken when each further lap began.
         ended: whether there are no more.
     """
@@ -79,11 +79,11 @@ class BlockLog:
     ended: bool = False
 
     def take(self, rows: int) -> None:
-        """Note a block."""
+        """Record a block."""
         self.ends.append(self._end(len(self.ends)) + rows)
 
     def begin_lap(self) -> None:
-        """Note that the next block is of the next lap."""
+        """Record that the next block belongs to the next lap."""
         self.laps.append(len(self.ends))
 
     def batches(self, size: int, drops_last: bool) -> int | None:
@@ -94,7 +94,7 @@ class BlockLog:
         return rows // size if drops_last else -(-rows // size)
 
     def rows(self, batches: int, size: int) -> int:
-        """How many rows its first `batches` batches of `size` rows have."""
+        """The number of rows in its first `batches` batches of `size` rows."""
         return min(batches * size, self._end(len(self.ends)) - self.start.rows)
 
     def after(self, batches: int, size: int) -> WorkerCursor:
@@ -110,7 +110,7 @@ class BlockLog:
         begin = self._end(block)
         if block < len(self.ends) and rows > begin:
             return WorkerCursor(task, rows - begin, self.ends[block] - begin, lap)
-        # A lap without a row so far begins anew: whether it has any decides if there is another.
+        # A lap without a row so far starts again: whether it has any decides if there is another.
         if lap and begin == self._end(first) and (laps or not self.start.task):
             task = 0
         return WorkerCursor(task, 0, 0, lap)
@@ -120,21 +120,21 @@ class BlockLog:
 
 
 def cursor_after(logs: Sequence[BlockLog], turn: int, taken: int, size: int, drops_last: bool) -> RankCursor:
-    """How far the workers are after `taken` batches of the rank.
+    """The progress of the workers after `taken` batches of the rank.
 
     Args:
         logs: of each worker.
-        turn: the worker whose batch came first.
+        turn: the worker of the first batch.
         taken: batches of the rank since then.
         size: rows of a batch.
-        drops_last: whether a worker's short batch is not delivered.
+        drops_last: whether a worker's short batch is dropped.
     """
     given, at = _batches_by_shard(logs, turn, taken, size, drops_last)
     return RankCursor(at, tuple(log.after(batches, size) for log, batches in zip(logs, given, strict=True)))
 
 
 def rows_after(logs: Sequence[BlockLog], turn: int, taken: int, size: int, drops_last: bool) -> int:
-    """How many rows the first `taken` batches of a rank have; arguments as those of `cursor_after`."""
+    """The number of rows in the first `taken` batches of a rank; arguments as for `cursor_after`."""
     given, _ = _batches_by_shard(logs, turn, taken, size, drops_last)
     return sum(log.rows(batches, size) for log, batches in zip(logs, given, strict=True))
 
@@ -142,7 +142,7 @@ def rows_after(logs: Sequence[BlockLog], turn: int, taken: int, size: int, drops
 def _batches_by_shard(
     logs: Sequence[BlockLog], turn: int, taken: int, size: int, drops_last: bool
 ) -> tuple[list[int], int]:
-    """How many of the first `taken` batches are of each shard, and whose turn is next."""
+    """How many of the first `taken` batches each shard delivered, and whose turn is next."""
     order = [*range(turn, len(logs)), *range(turn)]
     if not any(log.ended for log in logs):
         rounds, at = divmod(taken, len(logs))
@@ -162,14 +162,14 @@ def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: i
         plan_of: the plan of a lap.
         tasks_of: the tasks of each worker in a lap.
         taken: batches of the rank.
-        laps: whether a worker that has ended begins again.
+        laps: whether a worker that has ended starts again.
     """
     places, turn = places_after(plan_of, taken, laps=laps)
     return RankCursor(turn, tuple(_located(tasks_of(lap)[w], rows, lap) for w, (lap, rows) in enumerate(places)))
 
 
 def exact_rows(plan_of: Callable[[int], RankPlan], taken: int, *, laps: bool) -> int:
-    """How many rows the first `taken` batches of a plan have that knows its counts; arguments as of `exact_cursor`."""
+    """The number of rows in the first `taken` batches of a plan with known counts; arguments as for `exact_cursor`."""
     places, _ = places_after(plan_of, taken, laps=laps)
     before = list(islice(lap_rows(plan_of), max(lap for lap, _ in places)))
     return sum(rows + sum(counts[w] for counts in before[:lap]) for w, (lap, rows) in enumerate(places))

@@ -1,13 +1,13 @@
-"""The state of a loader as plain data: what it was taken on, and how far the ranks came.
+"""The state of a loader as plain data: the data and options it belongs to, and the progress of the ranks.
 
     {"version", "plan_version",
      "data": {component: [digest, text]},
      "epoch": int,
      "links": [{"options": {...}, "batches": n or [n of each rank], "cursors": {rank: [turn, [worker's cursor]]}}],
      "skip": [[first, last]],
-     "worker": number of a worker of a foreign loader}
+     "worker": index of a worker of a foreign loader}
 
-A *link* is a phase of the epoch that ran under one set of options; "cursors" are there where row counts are unknown.
+A *link* is a phase of the epoch that ran under one set of options; it has "cursors" if row counts are unknown.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 VERSION = 1
 
-COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text where states hold cursors
-END = WorkerCursor(2**31)  # behind all tasks of a worker
+COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text if states hold cursors
+END = WorkerCursor(2**31)  # after all tasks of a worker
 
 
 def phase_of(value: Mapping[str, Any]) -> Phase:
-    """The phase that a link of a state says."""
+    """The phase recorded in a link of a state."""
     batches = value["batches"]
     return Phase(
         dict(value["options"]),
@@ -57,7 +57,7 @@ def _cursor_of(value: Any) -> RankCursor | None:
 
 
 def check_form(state: Any) -> None:
-    """Check that this is a state, of a version that is known.
+    """Check that this is a state of a known version.
 
     Raises:
         CheckpointMismatchError: it is not.
@@ -68,30 +68,30 @@ def check_form(state: Any) -> None:
             f"a dict with the keys {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
         )
         raise CheckpointMismatchError(
-            f"expected what loader.state_dict() returns (a dict with {sorted(needed)}), and got {given}."
+            f"expected the result of loader.state_dict() (a dict with {sorted(needed)}), got {given}."
         )
     epoch = state["epoch"]
     if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-        raise CheckpointMismatchError(f"the state is damaged: epoch={epoch!r}, where a whole number was written.")
+        raise CheckpointMismatchError(f"the state is damaged: epoch={epoch!r}, expected a whole number.")
     if state["version"] != VERSION:
         raise CheckpointMismatchError(
-            f"the state has version {state['version']!r}, and this release reads version {VERSION}: load it with the "
+            f"the state has version {state['version']!r}, but this release reads version {VERSION}: load it with the "
             "release that wrote it."
         )
 
 
 def short(text: str) -> str:
-    """The text, or its beginning."""
+    """The text, shortened if long."""
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def steps_taken(state: Mapping[str, Any]) -> int:
-    """The batches of the epoch that the rank furthest on has taken."""
+    """The batches of the epoch taken by the rank that is furthest ahead."""
     return sum(phase_of(link).steps for link in state["links"])
 
 
 def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state without what it says of its rank alone: how far that came, where row counts are unknown."""
+    """The state without the part that holds for its rank alone: that rank's progress if row counts are unknown."""
     *past, last = state["links"]
     return {**state, "links": [*past, {name: value for name, value in last.items() if name != "cursors"}]}
 
@@ -99,18 +99,19 @@ def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
 def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One state of all ranks, from the states of each, in the order of ranks.
 
-    The ranks need not be at the same step: each resumes where it was. A rank that is in the next epoch already counts
-    as finished in this one.
+    The ranks need not be at the same step: each resumes where it was. A rank that is already in the next epoch counts
+        as
+    finished in this one.
 
-    The states of all workers of a foreign loader (of their iterators) become the state of its rank.
+    The states of all workers of a foreign loader (of their iterators) are joined into the state of its rank.
 
     Raises:
-        CheckpointMismatchError: the states are not those of the ranks of one job, or of the workers of one loader.
+        CheckpointMismatchError: the states do not belong to the ranks of one job, or to the workers of one loader.
     """
     for state in states:
         check_form(state)
     if not states:
-        raise CheckpointMismatchError("merge_state_dicts([]): expected the states of all ranks.")
+        raise CheckpointMismatchError("merge_state_dicts([]): expected the states of all ranks, got none.")
     if any("worker" in state for state in states):
         return _of_workers(states)
     epoch = min(state["epoch"] for state in states)
@@ -124,7 +125,7 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ranks = options.get("num_ranks", len(states))
     if len(states) != ranks:
         raise CheckpointMismatchError(
-            f"merge_state_dicts of {len(states)} states that were taken with num_ranks={ranks}: expected the state of "
+            f"merge_state_dicts got {len(states)} states that were taken with num_ranks={ranks}: expected one state of "
             "each rank, in the order of ranks."
         )
     links = [phase_of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
@@ -138,23 +139,24 @@ def _with_last(state: Mapping[str, Any], link: Phase) -> dict[str, Any]:
 
 
 def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state of one rank from those of all workers of a foreign loader, which takes a batch of each in turn."""
+    """The state of one rank from those of all workers of a foreign loader, which takes a batch from each in turn."""
     _check_alike(states, "epochs (give the states of the workers' iterators)", lambda state: state["epoch"])
     _check_alike(states, "data", lambda state: (state["data"], state["plan_version"]))
     _check_alike(states, "options", lambda state: (state["links"][-1]["options"], state["links"][:-1]))
     states = sorted(states, key=lambda state: state.get("worker", -1))
     first, links = states[0], [phase_of(state["links"][-1]) for state in states]
     options, given = links[0].options, [state.get("worker") for state in states]
-    workers = options.get("num_shards", 1)  # not there with canonical_ranks: only a single worker delivers these
+    workers = options.get("num_shards", 1)  # missing with canonical_ranks: only a single worker delivers these
     if given != list(range(workers)):
         raise CheckpointMismatchError(
-            f"merge_state_dicts of the states of the workers {given} of a foreign loader: expected that of each of its "
-            f"{workers} workers, once."
+            f"merge_state_dicts got states of the workers {given} of a foreign loader: expected one state of each of "
+            f"its {workers} workers."
         )
     if options["steps_per_epoch"] is not None:
         raise CheckpointMismatchError(
-            f"merge_state_dicts of a foreign loader's workers with steps_per_epoch={options['steps_per_epoch']}: each "
-            "worker begins its own rows again, which one loader does not. Resume the foreign loader with these states."
+            "merge_state_dicts cannot join a foreign loader's workers with "
+            f"steps_per_epoch={options['steps_per_epoch']}: each worker repeats its own rows, which our loader does "
+            "not. Resume the foreign loader with these states."
         )
     taken = [link.steps for link in links]
     total = sum(taken)
@@ -163,27 +165,27 @@ def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     expected, turn = delivered_by_shard(most, total)
     if expected != taken:
         raise CheckpointMismatchError(
-            f"merge_state_dicts: the workers delivered {taken} batches, and one loader takes a batch of each in turn. "
-            "Give the states of one moment, of a loader with in_order=True."
+            f"merge_state_dicts: the workers delivered {taken} batches, but one loader takes a batch from each in "
+            "turn. Pass states taken at the same moment, of a loader with in_order=True."
         )
     if first["data"][COUNTS][1] == UNKNOWN and any(link.steps and not link.cursors for link in links):
         raise CheckpointMismatchError(
-            "merge_state_dicts: only reading tells how many rows there are, and a worker's state does not say how far "
-            "it came. Give states that were taken after the worker's first batch."
+            "merge_state_dicts: row counts are known only after reading, and a worker's state does not hold its "
+            "position. Pass states taken after the worker's first batch."
         )
     state = {name: value for name, value in first.items() if name not in ("worker", "ended")}
     return _with_last(state, Phase(options, total, _joined_cursors(links, turn)))
 
 
 def _joined_cursors(links: Sequence[Phase], turn: int) -> dict[int, RankCursor | None]:
-    """How far a rank came, from how far each of its workers did; empty where row counts are known."""
+    """A rank's progress, from that of each of its workers; empty if row counts are known."""
     begun = {rank for link in links for rank in link.cursors}
     at = [next((cursor.shards[0] for cursor in link.cursors.values() if cursor), WorkerCursor()) for link in links]
     return {rank: RankCursor(turn, tuple(at)) for rank in begun}
 
 
 def _joined_link(options: Mapping[str, Any], links: Sequence[Phase | None], *, unknown: bool) -> Phase:
-    """The last links of each rank (None: it had finished) as one."""
+    """The last links of all ranks (None: the rank had finished) as one."""
     batches = tuple(None if link is None else link.of_rank(rank) for rank, link in enumerate(links))
     same = None not in batches and len(set(batches)) == 1
     merged = Phase(options, batches[0] if same and batches[0] is not None else batches)
@@ -194,8 +196,8 @@ def _joined_link(options: Mapping[str, Any], links: Sequence[Phase | None], *, u
     for rank, link in enumerate(links):
         if link is not None and link.of_rank(rank) and rank not in link.cursors:
             raise CheckpointMismatchError(
-                f"the state in place {rank} says how far the rank(s) {sorted(link.cursors)} came: expected the "
-                f"state of rank {rank} there (the states in the order of ranks)."
+                f"the state at index {rank} holds the position of rank(s) {sorted(link.cursors)}: expected the "
+                f"state of rank {rank} there (pass the states in the order of ranks)."
             )
         cursors[rank] = end if link is None else link.cursors.get(rank)
     return replace(merged, cursors=cursors)
@@ -206,5 +208,5 @@ def _check_alike(states: Sequence[Mapping[str, Any]], name: str, of: Callable[[M
         if of(state) != of(states[0]):
             raise CheckpointMismatchError(
                 f"merge_state_dicts: the states have different {name}: {short(str(of(states[0])))} and "
-                f"{short(str(of(state)))}. Expected the states of one job."
+                f"{short(str(of(state)))}. Pass the states of a single job."
             )
