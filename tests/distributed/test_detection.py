@@ -217,7 +217,7 @@ def test_another_rank_than_the_launchers_is_told(
 ) -> None:
     set_all(monkeypatch, variables)
     assert len(ids(made(data, num_ranks=4, rank=rank)[0])) == ROWS // 4
-    assert (f"rank={rank} of num_ranks=4 was given, which counts, but the launcher set RANK=3" in caplog.text) is warned
+    assert (f"rank={rank} of num_ranks=4 was passed and is used, but the launcher set RANK=3" in caplog.text) is warned
 
 
 # ------------------------------------------------------------------------------------------------ options and copies

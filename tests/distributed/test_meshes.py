@@ -70,13 +70,15 @@ def test_meshes_of_four_processes(data: str, tmp_path: Path) -> None:
         assert first == peer
         assert not {*first} & {*second}
     words = {
-        "no dp": ["OptionError: device_mesh has the dimensions ('model', 'data'), none of them named dp*"],
+        "no dp": [
+            "OptionError: device_mesh has the dimensions ('model', 'data'), and none of their names begins with dp"
+        ],
         "unknown": ["OptionError: dp_mesh_dims=('data',): device_mesh has the dimensions ('dp', 'tp')"],
         "other size": ["ShardingError: num_ranks=4, but device_mesh (dp) has 2 rank(s)"],
         "peers differ": ["PlanMismatchError: ", "options of ranks 0, 0, 1, 1"],
         "one rank": ["PlanMismatchError: rank 0 was given to more than 2 processes", "ranks 0, 0, 0, 0"],
         "local rank": ["PlanMismatchError: rank 0, 1 was given more than once", "Pass the global rank"],
-        "no mesh": ["PlanMismatchError: 4 processes take part, with num_ranks=2, 2, 2, 2", "device_mesh=mesh"],
+        "no mesh": ["PlanMismatchError: 4 processes take part, but passed num_ranks=2, 2, 2, 2", "device_mesh=mesh"],
         "sent away": ["ShardingError: device_mesh cannot be sent to another process", "pass num_ranks and rank"],
     }
     for process in found:

@@ -154,7 +154,7 @@ def test_the_group_of_debug_launcher_outranks_its_variables(data: str, tmp_path:
     assert [process["RANK"] for process in found] == ["0", "0"]
     assert not found[0]["said"]
     (said,) = found[1]["said"]
-    assert "torch.distributed: rank 1 of 2 counts; the environment says something else: RANK and WORLD_SIZE" in said
+    assert "using torch.distributed: rank 1 of 2, but the environment differs: RANK and WORLD_SIZE" in said
 
 
 # ----------------------------------------------------------------------------------------------------- one process

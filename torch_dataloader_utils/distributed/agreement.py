@@ -14,22 +14,22 @@ from torch_dataloader_utils.distributed.peers import Peers, job_peers
 from torch_dataloader_utils.distributed.ranks import World, initialized_distributed
 from torch_dataloader_utils.errors import PlanMismatchError, ShardingError
 
-_POLL = 0.005  # seconds between looks whether the others have come
+_POLL = 0.005  # seconds between checks whether the others have arrived
 _CHECKS: Counter[tuple[int, ...]] = Counter()  # checks so far, by members: all make the same ones in the same order
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank is about to do; all ranks must be about to do the same, each as another rank. All are int64 values.
+    """What a rank is about to do. All ranks must do the same, each as a different rank. All values are int64.
 
     Attributes:
         rank: the global rank.
         num_ranks: all ranks.
         epoch: the epoch.
         data: digest of files, row counts and splits.
-        options: digest of what shapes the plan.
+        options: digest of the options that shape the plan.
         failed: whether this rank could not make its plan.
-        place: digest of where in the epoch it begins.
+        place: digest of its position in the epoch.
     """
 
     rank: int
@@ -44,10 +44,10 @@ class RankReport:
 def has_peers(world: World, explicit: bool) -> bool:
     """Whether there are other ranks to agree with: torch.distributed is initialised, and the loader is not alone.
 
-    A loader made with explicit (1, 0), such as one for validation on rank 0, is nobody's peer.
+    A loader made with explicit (1, 0), such as one for validation on rank 0, has no peers.
 
     Raises:
-        ShardingError: a loader that was found to be alone is not.
+        ShardingError: a loader that was detected to be alone is not.
     """
     dist = initialized_distributed()
     if dist is None or dist.get_world_size() == 1:
@@ -55,8 +55,8 @@ def has_peers(world: World, explicit: bool) -> bool:
     if world.num_ranks == 1 and not world.given:
         raise ShardingError(
             f"torch.distributed has {dist.get_world_size()} processes, but at this loader's first use (len, plan) "
-            f"there was one (from {world.source}): each would read all rows. Use it only after init_process_group, or "
-            "pass num_ranks and rank; 1 and 0, if each process is to read all rows."
+            f"there was one (from {world.source}), so each would read all rows. Use the loader only after "
+            "init_process_group, or pass num_ranks and rank (1 and 0 if each process must read all rows)."
         )
     return not (explicit and world.num_ranks == 1)
 
@@ -70,7 +70,7 @@ def check_reports(report: RankReport, peers: Peers | None, limit: float) -> None
         limit: seconds to wait for the others; 0 for no limit.
 
     Raises:
-        PlanMismatchError: on every rank, if the reports do not fit together; or a rank did not come in time.
+        PlanMismatchError: on every rank, if the reports do not match or a rank did not arrive in time.
     """
     peers = _peers_or_all(peers)
     rows = _gather([int(number) for number in astuple(report)], peers, limit)
@@ -80,21 +80,21 @@ def check_reports(report: RankReport, peers: Peers | None, limit: float) -> None
 
 
 def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -> str | None:
-    """What is wrong with these reports, or None if they fit together.
+    """What is wrong with these reports, or None if they match.
 
     Args:
         reports: of all processes, in their order.
-        num_ranks: how many ranks there must be, each with as many processes; None for as many as processes.
+        num_ranks: the expected number of ranks, each with as many processes; None for the number of processes.
     """
     failed = [place for place, report in enumerate(reports) if report.failed]
     if failed:
-        return f"process(es) {_listed(failed)} could not make their plan: the error is in their own output."
+        return f"process(es) {_listed(failed)} could not make their plan: see the error in their own output."
     expected = num_ranks or len(reports)
     if {report.num_ranks for report in reports} != {expected}:
         return (
-            f"{len(reports)} processes take part, with num_ranks={_listed(p.num_ranks for p in reports)}: expected "
-            f"num_ranks={expected} on each. (A loader for this process alone: num_ranks=1, rank=0. Processes that read "
-            "the same rows, such as tensor-parallel ones: device_mesh=mesh.)"
+            f"{len(reports)} processes take part, but passed num_ranks={_listed(p.num_ranks for p in reports)}: "
+            f"expected num_ranks={expected} on each. (For a loader that only one process uses, pass num_ranks=1, "
+            "rank=0. For processes that read the same rows, such as tensor-parallel ones, pass device_mesh=mesh.)"
         )
     each = len(reports) // expected
     times = Counter(report.rank for report in reports)
@@ -125,14 +125,14 @@ def _unequal(reports: Sequence[RankReport]) -> str | None:
             values = [getattr(report, name) for report in reports]
             shown = _listed(values if name == "epoch" else [f"{value & 0xFFFFFFFF:08x}" for value in values])
             return (
-                f"rank {_listed(others)} and rank {first.rank} have different plans: {word} of ranks "
-                f"{_listed(p.rank for p in reports)} is {shown}: {hint}."
+                f"rank {_listed(others)} and rank {first.rank} have different plans: the {word} of ranks "
+                f"{_listed(p.rank for p in reports)} is {shown}; {hint}."
             )
     return None
 
 
 def smallest(peers: Peers | None) -> Callable[[int], int]:
-    """A function that gives the smallest of all peers' numbers: an all_reduce(MIN)."""
+    """A function that returns the smallest of all peers' numbers: an all_reduce(MIN)."""
     dist = initialized_distributed()
     groups = _peers_or_all(peers).groups
 
@@ -165,8 +165,9 @@ def _gather(numbers: list[int], peers: Peers, limit: float) -> list[Any]:
         while not work.is_completed():
             if limit and time.monotonic() > deadline:
                 raise PlanMismatchError(
-                    f"process(es) {_listed(arrivals.missing())} did not begin this pass within {limit} s: they failed, "
-                    "or read another number of passes. (A loader for this process alone: num_ranks=1, rank=0.)"
+                    f"process(es) {_listed(arrivals.missing())} did not begin this pass within timeout={limit} s: they "
+                    "failed, or ran another number of passes. (For a loader that only one process uses, pass "
+                    "num_ranks=1, rank=0.)"
                 )
             time.sleep(_POLL)
         work.wait()
@@ -175,23 +176,23 @@ def _gather(numbers: list[int], peers: Peers, limit: float) -> list[Any]:
 
 
 class _Arrivals:
-    """Notes in the store of the job that this process has come, to be able to say who has not."""
+    """Records in the job's store that this process has arrived, so that errors can name the missing ones."""
 
     def __init__(self, dist: Any, members: tuple[int, ...]) -> None:
         self._store = dist.distributed_c10d._get_default_store()  # has no public name
         self._members = members
-        # Members stand in the name: other loaders of this process may have other peers.
+        # Members are in the name: other loaders of this process may have other peers.
         self._prefix = f"tdu-check-{'.'.join(map(str, members))}-{_CHECKS[members]}-"
         _CHECKS[members] += 1
         self._store.set(f"{self._prefix}{dist.get_rank()}", "here")
 
     def missing(self) -> list[int]:
-        """The global ranks of the members that have not come."""
+        """The global ranks of the members that have not arrived."""
         return [rank for rank in self._members if not self._store.check([f"{self._prefix}{rank}"])]
 
 
 def _device(dist: Any, group: Any) -> torch.device:
-    """Where tensors of the group's collectives live."""
+    """The device for tensors of the group's collectives."""
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

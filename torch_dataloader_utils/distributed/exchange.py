@@ -16,10 +16,10 @@ T = TypeVar("T")
 def object_exchange(
     num_ranks: int | None, peers: Peers | None = None
 ) -> tuple[int, int, Callable[[object], list[Any]] | None]:
-    """This process's place among those that share work, their number, and a collective from its object to theirs.
+    """This process's index among the sharers, their number, and a collective that maps its object to theirs.
 
-    (0, 1, None) where there is nobody to share with: torch.distributed is not initialised, or the loader is for other
-    ranks than the peers, such as one made with explicit (1, 0).
+    (0, 1, None) if there is nobody to share with: torch.distributed is not initialised, or the loader has other ranks
+    than the peers, such as one made with explicit (1, 0).
     """
     sharers = _sharers(num_ranks, peers)
     if sharers is None:
@@ -38,13 +38,13 @@ def object_exchange(
 
 
 def from_first_rank(make: Callable[[], T], num_ranks: int | None, peers: Peers | None = None) -> T:
-    """What `make` returns on the first rank, on all of them; where there is nobody to share with, what it returns here.
+    """The result of `make` on the first rank, on all of them; without peers, its result here.
 
-    A collective: whatever can fail belongs into `make`, so that no rank waits for one that has failed.
+    A collective: `make` must include everything that can fail, so that no rank waits for one that has failed.
 
     Raises:
-        Exception: `make` failed: its own error on the first rank; on the others one of the same class if that is this
-            package's, else a WorkerError.
+        Exception: `make` failed: its own error on the first rank; on the others one of the same class if that belongs
+            to this package, else a WorkerError.
     """
     sharers = _sharers(num_ranks, peers)
     if sharers is None:
@@ -64,7 +64,7 @@ def from_first_rank(make: Callable[[], T], num_ranks: int | None, peers: Peers |
 
 
 def _sharers(num_ranks: int | None, peers: Peers | None) -> Peers | None:
-    """The processes to share work with; None where there are none."""
+    """The processes to share work with; None if there are none."""
     sharers = peers or job_peers()
     if sharers is None or initialized_distributed() is None or len(sharers.members) < 2:
         return None
@@ -72,9 +72,9 @@ def _sharers(num_ranks: int | None, peers: Peers | None) -> Peers | None:
 
 
 def _broadcast(sharers: Peers, value: Any) -> Any:
-    """The object of the first process, on all."""
+    """The first process's object, on all."""
     dist, objects = initialized_distributed(), [value]
-    # The first of each group along one dimension; then along the next, from those that have it by now.
+    # The first of each group along one dimension; then along the next, from those that already have it.
     for group in sharers.groups:
         dist.broadcast_object_list(objects, src=dist.get_global_rank(group, 0), group=group)
     return objects[0]

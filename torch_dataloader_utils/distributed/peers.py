@@ -1,4 +1,4 @@
-"""The processes that run one loader together: all of the job, a process group, or those of a mesh."""
+"""The processes that run one loader together: those of the job, of a process group, or of a mesh."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Peers:
     """The processes that run one loader together.
 
     Attributes:
-        world: this process's rank. A mesh has fewer ranks than processes where some differ in other dimensions only.
+        world: this process's rank. A mesh has fewer ranks than processes if some differ only in other dimensions.
         members: the processes' global ranks, in the row-major order of their mesh.
-        groups: the process groups of the mesh's dimensions: collectives over one after the other reach all members.
+        groups: the process groups of the mesh's dimensions: collectives over one after another reach all members.
     """
 
     world: World
@@ -26,52 +26,61 @@ class Peers:
 
 
 def job_peers() -> Peers | None:
-    """All processes of torch.distributed, where it is initialised."""
+    """All processes of torch.distributed, if it is initialised."""
     dist, world = initialized_distributed(), world_of_torch()
     return None if dist is None or world is None else Peers(world, tuple(range(world.num_ranks)), (dist.group.WORLD,))
 
 
 def peers_of_group(group: Any) -> Peers:
-    """The processes of a process group, each a rank.
+    """The processes of a process group, each with its own rank.
 
     Raises:
         ShardingError: this process is not one of them.
     """
     dist = initialized_distributed()
     if dist is None:
-        raise ShardingError("process_group was given, and torch.distributed is not initialised in this process.")
+        raise ShardingError(
+            "process_group was given, but torch.distributed is not initialised in this process: call "
+            "init_process_group first."
+        )
     if dist.get_rank(group) < 0:
-        raise ShardingError(f"process_group was given, and process {dist.get_rank()} is not one of its members.")
+        raise ShardingError(
+            f"process_group was given, but process {dist.get_rank()} is not one of its members: create the loader on "
+            "its members only."
+        )
     world = World(dist.get_world_size(group), dist.get_rank(group), "process_group", given=True)
     return Peers(world, tuple(dist.get_process_group_ranks(group)), (group,))
 
 
 def peers_of_mesh(mesh: Any, names: Sequence[str] | None) -> Peers:
-    """The processes of a DeviceMesh; those that differ in other dimensions than these are the same rank.
+    """The processes of a DeviceMesh; those that differ only in other dimensions have the same rank.
 
     Args:
-        mesh: of this process.
+        mesh: the mesh.
         names: of the data-parallel dimensions; None for those whose names begin with "dp".
 
     Raises:
-        OptionError: no such mesh or dimensions.
+        OptionError: it is no such mesh, or has no such dimensions.
         ShardingError: this process is not in the mesh.
     """
     if not hasattr(mesh, "get_local_rank"):
         raise OptionError(f"device_mesh={mesh!r}: expected a torch.distributed DeviceMesh.")
     dims = _dims_named(mesh, names)
     if mesh.get_coordinate() is None:
-        raise ShardingError(f"this process is not in the device_mesh of processes {mesh.mesh.tolist()}.")
+        raise ShardingError(
+            f"this process is not in the device_mesh of processes {mesh.mesh.tolist()}: create the loader on its "
+            "processes only."
+        )
     chosen = [mesh.mesh_dim_names[dim] for dim in dims] if mesh.mesh_dim_names else []
     return _peers_along(mesh, dims, f"device_mesh ({', '.join(chosen)})" if chosen else "device_mesh")
 
 
 def peers_of_accelerator(accelerator: Any) -> Peers:
-    """The processes of an `accelerate.Accelerator`; where it has a mesh, those of one data-parallel place are one rank.
+    """The processes of an `accelerate.Accelerator`. With a mesh, those at one data-parallel coordinate are one rank.
 
     Raises:
-        OptionError: no such object.
-        ShardingError: it is of one process of several.
+        OptionError: it is no such object.
+        ShardingError: it knows one process, and there are several.
     """
     if not (hasattr(accelerator, "num_processes") and hasattr(accelerator, "process_index")):
         raise OptionError(f"accelerator={accelerator!r}: expected an accelerate.Accelerator.")
@@ -85,7 +94,7 @@ def peers_of_accelerator(accelerator: Any) -> Peers:
         return Peers(world, (world.rank,), ())
     if len(job.members) != world.num_ranks:
         raise ShardingError(
-            f"accelerator has {world.num_ranks} process(es), and torch.distributed has {len(job.members)}: make the "
+            f"accelerator has {world.num_ranks} process(es), but torch.distributed has {len(job.members)}: create the "
             "Accelerator after init_process_group, or pass num_ranks and rank."
         )
     return Peers(world, job.members, job.groups)
@@ -98,8 +107,8 @@ def _dims_named(mesh: Any, wanted: Sequence[str] | None) -> tuple[int, ...]:
         return (0,)
     if names is None:
         raise OptionError(
-            f"device_mesh has {mesh.ndim} dimension(s) without names: give them with init_device_mesh(..., "
-            "mesh_dim_names=...), to tell which are data-parallel."
+            f"device_mesh has {mesh.ndim} dimension(s) without names, so the data-parallel ones are unknown: name them "
+            "with init_device_mesh(..., mesh_dim_names=...)."
         )
     unknown = [name for name in wanted or () if name not in names]
     if unknown:
@@ -107,8 +116,8 @@ def _dims_named(mesh: Any, wanted: Sequence[str] | None) -> tuple[int, ...]:
     dims = [dim for dim, name in enumerate(names) if (name.startswith("dp") if wanted is None else name in wanted)]
     if wanted is None and not dims:
         raise OptionError(
-            f"device_mesh has the dimensions {names!r}, none of them named dp*: name the data-parallel ones, such as "
-            f"dp_mesh_dims=({names[0]!r},); () if all processes read the same rows."
+            f"device_mesh has the dimensions {names!r}, and none of their names begins with dp: name the data-parallel "
+            f"ones, such as dp_mesh_dims=({names[0]!r},), or pass () if all processes read the same rows."
         )
     return tuple(dims)
 

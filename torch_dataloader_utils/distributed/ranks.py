@@ -1,7 +1,8 @@
 """Which rank this process is.
 
-What the user gives counts. The rest is found late, at the first use of a loader, and from what is imported and set
-already: launchers set their variables, and frameworks initialise torch.distributed, at times after a loader was made.
+The user's values take precedence. Otherwise the rank is detected late, at the first use of a loader, from what is
+already imported and set: launchers set their variables, and frameworks may initialise torch.distributed after a loader
+    is created.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class World:
     """This process's place among the ranks.
 
     Attributes:
-        num_ranks: all ranks.
-        rank: this process's, in `[0, num_ranks)`.
-        source: what said so.
-        given: whether the user did, by numbers, a group, a mesh or an accelerator.
+        num_ranks: the number of ranks.
+        rank: this process's rank, in `[0, num_ranks)`.
+        source: where the values are from.
+        given: whether the user set them, by numbers, a group, a mesh or an accelerator.
     """
 
     num_ranks: int
@@ -38,7 +39,7 @@ class World:
 
 
 def initialized_distributed() -> Any:
-    """`torch.distributed` where it is initialised, else None; imports nothing."""
+    """`torch.distributed` if it is initialised, else None; imports nothing."""
     # Only a process that has imported torch.distributed can have initialised it.
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
@@ -47,17 +48,18 @@ def initialized_distributed() -> Any:
 def joining() -> bool:
     """Whether a loop runs within torch's `Join`, under which ranks may have different numbers of steps.
 
-    Torch keeps no note of that, but the object lives as long. To look for it takes some 0.1 s: ask before a warning.
+    Torch does not record this, but the object exists that long. The search takes about 0.1 s: do it only before a
+    warning.
     """
     join = getattr(sys.modules.get("torch.distributed.algorithms.join"), "Join", None)
     return join is not None and any(type(item) is join and item._enable for item in gc.get_objects())
 
 
 def resolve_world(num_ranks: int | None, rank: int | None, of_peers: World | None = None) -> World:
-    """The given numbers, else the world of the given peers, else what the running process and its environment say.
+    """The given numbers, else the world of the given peers, else what the running process and its environment report.
 
     Raises:
-        ShardingError: nothing is given, and the sources disagree or say only half.
+        ShardingError: nothing is given, and the sources disagree or are incomplete.
     """
     if num_ranks is not None and rank is not None:
         _warn_of_another_rank(num_ranks, rank)
@@ -66,14 +68,14 @@ def resolve_world(num_ranks: int | None, rank: int | None, of_peers: World | Non
 
 
 def _warn_of_another_rank(num_ranks: int, rank: int) -> None:
-    """Say so where the launcher calls this process another rank; under torch.distributed, ranks compare their plans."""
+    """Warn if the launcher's rank of this process differs; under torch.distributed, ranks compare their plans."""
     launched_rank, size, local = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if launched_rank in (None, str(rank)) or num_ranks == 1 or initialized_distributed() is not None:
         return
     if size == str(num_ranks) or local == str(rank):
         _LOG.warning(
-            "rank=%d of num_ranks=%d was given, which counts, but the launcher set RANK=%s and WORLD_SIZE=%s. Pass the "
-            "global rank, not the one on this machine: two processes of one rank read the same rows.",
+            "rank=%d of num_ranks=%d was passed and is used, but the launcher set RANK=%s and WORLD_SIZE=%s. Pass the "
+            "global rank, not the local one: two processes with the same rank read the same rows.",
             rank, num_ranks, launched_rank, size,
         )  # fmt: skip
 
@@ -83,7 +85,7 @@ def _detected() -> World:
     if not running:
         _check_whole("RANK", "WORLD_SIZE")
     launched = _present(_of_variables("RANK", "WORLD_SIZE"), _of_variables("HOROVOD_RANK", "HOROVOD_SIZE"))
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they are those of the processes that hold torchrun
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they belong to the processes that run torchrun
         launched += _present(_of_mpi(), _of_slurm())
     world = agreed_world(running, launched)
     if world is None:
@@ -91,22 +93,23 @@ def _detected() -> World:
     others = [other for other in launched if not _same(other, world)]
     if others:
         _LOG.warning(
-            "%s counts; the environment says something else: %s. Launchers for debugging do that; else check how the "
-            "process group is initialised.",
+            "using %s, but the environment differs: %s. This is normal with launchers for debugging; otherwise check "
+            "how the process group is initialised.",
             _listed([world]), _listed(others),
         )  # fmt: skip
     return world
 
 
 def agreed_world(running: Sequence[World], launched: Sequence[World]) -> World | None:
-    """The world that what runs and the variables of launchers say; None where nothing says anything.
+    """The world on which running libraries and launcher variables agree; None if no source applies.
 
-    A process group of several processes outranks variables: the ranks meet in it, whatever their launcher has set. All
-    else must agree. So must a group of one process: of several that a launcher started, each would read all rows.
+    A process group of several processes overrides variables: the ranks meet in it, whatever their launcher has set. All
+    other sources must agree, including a group of one process: with several launched processes, each would read all
+        rows.
 
     Args:
-        running: what libraries that are initialised say; torch.distributed comes first.
-        launched: what the environment says.
+        running: what initialised libraries report; torch.distributed comes first.
+        launched: what the environment reports.
 
     Raises:
         ShardingError: they disagree.
@@ -131,7 +134,7 @@ def _present(*worlds: World | None) -> list[World]:
 
 
 def world_of_torch() -> World | None:
-    """This process's place in torch.distributed, where that is initialised."""
+    """This process's place in torch.distributed, if it is initialised."""
     dist = initialized_distributed()
     return None if dist is None else World(dist.get_world_size(), dist.get_rank(), _TORCH)
 
@@ -158,14 +161,14 @@ def _of_mpi() -> World | None:
 
 def _of_slurm() -> World | None:
     if "SLURM_STEP_ID" not in os.environ:
-        return None  # a batch script: its variables are those of tasks that are not started yet
+        return None  # a batch script: its variables describe tasks that have not started yet
     # The shell of salloc is a step of one task, whose SLURM_NTASKS is that of the job.
     size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in os.environ else "SLURM_NTASKS"
     return _launched(_of_variables("SLURM_PROCID", size))
 
 
 def _launched(world: World | None) -> World | None:
-    """The world, unless it is of one process: that says nothing of what another launcher started within it."""
+    """The world, or None if it has one process: another launcher may have started several within it."""
     return None if world is None or world.num_ranks == 1 else world
 
 
@@ -181,11 +184,11 @@ def _of_variables(rank_name: str, size_name: str) -> World | None:
 
 
 def _check_whole(rank_name: str, size_name: str) -> None:
-    """Check that both or neither is set, or the one that is says nothing."""
+    """Check that both variables are set or neither is, or that the one set is irrelevant."""
     rank, size = os.environ.get(rank_name), os.environ.get(size_name)
     if (rank is None and size not in (None, "1")) or (size is None and rank not in (None, "0")):
         given, value, missing = (size_name, size, rank_name) if rank is None else (rank_name, rank, size_name)
         raise ShardingError(
-            f"{given}={value} without {missing}: set {missing}, or pass num_ranks and rank (the global rank). Where a "
+            f"{given}={value} without {missing}: set {missing}, or pass num_ranks and rank (the global rank). If a "
             "framework sets both later, use the loader (len, plan, iteration) only after that."
         )
