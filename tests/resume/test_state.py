@@ -204,7 +204,7 @@ def test_another_rank_s_state_of_unknown_counts_is_replayed(
     loader.load_state_dict(state)
     with caplog.at_level(logging.WARNING):
         found, states = pass_with_states(loader)
-    assert "how far rank 1 came in epoch 0: its 3 batches are read again" in caplog.text
+    assert "the position of rank 1 in epoch 0: 3 batches are read again" in caplog.text
     assert found == whole[3:]
     # From then on its own place is known.
     assert list(states[1]["links"][0]["cursors"]) == ["1"]

@@ -1,1 +1,1 @@
-"""Who executes tasks: threads, worker processes, or the caller. It imports no torch."""
+"""Where tasks run: on threads, in worker processes, or in the calling thread. Imports no torch."""

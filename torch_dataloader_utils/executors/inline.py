@@ -1,4 +1,4 @@
-"""The in-line driver: each block is decoded when it is asked for, in the caller's thread."""
+"""The in-line driver: each block is decoded when it is requested, in the calling thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed
 
 
 class InlineDriver:
-    """Decodes in the caller's thread, nothing ahead."""
+    """Decodes in the calling thread, nothing ahead."""
 
     def __init__(self, reader: BlockReader, shards: Sequence[Sequence[Task]]) -> None:
         self._reader = reader
@@ -21,7 +21,7 @@ class InlineDriver:
         return None if task is None else executed(self._reader, task)
 
     def stop(self) -> None:
-        """Nothing: nobody waits for others."""
+        """Does nothing: nobody waits for another thread."""
 
     def close(self) -> None:
         """Close the open files."""

@@ -1,4 +1,4 @@
-"""Laps: a shard that has ended begins again, for passes of a fixed number of steps."""
+"""Laps: a shard that has ended starts again, for passes with a fixed number of steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 class LapDriver:
     """Runs lap after lap of each shard, so that batches cross from one lap into the next.
 
-    Shards reach the end of a lap at different times; each continues when asked. A shard that has no row in a whole
-    lap ends: there is nothing to repeat.
+    Shards reach the end of a lap at different times; each continues when its next block is requested. A shard without a
+    row in a whole lap ends: there is nothing to repeat.
 
     Args:
         open_lap: starts the driver of a lap: 0 for the epoch's own rows, then 1, 2, ...
@@ -31,13 +31,13 @@ class LapDriver:
         self._rows = [start.task > 0 or start.rows > 0 for start in starts]
 
     def next_block(self, shard: int) -> Block | None:
-        """The shard's next block; None where a whole lap had no row."""
+        """The shard's next block; None after a lap without rows."""
         while True:
             block = self._driver(self._laps[shard]).next_block(shard)
             if block is not None:
                 self._rows[shard] |= block.rows > 0
                 return block
-            # An empty lap 0 is no end yet: a rank without rows of its own repeats others'.
+            # An empty lap 0 is no end yet: a rank without its own rows repeats others'.
             if not self._rows[shard] and self._laps[shard]:
                 return None
             self._rows[shard] = False
@@ -47,7 +47,7 @@ class LapDriver:
                 self._drivers.pop(lap).close()
 
     def stop(self) -> None:
-        """Let whoever waits for a block get an error."""
+        """Let anyone waiting for a block get an error."""
         for driver in list(self._drivers.values()):
             driver.stop()
 

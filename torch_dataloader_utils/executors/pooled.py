@@ -11,15 +11,15 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 
 
 class PooledDriver:
-    """Hands on the blocks of many shards that few workers read.
+    """Delivers the blocks of many shards that few workers read.
 
-    The shards advance by the same number of rows at a time; each worker reads in the order in which its blocks are
-    needed then. What comes too early waits here.
+    The shards advance by the same number of rows at a time; each worker reads in the order in which its blocks are then
+    needed. Blocks that arrive early wait here.
 
     Args:
         open_driver: a driver of tasks by worker.
         shards: the tasks of each shard, with known rows.
-        workers: how many there are.
+        workers: the number of workers.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class PooledDriver:
         return self._early[shard].popleft()
 
     def stop(self) -> None:
-        """Let whoever waits for a block get an error."""
+        """Let anyone waiting for a block get an error."""
         self._driver.stop()
 
     def close(self) -> None:
-        """Stop reading and free what waits."""
+        """Stop reading and free the waiting blocks."""
         for blocks in self._early:
             blocks.clear()
         self._driver.close()

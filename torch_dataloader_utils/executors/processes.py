@@ -1,4 +1,4 @@
-"""The process driver: one worker process a shard, kept over the passes, blocks through shared slots."""
+"""The process driver: one worker process per shard, kept across passes; blocks arrive through shared slots."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, spli
 from torch_dataloader_utils.reading.blocks import Block, stopped
 
 _WORKER_MODULE = "torch_dataloader_utils.executors.worker"
-_LOOK = 0.1  # seconds between looks whether another thread has stopped the pass; a block is taken at once
+_LOOK = 0.1  # seconds between checks whether another thread has stopped the pass; a block is taken at once
 
 
 def start_context(context: str | BaseContext | None) -> BaseContext:
-    """The multiprocessing context: as given, else forkserver with the worker's module loaded, else spawn."""
+    """The multiprocessing context: the given one, else forkserver with the worker's module loaded, else spawn."""
     if isinstance(context, BaseContext):
         return context
     if sys.platform == "win32":
@@ -41,7 +41,9 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
         )
     methods = multiprocessing.get_all_start_methods()
     if context is not None and context not in methods:
-        raise OptionError(f"multiprocessing_context={context!r}: this system has {', '.join(methods)}.")
+        raise OptionError(
+            f"multiprocessing_context={context!r}: expected one that this system has: {', '.join(methods)}."
+        )
     chosen = multiprocessing.get_context(context or ("forkserver" if "forkserver" in methods else "spawn"))
     if context is None and chosen.get_start_method() == "forkserver":
         chosen.set_forkserver_preload([_WORKER_MODULE])
@@ -52,8 +54,8 @@ class WorkerPool:
     """The worker processes of one loader.
 
     Args:
-        open_reader: picklable; makes the reader in each process from the files that it gets.
-        count: how many processes.
+        open_reader: picklable; creates the reader in each process from the files it receives.
+        count: the number of processes.
         budget: bytes decoded and not delivered, over all processes.
         context: how processes start.
     """
@@ -92,7 +94,7 @@ class WorkerPool:
         timeout: float,
         at_once: bool = True,
     ) -> ProcessDriver:
-        """A pass: each shard starts at once, or when its first block is asked for and its worker has ended the last."""
+        """A pass. Each shard starts at once, or when its first block is requested and its worker ended the last pass."""
         self._numbers += 1
         driver = ProcessDriver(self, self._numbers, shards, files, timeout)
         for shard in range(len(shards) if at_once else 0):
@@ -100,7 +102,7 @@ class WorkerPool:
         return driver
 
     def send_tasks(self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile]) -> None:
-        """Send a worker its tasks of a pass, and the files among them that it does not know."""
+        """Send a worker its tasks of a pass, and those of their files that it does not know."""
         keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
         self._known[shard] |= keys
         self.members[shard].send(("pass", number, list(tasks), {key: files[key] for key in keys}))
@@ -133,7 +135,7 @@ def _packed(open_reader: OpenReader) -> memoryview | None:
 
 def _end(members: Sequence[_Member], pid: int) -> None:
     if os.getpid() != pid:
-        return  # a forked child holds its parent's pipes: the workers must not hear of it
+        return  # a forked child holds its parent's pipes: the workers must not receive messages from it
     for member in members:
         member.end()
     for member in members:
@@ -169,7 +171,7 @@ class _Member:
             self.send(("free", slots, blocks, nbytes))
 
     def receive(self, number: int, deadline: float | None, ended: Callable[[], bool]) -> Block | BaseException | None:
-        """The next block or error of this pass; None where the deadline passed, or the pass ended."""
+        """The next block or error of this pass; None if the deadline passed or the pass ended."""
         while not ended():
             left = _LOOK if deadline is None else max(0.0, min(_LOOK, deadline - time.monotonic()))
             try:
@@ -193,7 +195,7 @@ class _Member:
             if of_pass != number:  # packed for a pass that has ended
                 self._released.append(slot)
                 continue
-            # A partial, so that it holds no frame and no member.
+            # A partial, so that it holds neither a frame nor a member.
             memory = self._slots[slot].lease(content.size, partial(self._released.append, slot))
             return unpack(content, memory)
         return None
@@ -210,7 +212,7 @@ class _Member:
             self.conn.close()
 
     def join(self) -> None:
-        """Wait until the worker is gone; end it where it is busy."""
+        """Wait until the worker has ended; kill it if it is busy."""
         if hasattr(self, "process"):
             self.process.join(0.2)
             if self.process.is_alive():
@@ -265,7 +267,9 @@ class ProcessDriver:
             raise stopped()
         if outcome is None:
             task = self._tasks[shard][self._taken[shard]]
-            outcome = BatchTimeoutError(f"no block within timeout={self._timeout} s while reading {describe(task)}.")
+            outcome = BatchTimeoutError(
+                f"no block arrived within timeout={self._timeout} s while reading {describe(task)}."
+            )
         if isinstance(outcome, BaseException):
             raise outcome
         self._taken[shard] += 1
@@ -273,7 +277,7 @@ class ProcessDriver:
         return outcome
 
     def stop(self) -> None:
-        """Let whoever waits for a block get an error, soon."""
+        """Let anyone waiting for a block get an error soon."""
         self._stopped = True
 
     def close(self) -> None:

@@ -11,11 +11,11 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 
 
 class ReportedDriver:
-    """Hands on the blocks of a driver and reports each of them.
+    """Delivers the blocks of a driver and reports each of them.
 
     Args:
         driver: the driver.
-        hooks: where blocks are reported; callbacks may come later.
+        hooks: where blocks are reported; callbacks may be added later.
         epoch: the epoch.
         starts: where each shard begins.
     """
@@ -24,7 +24,7 @@ class ReportedDriver:
         self._driver = driver
         self._hooks = hooks
         self._epoch = epoch
-        self._before = [start.rows for start in starts]  # rows of the first block that were delivered before
+        self._before = [start.rows for start in starts]  # rows of the first block that were delivered earlier
         self.stop, self.close = driver.stop, driver.close
 
     def next_block(self, shard: int) -> Block | None:

@@ -1,8 +1,8 @@
 """Shared-memory slots: a worker process packs a converted block into one, the main process wraps it without a copy.
 
-A slot is an anonymous file (memfd on Linux), made by the worker and passed over its pipe: nothing has a name, nothing
-can be left behind, and the 64 MB of a container's /dev/shm do not bound it. A slot is used again when the last view of
-it in the main process has died.
+A slot is an anonymous file (memfd on Linux), created by the worker and passed over its pipe: it has no name, cannot be
+left behind, and is not limited by the 64 MB of a container's /dev/shm. It is reused when its last view in the main
+process has died.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from torch_dataloader_utils.events import NO_WORK, Work, recorder, recording
 from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block, BlockReader
 
-_ALIGN = 64  # bytes: a cache line, and what torch and Arrow kernels like best
+_ALIGN = 64  # bytes: a cache line, which torch and Arrow kernels prefer
 _PAGE = 1 << 20  # slots grow by whole mebibytes, so that blocks of nearly equal size share one
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Where a block's arrays lie in a slot; all that travels through the pipe for it.
+    """Where a block's arrays lie in a slot; the pipe carries nothing else for it.
 
     Attributes:
         rows: of the block.
         nbytes: of the block.
         columns: key -> (header, [(first byte, dtype, shape), ...]); None for an Arrow stream from byte 0 on.
         size: bytes of the slot in use.
-        work: what reading and packing it took.
+        work: what reading and packing took.
     """
 
     rows: int
@@ -79,7 +79,7 @@ class Packer:
     """Copies columns into a slot one after another.
 
     Args:
-        reserve: the slot's memory of at least so many bytes; what was written before stays.
+        reserve: returns the slot's memory of at least this many bytes; its content is kept.
     """
 
     def __init__(self, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> None:
@@ -89,7 +89,7 @@ class Packer:
         self._nbytes = 0
 
     def add(self, columns: dict[str, Column]) -> None:
-        """Copy these columns behind those before."""
+        """Copy these columns after the earlier ones."""
         noted = recorder()
         stage = noted.enter("pack")
         for key, column in columns.items():
@@ -112,7 +112,7 @@ class Packer:
 def pack(
     reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]], queue_full: float = 0.0
 ) -> Packed:
-    """Read a task into reserved memory, `queue_full` seconds after there was work: where its parts lie."""
+    """Read a task into reserved memory, `queue_full` seconds after there was work; returns where its parts lie."""
     with recording() as noted:
         packed = _packed(reader, task, reserve)
         if task.pad:
@@ -184,7 +184,7 @@ class MappedSlot:
 
 
 def dump_error(error: BaseException, trace: str) -> bytes:
-    """An exception for the pipe, with the worker's traceback as a note; a stand-in where it cannot be pickled."""
+    """An exception for the pipe, with the worker's traceback as a note; a stand-in if it cannot be pickled."""
     from torch_dataloader_utils.errors import WorkerError
 
     error.add_note(f"\nIn a worker process:\n{trace}")
@@ -194,7 +194,7 @@ def dump_error(error: BaseException, trace: str) -> bytes:
         if type(again) is type(error):
             return data
     except (pickle.PicklingError, TypeError, AttributeError, ValueError) as problem:
-        error.add_note(f"(it could not be pickled: {problem})")
+        error.add_note(f"(the original could not be pickled: {problem})")
     stand_in = WorkerError(f"{type(error).__name__}: {error}")
     for note in error.__notes__:
         stand_in.add_note(note)

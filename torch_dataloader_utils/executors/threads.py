@@ -1,4 +1,4 @@
-"""The thread driver: a pool of threads decodes the shards' tasks ahead and hands the blocks on in order.
+"""The thread driver: a pool of threads decodes the shards' tasks ahead and delivers the blocks in order.
 
 pyarrow releases the GIL while it decodes, so threads of one process use all cores; nothing is copied or pickled.
 """
@@ -17,9 +17,9 @@ from torch_dataloader_utils.model import Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed, stopped
 from torch_dataloader_utils.storage.locks import renew_in_children
 
-_CLOSE_SECONDS = 10.0  # how long to wait for reads under way: a store that hangs must not hang its user
+_CLOSE_SECONDS = 10.0  # how long to wait for running reads: a store that hangs must not hang its user
 
-# Daemon threads that still decode while the interpreter goes down can crash it: stop them first.
+# Daemon threads that still decode while the interpreter shuts down can crash it: stop them first.
 _RUNNING: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
 
@@ -43,16 +43,16 @@ class _ShardQueue:
 class ThreadDriver:
     """Decodes up to `budget` bytes ahead on `threads` threads.
 
-    Decoded, undelivered bytes stay within `budget`, except that each shard may always hold one block: otherwise
-    draining the shards in turn could wait forever. Sizes are estimated before a decode (the footer's estimate times
+    Decoded, undelivered bytes stay within `budget`, except that each shard may always hold one block: otherwise taking
+    blocks from the shards in turn could wait forever. Sizes are estimated before a decode (the footer's estimate times
     the ratio seen so far) and measured after it.
 
     Args:
-        open_reader: makes a reader; called once in each thread.
+        open_reader: creates a reader; called once in each thread.
         shards: the tasks of each shard, in order.
         budget: bytes.
-        threads: how many threads decode.
-        timeout: seconds without a block before an error; 0 for none.
+        threads: the number of decode threads.
+        timeout: seconds without a block before an error; 0 for no limit.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class ThreadDriver:
         self._timeout = timeout
         self._patience = _CLOSE_SECONDS
         count = min(threads, max(1, sum(map(len, shards))))
-        # What a thread holds cannot be collected: while it waits it holds only what it waits at. The state has a
-        # reader, this a transform, and that perhaps the object which holds the iterator.
+        # What a thread holds cannot be collected: while it waits, it holds only what it waits for. The state has a
+        # reader, which has a transform, and this may refer to the object that holds the iterator.
         self._threads = [
             threading.Thread(
                 target=_decode, args=(state.bell, weakref.ref(state), i), name=f"tdu-decode-{i}", daemon=True
@@ -93,15 +93,15 @@ class ThreadDriver:
         return outcome
 
     def stop(self) -> None:
-        """Let the threads end after the read they are in, and whoever waits for a block get an error."""
+        """Let the threads end after their current read, and anyone waiting for a block get an error."""
         self._state.stop()
 
     def close(self) -> None:
-        """Stop the threads, and wait for them (not for one that hangs)."""
+        """Stop the threads, and wait for them (but not for one that hangs)."""
         self.stop()
         _RUNNING.discard(self)
         if threading.current_thread() in self._threads:
-            return  # the garbage collector runs here, perhaps under the lock that the others need in order to end
+            return  # the garbage collector runs here, perhaps under the lock that the other threads need to end
         deadline = time.monotonic() + self._patience
         for number, thread in enumerate(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -110,9 +110,9 @@ class ThreadDriver:
 
 
 class _Bell:
-    """What consumer and decode threads wait at, under one lock.
+    """What consumer and decode threads wait for, under one lock.
 
-    The collector may end a driver in any thread, also in one that holds the lock.
+    The collector may end a driver in any thread, even in one that holds the lock.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class _Bell:
         self.work, self.arrived = threading.Condition(lock), threading.Condition(lock)
 
     def ring(self) -> None:
-        """Let all look again."""
+        """Wake all waiting threads."""
         with self.work:
             self.work.notify_all()
             self.arrived.notify_all()
@@ -164,7 +164,8 @@ class _State:
                     raise stopped()
                 if left is not None and left <= 0:
                     raise BatchTimeoutError(
-                        f"no block within timeout={timeout} s while reading {describe(queue.tasks[queue.taken])}."
+                        f"no block arrived within timeout={timeout} s while reading "
+                        f"{describe(queue.tasks[queue.taken])}."
                     )
                 self.bell.arrived.wait(left)
             outcome = queue.ready.pop(queue.taken)
@@ -179,7 +180,7 @@ class _State:
         return self._stopped or all(queue.started == len(queue.tasks) for queue in self._queues)
 
     def claim(self) -> tuple[_ShardQueue, int, int] | None:
-        """A task to decode as (queue, number, estimated bytes): the one needed soonest; None while there is no room."""
+        """A task to decode as (queue, index, estimated bytes): the one needed soonest; None while there is no room."""
         open_queues = [queue for queue in self._queues if queue.started < len(queue.tasks)]
         for queue in sorted(open_queues, key=lambda queue: queue.started - queue.taken):
             estimate = queue.tasks[queue.started].size_bytes * self._measured // self._estimated
@@ -196,13 +197,13 @@ class _State:
         return ahead < max(self._ahead, len(self._queues)) and self._used + estimate <= self._budget
 
     def decode(self, thread: int, queue: _ShardQueue, number: int, estimate: int, waited: float) -> None:
-        """Decode a task that was claimed after `waited` seconds, and hand on what came of it."""
+        """Decode a task that was claimed after `waited` seconds, and pass on its block or error."""
         outcome: Block | BaseException
         try:
             if thread not in self._readers:
                 self._readers[thread] = self._open_reader()
             outcome = executed(self._readers[thread], queue.tasks[number], waited)
-        except BaseException as error:  # noqa: BLE001 - it is raised in the consumer's thread, in its place
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer's thread, at its turn
             outcome = error
         self._put(queue, number, estimate, outcome)
         del outcome
@@ -225,7 +226,7 @@ class _State:
             reader.close()
 
     def stop(self) -> None:
-        """Let the threads end, and free the blocks that wait."""
+        """Let the threads end, and free the waiting blocks."""
         with self.bell.work:
             self._stopped = True
             for queue in self._queues:
@@ -243,7 +244,7 @@ def _decode(bell: _Bell, find: weakref.ref[_State], thread: int) -> None:
 
 
 def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
-    """Decode a task once there is room for it; False when there is no more."""
+    """Decode a task once there is room for it; False if there are no more."""
     began = time.perf_counter()
     with bell.work:
         while True:
@@ -260,7 +261,7 @@ def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
 
 
 def describe(task: Task) -> str:
-    """Where a task reads, for messages: file and rows, or the files that it shuffles rows of."""
+    """What a task reads, for messages: file and rows, or the files whose rows it shuffles."""
     pieces = list(split_pieces(task.pieces))
     paths = list(dict.fromkeys(split_of(piece).file.path for piece in pieces))
     if len(paths) > 1:

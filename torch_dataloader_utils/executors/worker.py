@@ -1,4 +1,4 @@
-"""What runs in a worker process: decodes the tasks of one shard and packs each block into a shared slot.
+"""The code of a worker process: decodes the tasks of one shard and packs each block into a shared slot.
 
 This module and all it imports are free of torch, so that a worker starts in half a second.
 
@@ -23,7 +23,7 @@ from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
 
 _AHEAD = 3  # blocks packed and not yet delivered
-_PARENT_CHECK = 5.0  # seconds between looks whether the main process still lives
+_PARENT_CHECK = 5.0  # seconds between checks whether the main process is still alive
 
 OpenReader = Callable[[dict[FileKey, DataFile]], BlockReader]
 
@@ -31,13 +31,13 @@ OpenReader = Callable[[dict[FileKey, DataFile]], BlockReader]
 def worker_main(
     conn: Connection, open_reader: OpenReader | None, budget: int, inherited: Sequence[Connection] = ()
 ) -> None:
-    """The life of a worker process.
+    """The main function of a worker process.
 
     Args:
         conn: to the main process.
-        open_reader: makes the reader; None where it is the first message.
+        open_reader: creates the reader; None if it is the first message.
         budget: bytes decoded and not delivered.
-        inherited: ends of other workers' pipes that a fork brought along.
+        inherited: ends of other workers' pipes that a fork copied.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     for other in inherited:
@@ -76,7 +76,7 @@ class _Worker:
                 self._step(self._tasks.pop())
 
     def _polled(self) -> bool:
-        """Whether there is a message; waits for one where there is no work, or no room for its result."""
+        """Whether there is a message; waits for one if there is no work, or no room for its result."""
         if self._may_decode():
             return self._conn.poll(0)
         began = time.perf_counter()
@@ -96,7 +96,7 @@ class _Worker:
                 self._waiting -= blocks
                 self._used -= nbytes
             case "stop", (int(number),):
-                if number == self._number:  # else it comes late, and another pass has begun
+                if number == self._number:  # else it is late, and another pass has begun
                     self._tasks = []
             case _:
                 raise ValueError(f"unknown message {kind!r}")
@@ -114,7 +114,7 @@ class _Worker:
             slot = self._free_slot()
             packed = pack(self._reader, task, self._slots[slot].reserve, self._full)
             self._full = 0.0
-        except Exception as error:  # noqa: BLE001 - raised again in the main process, in its place
+        except Exception as error:  # noqa: BLE001 - raised again in the main process, at its turn
             self._tasks = []
             self._conn.send(("error", self._number, dump_error(error, traceback.format_exc())))
             return
@@ -126,7 +126,7 @@ class _Worker:
     def _free_slot(self) -> int:
         """A slot that nobody uses."""
         if not self._free:
-            # All slots hold blocks that are still used, waiting or kept by the user: more memory, never a wait.
+            # All slots hold blocks that are still in use, waiting or kept by the user: use more memory, never wait.
             slot = WritableSlot()
             self._conn.send(("slot", len(self._slots)))
             send_handle(self._conn, slot.fd, self._parent)

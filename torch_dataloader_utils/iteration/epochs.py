@@ -1,4 +1,4 @@
-"""How a pass begins: at a place in an epoch, once all ranks are about to do the same."""
+"""How a pass begins: at a position in an epoch, once all ranks are about to do the same."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Epochs:
     Args:
         source: what is read.
         options: of the loader.
-        before_reading: called before each pass, once the ranks have agreed.
-        worker: (number, count) in a worker of a foreign loader: it reads that shard of so many, in-line.
+        before_reading: called before each pass, after the ranks have agreed.
+        worker: (index, count) in a worker of a foreign loader: it reads the shard with this index, in-line.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Epochs:
         self._read(source)
 
     def steps(self) -> int | None:
-        """How many batches this rank's live or next pass has, those of earlier phases of its epoch included."""
+        """The number of batches in this rank's live or next pass, including those of earlier phases of its epoch."""
         self.settle()
         if self._options.shard.even == "sync":
             return None
@@ -83,21 +83,21 @@ class Epochs:
         )
 
     def move_to(self, source: Source) -> None:
-        """Read another source from the next pass on that begins at the beginning of an epoch."""
+        """Read another source, starting with the next pass that begins an epoch."""
         self._next = source
         self.settle()
 
     def stay(self) -> None:
-        """Forget what `move_to` was given and no pass has read yet."""
+        """Forget the source given to `move_to` if no pass has read it yet."""
         self._next = None
 
     @property
     def next_source(self) -> Source:
-        """What the next epoch reads."""
+        """The source that the next epoch reads."""
         return self._next or self.source
 
     def settle(self) -> None:
-        """Read what `move_to` was given, unless a pass is live or an epoch begun."""
+        """Switch to the source given to `move_to`, unless a pass is live or an epoch has begun."""
         if self._next is None:
             return
         with self.passes.turn:
@@ -108,11 +108,11 @@ class Epochs:
         if self._next is None:
             return
         source, self._next = self._next, None
-        self.planner = Planner(source, self._options)  # refuses what the options cannot do with it
+        self.planner = Planner(source, self._options)  # raises if the options do not work with it
         self.codec = StateCodec(source, self._options, self.planner, self.worker)
         self._execution.close()
         self._read(source)
-        self.__dict__.pop("_form", None)  # its keys may be others
+        self.__dict__.pop("_form", None)  # its keys may differ
 
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
@@ -120,7 +120,7 @@ class Epochs:
             self._execution.close()
 
     def _start(self, place: EpochPosition) -> RankRun:
-        """Begin to read this rank's share from a place on; with peers, only once all ranks have the same plan."""
+        """Begin to read this rank's share from a position on; with peers, only once all ranks have the same plan."""
         if _fresh(place):
             self._take_next()  # the pass before has been closed
         plan = self._agreed_plan(place)
@@ -129,7 +129,7 @@ class Epochs:
             self._announce(plan, place)
         if plan.rows is None and place.taken and place.cursor is None:
             _LOG.warning(
-                "the state does not say how far rank %d came in epoch %d: its %d batches are read again and dropped",
+                "the state does not hold the position of rank %d in epoch %d: %d batches are read again, then dropped",
                 plan.rank, place.epoch, place.taken,
             )  # fmt: skip
         self._before_reading()
@@ -149,13 +149,13 @@ class Epochs:
         )
 
     def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:
-        """This rank's plan of the phase of a place."""
+        """This rank's plan of the phase of a position."""
         planner, shards = self.planner, None if self.worker is None else self.worker[1]
         plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, place.past)
         return plan if self.worker is None else _of_worker(plan, *self.worker)
 
     def _steps_at(self, place: EpochPosition, plan: Callable[[], RankPlan]) -> int | None:
-        """The batches of a phase, or None where only reading tells; the plan is asked for where counts do not say."""
+        """The batches of a phase, or None if known only after reading; makes the plan only if counts do not suffice."""
         worker, per_epoch = self.worker, self._options.shard.steps_per_epoch
         if per_epoch is not None:
             steps = max(0, per_epoch - place.before)
@@ -176,7 +176,7 @@ class Epochs:
         try:
             plan = self._plan_at(place)
         except Exception:
-            # The others wait for this rank: they must hear of it before it goes.
+            # The others wait for this rank: they must learn of the error before it is raised.
             check_reports(replace(report, failed=True), shard.peers, timeout)
             raise
         check_reports(report, shard.peers, timeout)
@@ -185,7 +185,7 @@ class Epochs:
         return plan
 
     def _ended(self, batches: Iterator[Any], taken: int, steps: int | None) -> Iterator[Any]:
-        """The batches behind the first `taken`, ended where the options say that all ranks end."""
+        """The batches after the first `taken`, cut where the options make all ranks end."""
         shard, planner = self._options.shard, self.planner
         if shard.steps_per_epoch is not None:
             return exactly(batches, (steps or 0) - taken)
@@ -193,8 +193,8 @@ class Epochs:
             return batches
         if not planner.has_peers:
             raise ShardingError(
-                f"even='sync' with num_ranks={planner.world.num_ranks}: the ranks must be able to ask each other, and "
-                "torch.distributed is not initialised. Initialise it, or use steps_per_epoch=n or count_rows=True."
+                f"even='sync' with num_ranks={planner.world.num_ranks} needs torch.distributed, which is not "
+                "initialised: initialise it, or use steps_per_epoch=n or count_rows=True."
             )
         return in_step(batches, shard.sync_every, smallest(shard.peers))
 
@@ -206,7 +206,7 @@ class Epochs:
 
     @cached_property
     def _form(self) -> Form:
-        """Kept over the passes, with the memory that it recycles."""
+        """Kept across passes, with the memory it recycles."""
         pin = self._options.worker.pin_memory and _can_pin()
         return make_form(self._options.batch.output_format, self.source.keys, pin)
 
@@ -231,21 +231,21 @@ def _check_processes(options: Options) -> None:
     if shard.canonical_ranks and shard.steps_per_epoch and workers.worker_mode == "process" and workers.num_workers:
         raise OptionError(
             f"canonical_ranks={shard.canonical_ranks} with steps_per_epoch={shard.steps_per_epoch} and "
-            "worker_mode='process': a process reads several virtual ranks, which begin again at different times. Leave "
-            "worker_mode at 'thread'."
+            "worker_mode='process': a process reads several virtual ranks, which start again at different times. Use "
+            "worker_mode='thread'."
         )
 
 
 def _check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
     if options.shard.canonical_ranks and worker is not None and worker[1] > 1:
         raise OptionError(
-            f"canonical_ranks within {worker[1]} workers of a foreign loader: its batches are made of rows of all "
-            "shards. Give it one worker, or none."
+            f"canonical_ranks within {worker[1]} workers of a foreign loader: its batches combine rows of all shards. "
+            "Use one worker, or none."
         )
 
 
 def _of_worker(plan: RankPlan, number: int, count: int) -> RankPlan:
-    """The plan of one of so many workers of a foreign loader: its shard."""
+    """The plan of one worker among `count` of a foreign loader: its shard."""
     if count == 1:
         return plan
     return replace(plan, shards=(plan.shards[number],))
@@ -257,15 +257,15 @@ def _fresh(place: EpochPosition) -> bool:
 
 
 def place_digest(place: EpochPosition) -> int:
-    """A number of what all ranks must have in common of their places."""
+    """A number of what all ranks' positions must have in common."""
     past = [(phase.options, phase.batches) for phase in place.past]
     taken = place.ranks or place.taken
     return digest([str((past, taken, place.skip))])
 
 
 def _can_pin() -> bool:
-    """Whether there is an accelerator to pin memory for; says so where not, as torch does."""
+    """Whether there is an accelerator to pin memory for; warns if not, as torch does."""
     if torch.cuda.is_available() or (hasattr(torch, "accelerator") and torch.accelerator.is_available()):
         return True
-    _LOG.warning("pin_memory=True without an accelerator: memory is not pinned")
+    _LOG.warning("pin_memory=True without an accelerator has no effect: memory is not pinned")
     return False

@@ -1,4 +1,4 @@
-"""Who executes tasks: the caller's thread, decode threads, or worker processes kept over the passes."""
+"""Where tasks run: in the calling thread, in decode threads, or in worker processes kept across passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Execution:
     Args:
         scan: opens readers of tasks (`open(files)`), and knows whether reading is local.
         files: all files, by key.
-        worker: how many workers, of which kind.
+        worker: the number and kind of workers.
     """
 
     def __init__(self, scan: Scan, files: Mapping[FileKey, DataFile], worker: WorkerOptions) -> None:
@@ -33,7 +33,7 @@ class Execution:
         self._pool: WorkerPool | None = None
 
     def open(self, tasks: Sequence[Sequence[Task]], at_once: bool = True) -> Driver:
-        """A driver of these tasks, by shard; worker processes start on them at once, or when first asked."""
+        """A driver of these tasks, by shard; worker processes start on them at once, or when first requested."""
         worker = self._worker
         if worker.num_workers == 0:
             return self.inline(tasks)
@@ -47,7 +47,7 @@ class Execution:
         )
 
     def inline(self, tasks: Sequence[Sequence[Task]]) -> Driver:
-        """A driver that decodes in the caller's thread."""
+        """A driver that decodes in the calling thread."""
         return InlineDriver(self._scan.open(self._files), tasks)
 
     def end_pass(self) -> None:
@@ -70,7 +70,7 @@ class Execution:
         return self._pool
 
     def _threads(self) -> int:
-        """How many threads decode; this never changes the order."""
+        """The number of decode threads; it never changes the order."""
         cores = usable_cores()
         wanted = self._worker.num_workers
         if self._scan.local:

@@ -1,4 +1,4 @@
-"""What iterates a pass, and may be shared by threads."""
+"""The iterator of a pass, which threads may share."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ class BatchIterator:
 
         Raises:
             StaleIteratorError: another pass was started on this loader, a state was loaded, or the pass was closed.
-            RuntimeError: a function of the user's raised a StopIteration, which would end a loop in silence.
+            RuntimeError: a user's function raised StopIteration, which would end a loop silently.
         """
         with self._passes.turn.lock:
             try:
                 batch = self._next()
             except StopIteration as error:
-                raise RuntimeError("a function that was given to the loader raised StopIteration") from error
+                raise RuntimeError(
+                    "a function passed to the loader (transform or collate_fn) raised StopIteration, which would end "
+                    "the epoch silently."
+                ) from error
         if batch is END:
             raise StopIteration
         return batch
@@ -69,8 +72,8 @@ class BatchIterator:
                 return self._finished(current)
         raise StaleIteratorError(
             f"another pass was started on this loader, a state was loaded, or the pass was closed: this iterator of "
-            f"epoch {current.epoch} ended after {current.taken} batches. Use one iterator at a time, or a loader for "
-            "each."
+            f"epoch {current.epoch} ended after {current.taken} batches. Use one iterator at a time, or a separate "
+            "loader for each."
         )
 
     def _finished(self, current: Pass) -> Any:
@@ -79,9 +82,9 @@ class BatchIterator:
         return END
 
     def at_end(self) -> bool:
-        """Whether no batch follows the newest one; where the length is unknown, that takes a look at the next.
+        """Whether no batch follows the newest one; if the length is unknown, this fetches the next batch.
 
-        What goes wrong in the look is raised in its turn, by the next `next`.
+        An error of that fetch is raised by the next `next`.
         """
         return self._pass is not None and self._pass.exhausted()
 
@@ -91,8 +94,8 @@ class BatchIterator:
             pass
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The passes keep how far it came; its reading ends with this iterator. No finalizer from outside could end it:
-        # what it holds would never be collected, and a function of the user's may hold the iterator. The collector runs
-        # in any thread, so this waits for no turn; nobody takes a batch of an iterator that is gone.
+        # The passes keep its progress; its reading ends with this iterator. A finalizer from outside could not end it:
+        # what it holds would never be collected, because a user's function may hold the iterator. The collector runs in
+        # any thread, so this does not wait for the turn; nobody takes a batch of an iterator that is gone.
         if self._pass is not None and not exiting():
             self._pass.close()

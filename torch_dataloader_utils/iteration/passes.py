@@ -1,4 +1,4 @@
-"""Passes over the data: which place comes next, and what an iterator of a loader does."""
+"""Passes over the data: which position comes next, and how a loader's iterators behave."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torch_dataloader_utils.storage.locks import ForkLock
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 END: Any = object()  # in place of a batch: there is none
-_LOOK = 0.1  # seconds between looks whether there is a pass to be stopped
+_LOOK = 0.1  # seconds between checks whether there is a pass to be stopped
 
 
 class Pass:
-    """A pass that has begun: what it executes, and how far it came."""
+    """A pass that has begun: what it executes, and its progress."""
 
     __slots__ = (
         "_ahead",
@@ -44,7 +44,7 @@ class Pass:
         self.taken = place.taken
         self.error: BaseException | None = None
         self._ahead: list[Any] = []
-        self._begun = place.taken  # there it began, or jumped to
+        self._begun = place.taken  # where it began, or jumped to
         self._delivered = (0, 0)  # batches and rows before that
         self.over = self.closed = self.reported = False
         self.skip(place)
@@ -56,7 +56,7 @@ class Pass:
 
     @property
     def now(self) -> EpochPosition:
-        """How far it came; for any thread."""
+        """Its progress; for any thread."""
         taken = self.taken
         return replace(self.place, taken=taken, cursor=self.run.cursor(taken))
 
@@ -68,7 +68,7 @@ class Pass:
 
     @property
     def complete(self) -> bool:
-        """Whether it is known that no batch is left: the last was delivered, or what is left is left out."""
+        """Whether no batch is known to be left: the last one was delivered, or the rest is skipped."""
         steps = self.run.steps
         for first, last in reversed(self._skip):
             if steps is not None and last >= steps:
@@ -76,7 +76,7 @@ class Pass:
         return self.over or (steps is not None and self.taken >= steps)
 
     def take(self) -> Any:
-        """The next batch, or END. What goes wrong ends the pass, and stays its error."""
+        """The next batch, or END. An exception ends the pass and is kept as its error."""
         try:
             if self.taken == self.jump_at:
                 self._jump()
@@ -88,26 +88,26 @@ class Pass:
             raise
 
     def exhausted(self) -> bool:
-        """Whether no batch is left, even if that takes a look; what goes wrong in the look is kept as the error."""
+        """Whether no batch is left, even if that requires fetching one; an exception is kept as the pass's error."""
         if self.complete or self.closed or self.run.steps is not None:
             return self.complete
         try:
             batch = self.take()
-        except Exception:  # noqa: BLE001 - kept, and raised in its turn, if there is one
+        except Exception:  # noqa: BLE001 - kept, and raised at its turn, if there is one
             return False
         if batch is not END:
             self._ahead.append(batch)
         return batch is END
 
     def skip(self, place: EpochPosition) -> None:
-        """Leave out the steps that this place leaves out."""
+        """Skip the steps that this position skips."""
         self.place = replace(self.place, skip=place.skip)
         before = place.before
         self._skip = [(max(first - before, 0), last - before) for first, last in place.skip if last > before]
         self._mark()
 
     def _jump(self) -> None:
-        """Continue behind the steps to be left out that begin here."""
+        """Continue after the skipped steps that begin here."""
         taken, steps = self.taken, self.run.steps
         last = next(last for first, last in self._skip if first <= taken < last)
         target = last if steps is None else max(taken, min(last, steps))
@@ -118,7 +118,7 @@ class Pass:
         self._mark()
 
     def _mark(self) -> None:
-        """Note where the next jump is."""
+        """Record where the next jump is."""
         self.jump_at = next((max(first, self.taken) for first, last in self._skip if last > self.taken), -1)
 
     def close(self) -> None:
@@ -130,13 +130,14 @@ class Pass:
 class Passes:
     """The sequence of passes over one dataset; at most one is live.
 
-    Threads take turns: one at a time takes a batch, begins a pass or sets which is next. `place`, `epoch` and `live`
-    are read at any time: the next place is known before the pass that it follows is gone.
+    Threads take turns: one at a time takes a batch, begins a pass or sets the next one. `place`, `epoch` and `live` can
+        be
+    read at any time: the next position is known before the pass it follows has ended.
 
-    A pass begins at the first `next` of an iterator, since frameworks call `iter`, `set_epoch` and `load_state_dict` in
-    any order. It begins at the place that was loaded, or at the epoch of the last `set_epoch`, whichever was called
-    later since the pass before it began (`set_epoch` of the loaded epoch keeps the place); without either it is the
-    epoch after the last completed pass, or the same epoch afresh if that pass was left half-way.
+    A pass begins at the first `next` of an iterator, because frameworks call `iter`, `set_epoch` and `load_state_dict`
+    in any order. It begins at the loaded position or at the epoch of the last `set_epoch`, whichever was called later
+    since the previous pass began (`set_epoch` with the loaded epoch keeps the position). Without either, it is the
+    epoch after the last completed pass, or the same epoch again if that pass was abandoned.
     """
 
     def __init__(self, start: Callable[[EpochPosition], RankRun], hooks: Hooks) -> None:
@@ -150,14 +151,14 @@ class Passes:
         self._warned = False
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch's."""
+        """Make the next pass that of this epoch."""
         with self.turn:
             self._next_epoch, self._explicit = epoch, True
             if self._pending is not None and self._pending.epoch != epoch:
                 self._pending = None
 
     def load(self, place: EpochPosition) -> None:
-        """End the live pass; the next one begins at this place, and those after it count from there."""
+        """End the live pass; the next one begins at this position, and later ones count from there."""
         with self.ended():
             self._next_epoch, self._explicit, self._pending = place.epoch, False, place
             self._live = None
@@ -179,13 +180,13 @@ class Passes:
 
     @contextmanager
     def ended(self, find: Callable[[], Pass | None] | None = None) -> Iterator[None]:
-        """A pass ended, by default the live one, and the turn kept; a thread that waits for a batch gets an error."""
+        """A pass ended, by default the live one, while holding the turn; a thread waiting for a batch gets an error."""
         find, lock, waiting = find or (lambda: self._live), self.turn.lock, True
         while waiting:
             live = find()
             if live is not None:
                 live.run.stop()
-            waiting = not lock.acquire(timeout=_LOOK)  # another thread may just be beginning a pass
+            waiting = not lock.acquire(timeout=_LOOK)  # another thread may be beginning a pass
         try:
             live = find()
             if live is not None:
@@ -197,7 +198,7 @@ class Passes:
 
     @property
     def place(self) -> EpochPosition:
-        """Where the next pass begins if it was loaded; else how far the live pass came; else the next epoch."""
+        """Where the next pass begins if that was loaded; else the live pass's progress; else the next epoch."""
         pending, live = self._pending, self._live
         if pending is not None:
             return pending
@@ -212,16 +213,16 @@ class Passes:
 
     @property
     def epoch(self) -> int:
-        """The epoch of that place."""
+        """The epoch of that position."""
         pending, live = self._pending, self._live
         if pending is not None:
             return pending.epoch
         return self._next_epoch if live is None else live.epoch
 
     def next_place(self) -> EpochPosition:
-        """As `place`, but once no batch of the live pass is left: the beginning of the epoch after it.
+        """As `place`, but if no batch of the live pass is left, the beginning of the epoch after it.
 
-        Where the length is unknown, that takes a look at the next batch.
+        If the length is unknown, this fetches the next batch.
         """
         with self.turn:
             live = self._live
@@ -231,30 +232,32 @@ class Passes:
 
     @property
     def live(self) -> Pass | None:
-        """The pass that was begun last, while it is not over."""
+        """The last pass begun, until it ends."""
         return self._live
 
     def begin(self) -> Pass:
-        """End the live pass and start the next one; in its turn."""
+        """End the live pass and start the next one; while holding the turn."""
         old = self._live
         if old is not None:
             if old.exhausted():
                 self.finish(old)
             elif not self._explicit and self._pending is None:
-                _LOG.info("the last pass was left half-way: epoch %d starts afresh", self._next_epoch)
+                _LOG.info("the last pass was abandoned: epoch %d starts again from its beginning", self._next_epoch)
             old.close()
             self._report(old)
         place = self._pending or EpochPosition(self._next_epoch)
-        # A start that fails changes nothing: the next one is of the same place.
+        # A failed start changes nothing: the next one is at the same position.
         self._live = Pass(place, self._start(place))
         self._next_epoch, self._explicit, self._pending = place.epoch, False, None
         return self._live
 
     def finish(self, over: Pass) -> None:
-        """Note that this pass is over, and end its reading; in its turn."""
+        """Record that this pass has ended, and end its reading; while holding the turn."""
         if over.run.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
-            _LOG.warning("epoch %d: the filter let no row of this rank through; the pass was empty", over.epoch)
+            _LOG.warning(
+                "epoch %d: the pass of this rank was empty, because the filter matched none of its rows", over.epoch
+            )
         if self._live is over:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1

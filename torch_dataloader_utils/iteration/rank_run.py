@@ -1,4 +1,4 @@
-"""What a pass executes: a rank's plan, from a place in it on."""
+"""The execution of a pass: a rank's plan, from a position in it on."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ Tasks = Sequence[Sequence[Task]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is executed, wherever it begins.
+    """What is executed, independent of where it begins.
 
     Attributes:
         plan_of: the plan of a lap, with the shards that are read here.
         execution: opens drivers of tasks by shard.
         cut: how shards are cut into batches.
         form: of the batches.
-        steps: batches of the phase, or None where only reading tells.
-        laps: whether shards that have ended begin again.
-        ended: cuts the batches where all ranks end; also called with how many were taken before them.
-        collate: what becomes of a batch at last.
+        steps: batches of the phase, or None if known only after reading.
+        laps: whether shards that have ended start again.
+        ended: cuts the batches where all ranks end; also receives the number of batches taken before them.
+        collate: the final function applied to each batch.
         hooks: where blocks are reported.
     """
 
@@ -66,14 +66,14 @@ class Recipe:
 
 
 class RankRun:
-    """Batches of a rank from a place on.
+    """Batches of a rank from a position on.
 
-    Where counts are known, a place is a number of batches; else it is how far the workers came, or, where that is not
-    known, a number of batches that are read and dropped.
+    If counts are known, a position is a number of batches. Otherwise it is the progress of the workers or, if that is
+    unknown, a number of batches that are read and dropped.
 
     Attributes:
-        batches: in order; a StopIteration is their end, and never an error of the user's.
-        steps: batches of the whole phase, those before the place included; None where only reading tells.
+        batches: in order; a StopIteration ends them and is never an error of the user's.
+        steps: batches of the whole phase, including those before the position; None if known only after reading.
     """
 
     batches: Iterator[Any]
@@ -90,9 +90,9 @@ class RankRun:
         self._open(place.taken, place.cursor)
 
     def jump(self, taken: int, target: int) -> None:
-        """Continue behind the first `target` batches, from behind the first `taken`.
+        """Continue after the first `target` batches, from after the first `taken`.
 
-        Where counts are unknown, those between are read and dropped.
+        If counts are unknown, the batches in between are read and dropped.
         """
         if not self._exact:
             _drop(self._bare, target - taken)
@@ -102,14 +102,14 @@ class RankRun:
         self._open(target, None)
 
     def cursor(self, taken: int) -> RankCursor | None:
-        """How far the workers are once `taken` batches are; None where the number says it all."""
+        """The progress of the workers after `taken` batches; None if the number of batches determines it."""
         if self._exact:
             return None
         cut = self._recipe.cut
         return cursor_after(self._logs, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
 
     def rows(self, first: int, last: int) -> int:
-        """How many rows the batches `[first, last)` have, none of which lies before the last jump."""
+        """The number of rows in the batches `[first, last)`, none of them before the last jump."""
         if self._exact:
             rows = [exact_rows(self._recipe.plan_of, taken, laps=self._recipe.laps) for taken in (first, last)]
         else:
@@ -118,14 +118,14 @@ class RankRun:
         return rows[1] - rows[0]
 
     def stop(self) -> None:
-        """Let whoever waits for a batch get an error; for any thread."""
+        """Let anyone waiting for a batch get an error; for any thread."""
         if self._driver is not None:
             self._driver.stop()
 
     def close(self) -> None:
-        """Stop the reading and free what it holds; idempotent, for any thread while none takes a batch.
+        """Stop the reading and free its memory; idempotent, for any thread while none takes a batch.
 
-        `cursor` and `rows` still answer.
+        `cursor` and `rows` still work.
         """
         if not self._closing.acquire(blocking=False):
             return
@@ -153,7 +153,7 @@ class RankRun:
         self.batches = self._bare if recipe.collate is None else _each(recipe.collate, self._bare)
 
     def _batches(self, driver: Driver, turn: int, taken: int) -> Iterator[Any]:
-        """The rank's batches of what the driver hands on, behind the first `taken`."""
+        """The rank's batches from the driver's blocks, after the first `taken`."""
         recipe = self._recipe
         cut, form = recipe.cut, recipe.form
         if recipe.plan_of(0).joint and len(self._logs) > 1:
@@ -171,7 +171,7 @@ class RankRun:
             tasks = [self._left(lap, shard, start) for shard, start in enumerate(starts)]
             for done in [done for done in self._tasks if 0 < done <= lap]:
                 del self._tasks[done]
-            # What starts at once has all workers: one that begins in another lap may be at work on that already.
+            # A driver that starts at once uses all workers: those that begin in another lap may already work on it.
             return self._recipe.execution.open(tasks, all(start.lap == lap for start in starts))
 
         laps = LapDriver(open_lap, starts, lambda shard: self._logs[shard].begin_lap())
@@ -179,7 +179,7 @@ class RankRun:
         return ReportedDriver(driver, self._recipe.hooks, self._epoch, starts)
 
     def _left(self, lap: int, shard: int, start: WorkerCursor) -> Sequence[Task]:
-        """What a shard that began at `start` has to read in a lap."""
+        """The tasks that a shard that began at `start` still has to read in a lap."""
         if lap < start.lap:
             return ()
         tasks = self._tasks_of(lap)[shard]
@@ -203,11 +203,11 @@ class RankRun:
 
 
 def _each(collate: Callable[[Any], Any], batches: Iterator[Any]) -> Iterator[Any]:
-    """What the function makes of each batch; a StopIteration of its own, which would end a `map`, is an error."""
+    """The function's result for each batch. A StopIteration of its own, which would end a `map`, is an error."""
     for batch in batches:
         yield collate(batch)
 
 
 def _drop(batches: Iterator[Any], count: int) -> None:
-    """Take so many batches, and forget them."""
+    """Take and discard this many batches."""
     deque(itertools.islice(batches, count), maxlen=0)
