@@ -94,7 +94,7 @@ class WorkerPool:
         timeout: float,
         at_once: bool = True,
     ) -> ProcessDriver:
-        """A pass. Each shard starts at once, or when its first block is requested and its worker ended the last pass."""
+        """A pass. Each shard starts at once, or when its first block is requested and its worker is free."""
         self._numbers += 1
         driver = ProcessDriver(self, self._numbers, shards, files, timeout)
         for shard in range(len(shards) if at_once else 0):
