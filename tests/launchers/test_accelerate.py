@@ -275,7 +275,7 @@ def test_settings_of_an_accelerator_that_do_not_come_into_it(
     assert len(accelerator._dataloaders) == 1
     assert caplog.text.count("dispatch_batches=True of the accelerator is ignored") == 1
     accelerator.dataloader_config.split_batches = True
-    with pytest.raises(OptionError, match="split_batches=True, under which batch_size is that of all ranks"):
+    with pytest.raises(OptionError, match="split_batches=True, so batch_size would be that of all ranks"):
         prepared()
 
 
@@ -354,7 +354,7 @@ def test_load_state_of_a_default_accelerator_restores_the_epoch(
     accelerator.free_memory()
     loader = accelerator.prepare(make(data, shuffle_seed=42)[0])
     accelerator.load_state(str(tmp_path / "in epoch 1"))
-    assert "restored epoch 1, of which 4 step(s) were taken: skip_first_batches(loader, 4)" in caplog.text
+    assert "restored epoch 1 but not its position, 4 step(s): call skip_first_batches(loader, 4)" in caplog.text
     assert [batch["id"].tolist() for batch in accelerator.skip_first_batches(loader, 4)] == orders[1][4:]
     assert [batch["id"].tolist() for batch in loader] == orders[2]
     caplog.clear()

@@ -87,7 +87,7 @@ def test_gather_for_metrics_of_accelerate_says_that_it_counts_repeats(found: lis
     assert [process["own"]["counts"] for process in found] == [[64, 48], [64, 64], [64, 64]]
     for process in found:
         (said,) = process["own"]["said"]
-        assert "leaves the repeats of padded batches in" in said
+        assert "keeps the repeats of padded batches" in said
 
 
 class Alone:

@@ -222,5 +222,5 @@ def test_steps_are_not_left_out_in_workers(folder: str) -> None:
     theirs = torch.utils.data.DataLoader(
         skip_in_worker(make(folder).dataset), batch_size=None, num_workers=1, multiprocessing_context="fork"
     )
-    with pytest.raises(OptionError, match="only this package's loader leaves out steps"):
+    with pytest.raises(OptionError, match="only this package's loader can leave out steps"):
         next(iter(theirs))

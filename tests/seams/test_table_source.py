@@ -164,7 +164,7 @@ class NoAppends(LogTable):
 def test_a_table_that_ignores_from_where_rows_were_appended_is_an_error(folder: Path) -> None:
     loader, dataset = TableDataset.create_dataloader(NoAppends(folder), batch_size=8)
     commit(folder, 2, data_file(folder, "c.parquet", range(200, 230)))
-    with pytest.raises(SnapshotError, match=r"rows appended from 1 to 2.*it gives snapshot 2"):
+    with pytest.raises(SnapshotError, match=r"rows appended from 1 to 2.*got snapshot 2"):
         dataset.advance(appended_only=True)
     assert ids_of(loader) == LIVE
 

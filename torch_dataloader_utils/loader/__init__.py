@@ -1,1 +1,1 @@
-"""What a user holds: the loader, its dataset, and what Accelerate needs of them."""
+"""What a user holds: the loader, its dataset, and Accelerate's interface to them."""

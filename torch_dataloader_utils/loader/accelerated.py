@@ -1,8 +1,8 @@
-"""Does for our loader what Accelerate's wrappers do for others, and finds out which framework is calling.
+"""Does for our loader what Accelerate's wrappers do for others, and detects which framework is calling.
 
-A wrapper of Accelerate shards the rows of a loader over the processes. Ours are this rank's already, and would be
-sharded twice, so our loader counts as prepared and does the rest itself: batches go to the device, and GradientState
-learns which batch is the last. Nothing here imports Accelerate.
+A wrapper of Accelerate shards a loader's rows over the processes. Ours are already sharded and would be sharded twice,
+so our loader counts as prepared and does the rest itself: it moves batches to the device and reports the last batch to
+GradientState. Nothing here imports Accelerate.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")  # rank 0's rows 
 
 @dataclass(eq=False)
 class Turn:
-    """A pass as Accelerate's GradientState looks at it.
+    """A pass as Accelerate's GradientState sees it.
 
     Attributes:
-        end_of_dataloader: whether the newest batch is the last: accumulated gradients are applied then.
-        mask: of that batch, where it may hold repeats.
+        end_of_dataloader: whether the newest batch is the last; accumulated gradients are then applied.
+        mask: of that batch, if it may hold repeats.
     """
 
     end_of_dataloader: bool = False
@@ -43,24 +43,24 @@ class Turn:
 
     @property
     def remainder(self) -> int:
-        """-1: `gather_for_metrics`, which asks at the last batch, must not cut rows off. It says so if some repeat."""
+        """-1: `gather_for_metrics`, which reads this at the last batch, must not cut off rows. Warns if some repeat."""
         if self.mask is not None and not self.mask.all():
             _warn_of_repeats()
         return -1
 
     def begin(self) -> None:
-        """Make it the pass that counts, until it ends."""
+        """Make this the current pass, until it ends."""
         _state().GradientState()._add_dataloader(self)
 
     def end(self) -> None:
-        """Let the pass around it count again, if there is one; idempotent."""
+        """Make the pass around it current again, if there is one; idempotent."""
         _state().GradientState()._remove_dataloader(self)
 
 
 @cache
 def _warn_of_repeats() -> None:
     _LOG.warning(
-        "accelerator.gather_for_metrics leaves the repeats of padded batches in. Unless you drop them by the mask, use "
+        "accelerator.gather_for_metrics keeps the repeats of padded batches. Drop them by the mask, or use "
         "torch_dataloader_utils.integrations.accelerate.gather_for_metrics(accelerator, data, batch['valid'])."
     )
 
@@ -73,7 +73,7 @@ def _state() -> Any:
 def placed(value: Any, device: torch.device) -> Any:
     """A batch with its tensors on the device: those in dicts and tuples, and whole lists of tensors, too.
 
-    Other lists, arrays and objects are left as they are: Accelerate's own function walks a list of strings one by one.
+    Other lists, arrays and objects are not moved: Accelerate's own function walks a list of strings one by one.
     """
     if isinstance(value, torch.Tensor):
         return value.to(device)
@@ -85,21 +85,21 @@ def placed(value: Any, device: torch.device) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
         return [placed(item, device) for item in value]
     if isinstance(value, Mapping) and hasattr(value, "to"):
-        return value.to(device)  # such as the BatchEncoding that a collate_fn of a tokenizer makes
+        return value.to(device)  # such as the BatchEncoding that a tokenizer's collate_fn returns
     return value
 
 
 def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
-    """What to warn of in the configuration of an Accelerator, whose wrappers are not used.
+    """A warning about the configuration of an Accelerator, whose wrappers are not used; None if it is fine.
 
     Raises:
-        OptionError: it asks for other batches than the options do.
+        OptionError: its batch size contradicts the options.
     """
     if getattr(accelerator, "split_batches", False) and not split_batches:
         raise OptionError(
-            "the accelerator has split_batches=True, under which batch_size is that of all ranks together; here it is "
-            "that of each rank. Leave it out of DataLoaderConfiguration and give batch_size / num_processes, or pass "
-            "split_batches=True to create_dataloader, too."
+            "the accelerator has split_batches=True, so batch_size would be that of all ranks together, but here it is "
+            "per rank: remove split_batches from DataLoaderConfiguration and pass batch_size / num_processes, or also "
+            "pass split_batches=True to create_dataloader."
         )
     if getattr(accelerator, "dispatch_batches", None):
         return "dispatch_batches=True of the accelerator is ignored: each rank reads its own rows"
@@ -107,32 +107,32 @@ def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
 
 
 def check_caller(num_ranks: Callable[[], int]) -> None:
-    """Check, where a wrapper of Accelerate sets the epoch of a dataset, that it leaves rows and batches alone.
+    """Check that a wrapper of Accelerate that sets the epoch of a dataset leaves rows and batches alone.
 
-    Each of them does so on every process before a pass: it is where a dataset can find out.
+    Each of them does so on every process before a pass: this is where a dataset can detect it.
 
     Raises:
-        ShardingError: it shards rows that are sharded already, or makes batches of batches.
+        ShardingError: it shards rows that are already sharded, or makes batches of batches.
     """
     wrapper = _receiver("accelerate.data_loader")
     if wrapper is None:
         return
     kind, batch_size = type(wrapper).__name__, getattr(wrapper, "batch_size", None)
     if kind in _RESHARDING and num_ranks() > 1:
-        wrong = f"would shard the rows of this rank, one of {num_ranks()}, again: most would never be read"
+        wrong = f"would shard the rows of this rank, one of {num_ranks()}, again, so that most would never be read"
     elif batch_size is not None:
         wrong = f"would make batches of {batch_size} batches"
     else:
         return
     raise ShardingError(
-        f"the dataset was put into Accelerate's {kind}, which {wrong}. Give accelerator.prepare() the loader that "
-        "create_dataloader returns, not the dataset. For a Trainer of transformers: class MyTrainer(TrainerMixin, "
+        f"the dataset was passed to Accelerate's {kind}, which {wrong}. Pass the loader that create_dataloader returns "
+        "to accelerator.prepare(), not the dataset. For a Trainer of transformers, use class MyTrainer(TrainerMixin, "
         "Trainer), with the mixin of torch_dataloader_utils.integrations.transformers, and train_dataset=loader."
     )
 
 
 def check_fetcher() -> None:
-    """Check, where torch's own DataLoader begins to iterate a dataset, that it takes the batches as they are.
+    """Check that torch's own DataLoader, when it begins to iterate a dataset, uses the batches as they are.
 
     Raises:
         OptionError: it would make batches of batches.
@@ -140,14 +140,14 @@ def check_fetcher() -> None:
     fetcher = _receiver("torch.utils.data._utils.fetch")
     if getattr(fetcher, "auto_collation", False):
         raise OptionError(
-            "the dataset was put into torch's DataLoader with a batch_size, which would make batches of batches: "
-            "give batch_size=None there (the dataset's own batch_size counts), or use the loader that "
-            "create_dataloader returns."
+            "the dataset was passed to torch's DataLoader with a batch_size, which would make batches of batches: pass "
+            "batch_size=None there (the dataset has its own batch_size), or use the loader that create_dataloader "
+            "returns."
         )
 
 
 def preparing_accelerator() -> Any:
-    """The Accelerator whose `prepare()` has just set a flag of a loader, which is all that it does; None elsewhere."""
+    """The Accelerator whose `prepare()` has just set a flag of a loader, which is all it does; None otherwise."""
     return _receiver("accelerate.", "torch.")
 
 
@@ -167,10 +167,10 @@ def _receiver(package: str, *without: str) -> Any:
 
 
 def _caller(package: str | tuple[str, ...], *without: str) -> Mapping[str, Any] | None:
-    """The local variables of the nearest call from outside of this package and of `without`, if `package` makes it.
+    """The local variables of the nearest call from outside this package and `without`, if `package` makes it.
 
-    No contract of Accelerate 1.15 answers what is asked here: `prepare` hands a loader nothing but a flag, neither
-    GradientState nor AcceleratorState knows the Accelerator, and `load_state` calls a loader as a user would.
+    No public interface of Accelerate 1.15 answers these questions: `prepare` passes a loader nothing but a flag,
+    neither GradientState nor AcceleratorState knows the Accelerator, and `load_state` calls a loader as a user would.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

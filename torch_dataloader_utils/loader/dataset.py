@@ -30,7 +30,7 @@ from torch_dataloader_utils.sources.source import Source
 class LoaderDataset(IterableDataset[Any]):
     """Batches of one source, for one rank.
 
-    Iterating it gives what its loader gives. It pickles, with its place in the epoch, as plain data.
+    Iterating it delivers the same batches as its loader. It pickles, with its position in the epoch, as plain data.
     """
 
     def __init__(self, source: Source, options: Options) -> None:
@@ -43,12 +43,12 @@ class LoaderDataset(IterableDataset[Any]):
 
     @property
     def source(self) -> Source:
-        """What it reads."""
+        """The source it reads."""
         return self._here.source
 
     @property
     def options(self) -> Options:
-        """How it reads it."""
+        """The options of its loader."""
         return self._options
 
     @property
@@ -57,7 +57,7 @@ class LoaderDataset(IterableDataset[Any]):
         return self.source.scan.output_schema
 
     def vocabulary(self, column: str) -> list[Any]:
-        """The values that the codes of a column stand for: code i is that of `vocabulary(column)[i]`.
+        """The values that a column's codes stand for: code i is `vocabulary(column)[i]`.
 
         Raises:
             ColumnNotFoundError: the column has no codes.
@@ -65,12 +65,12 @@ class LoaderDataset(IterableDataset[Any]):
         return self.source.scan.vocabulary(column)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank.
+        """Make the next pass that of `epoch`. Call it before each epoch, with the same number on every rank.
 
-        The epoch of a state that was loaded keeps its place.
+        Calling it with the epoch of a loaded state keeps the position.
 
         Raises:
-            OptionError: it is not a number of an epoch.
+            OptionError: `epoch` is not a valid epoch number.
             ShardingError: a wrapper of Accelerate calls it, and would shard the rows a second time.
         """
         check_caller(lambda: self.world.num_ranks)
@@ -82,7 +82,7 @@ class LoaderDataset(IterableDataset[Any]):
         return self._passes.asked
 
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
-        """What a rank reads in an epoch, without reading data (by default this rank, in the live or next epoch)."""
+        """The plan of what a rank reads in an epoch, by default this rank in the live or next one. Reads no data."""
         epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
         return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
@@ -92,16 +92,16 @@ class LoaderDataset(IterableDataset[Any]):
         return described(type(self).__name__, self._here, self._options, epoch)
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
-        """The rows of a rank in an epoch (repeats not among them), or None if not known before reading."""
+        """The rows of a rank in an epoch (without repeats), or None if not known before reading."""
         return self.plan(epoch, rank).rows
 
     def rows_of(self, epoch: int, step: int, rank: int | None = None) -> tuple[RowRange, ...]:
-        """The rows of one batch, by default of this rank: file and row ranges, without reading data.
+        """The rows of one batch, by default of this rank, as files and row ranges. Reads no data.
 
         Args:
             epoch: the epoch.
-            step: number of the batch in it.
-            rank: whose batch.
+            step: index of the batch in the epoch.
+            rank: the rank of the batch.
 
         Raises:
             CountsRequiredError: row counts are not known before reading.
@@ -128,27 +128,28 @@ class LoaderDataset(IterableDataset[Any]):
         return AcceleratedIterator(here, valid_key, *self._accelerated)
 
     def accelerate(self, device: torch.device | None) -> None:
-        """Deliver for Accelerate's training loop: batches on the device (None: as they are), the last one announced."""
+        """Deliver batches as Accelerate's loop needs them: on the device (None: unchanged), announcing the last one."""
         self._accelerated = (device,)
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
         """Call a function with each `BlockEvent` and `PassEvent` of this process from now on.
 
-        The thread that takes batches calls it, before it gets the next one: it should be quick, and must not use the
-        loader. What it raises is raised there. Copies, and workers of a foreign loader, do not call it.
+        The thread that takes batches calls it before it gets the next one: it should be quick, and must not use the
+        loader. Its exceptions are raised there. Copies, and workers of a foreign loader, do not call it.
         """
         self._epochs.hooks.add(callback)
 
     def steps(self) -> int | None:
-        """How many batches this rank's live or next pass has, or None if not known before reading."""
+        """The number of batches in this rank's live or next pass, or None if not known before reading."""
         return self._epochs.steps()
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
-        """The place of the live or next pass, as plain data: what was delivered, whatever was read ahead.
+        """The position of the live or next pass, as plain data. Only delivered batches count, not rows read ahead.
 
         Args:
-            all_ranks: also how far the other ranks are; every rank must call it. Needed only where ranks are at
-                different steps, or row counts are unknown and another number of ranks will load the state.
+            all_ranks: whether to include the positions of the other ranks; every rank must then call it. Needed only if
+                ranks are at different steps, or if row counts are unknown and another number of ranks will load the
+                state.
         """
         here = self._here
         # Accelerate's loaders are one batch ahead, so for its loops an epoch is over once the last batch is delivered.
@@ -162,47 +163,50 @@ class LoaderDataset(IterableDataset[Any]):
         """Begin the next pass where the state was taken. A live pass ends.
 
         Args:
-            state: from `state_dict()`. It may be of another number of ranks or workers, another batch size or sharding:
-                what is left of the epoch is then sharded again.
-            strict: whether other data than the state's are an error; else its counts are applied to what is here.
+            state: from `state_dict()`. The number of ranks or workers, the batch size and the sharding may differ: the
+                rest of the epoch is then sharded again.
+            strict: whether a state of other data raises an error; if False, its counts are applied to the current data.
 
         Raises:
-            CheckpointMismatchError: it is a state of other data, or cannot be continued here.
+            CheckpointMismatchError: the state belongs to other data, or cannot be resumed here.
         """
         load_state(state, self._here, self.restore_source, strict=strict)
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check that a state can be continued here; nothing is loaded.
+        """Check that a state can be resumed here, without loading it.
 
         Raises:
-            CheckpointMismatchError: it is a state of other data, or cannot be continued here.
+            CheckpointMismatchError: the state belongs to other data, or cannot be resumed here.
         """
         self._here.codec.place(state)
 
     def skip_steps(self, first: int, last: int) -> None:
-        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are yet to come.
+        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are still ahead.
 
         They count as taken. Call it with the same numbers on every rank.
         """
         if self._here.worker is not None:
-            raise OptionError("skip_steps in a worker of a foreign loader: only this package's loader leaves out steps")
+            raise OptionError(
+                "skip_steps in a worker of a foreign loader: only this package's loader can leave out steps. Iterate "
+                "the loader that create_dataloader returns."
+            )
         self._passes.skip_steps(*_steps(first, last))
 
     def source_cursor(self) -> dict[str, Any] | None:
-        """Where in the history of its source the live or next pass reads, as plain data; None without a history."""
+        """The position in the source's history of the live or next pass, as plain data; None without a history."""
         return None
 
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
-        """Read at this place of the source's history. A live pass ends."""
+        """Read at this position of the source's history. A live pass ends."""
 
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
         self._epochs.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plain data: a copy in another process finds its own rank and starts its own passes there."""
+        """Plain data: a copy in another process detects its own rank and starts its own passes there."""
         place = self._passes.place
-        # Without a place in the epoch the ranks need not be known yet.
+        # Without a position in the epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
         return {"source": self.source, "options": self._options, **start}
 
@@ -214,7 +218,7 @@ class LoaderDataset(IterableDataset[Any]):
             self._passes.load(EpochPosition(state["epoch"]))
 
     def _renew(self) -> None:
-        """Called before a pass is read, once the ranks have agreed."""
+        """Called before a pass is read, after the ranks have agreed."""
 
     @property
     def _epochs(self) -> Epochs:
@@ -237,10 +241,10 @@ def _steps(first: Any, last: Any) -> tuple[int, int]:
 
 
 def epoch_number(epoch: Any) -> int:
-    """The epoch as an int, whatever kind of whole number it is.
+    """The epoch as an int, from any type of whole number.
 
     Raises:
-        OptionError: it is none, or negative.
+        OptionError: it is not a whole number, or negative.
     """
     number = _whole(epoch)
     if number < 0:
@@ -249,7 +253,7 @@ def epoch_number(epoch: Any) -> int:
 
 
 def _whole(value: Any) -> int:
-    """A whole number of any kind as an int; -1 for what is none."""
+    """A whole number of any type as an int; -1 for anything else."""
     try:
         return -1 if isinstance(value, bool) else index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""One pass with a state of its own."""
+"""One pass with a separate state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_dataloader_utils.iteration.passes import Pass
 
 
 class StatefulIterator(BatchIterator):
-    """One pass with a state of its own, as frameworks that own the loader ask for it: dataset, iter, iterator."""
+    """One pass with a separate state, as frameworks that own the loader ask for it: dataset, iter, iterator."""
 
     def __init__(self, epochs: Epochs) -> None:
         super().__init__(epochs.passes)
@@ -19,7 +19,7 @@ class StatefulIterator(BatchIterator):
         self._ended: Mapping[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """How far this pass is; after its end still this pass, where the dataset's state is the next epoch."""
+        """The progress of this pass; after its end still this pass, when the dataset's state is the next epoch."""
         if self._ended is not None:
             return dict(self._ended)
         current, codec = self._pass, self._epochs.codec

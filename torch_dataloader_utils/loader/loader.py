@@ -1,4 +1,4 @@
-"""The loader that users iterate: a torch DataLoader whose reading is ours."""
+"""The loader that users iterate: a torch DataLoader that reads through this package."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ from torch_dataloader_utils.storage import usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
-_OURS: Any = object()  # a Trainer that overfits some batches makes the loader again, with sampler=None
+_OURS: Any = object()  # a Trainer that overfits some batches creates the loader again, with sampler=None
 
 
 class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     """Batches of a dataset; `isinstance(loader, torch.utils.data.DataLoader)`.
 
-    `batch_size`, `num_workers`, `pin_memory`, `persistent_workers` and `timeout` read as they were given; `num_workers`
-    that was not is the number of cores, which decode. torch's own worker processes are never started.
-
-    Accelerate's `prepare` does not wrap it; from then on it delivers to the Accelerator's device, and these attributes
-    read as those of a loader of ready batches (`batch_size=None`).
+    `batch_size`, `num_workers`, `pin_memory`, `persistent_workers` and `timeout` have the values that were given. If
+    `num_workers` was not given, it is the number of cores, which all decode. torch's own worker processes never start.
+    Accelerate's `prepare` does not wrap the loader. Afterwards it delivers batches to the Accelerator's device, and
+    these attributes read as those of a loader of ready batches (`batch_size=None`).
     """
 
     dataset: LoaderDataset
     _is_prepared = False
     use_stateful_dataloader = False  # whether Accelerate's save_state() saves the state, and load_state() loads it
-    _loads_epochs = False  # whether load_state() leaves the place in the epoch to skip_first_batches()
+    _loads_epochs = False  # whether load_state() leaves the position in the epoch to skip_first_batches()
 
     def __init__(
         self, dataset: LoaderDataset, options: Options, sampler: Any = _OURS, batch_sampler: None = None
     ) -> None:
         super().__init__(dataset, batch_size=None)
         workers = options.worker.num_workers
-        # DataLoader refuses to set these after its own __init__, and that one would start its machinery for them.
+        # DataLoader refuses to set these after its own __init__, which would start its machinery for them.
         self.__dict__.update(
             batch_size=options.batch.batch_size,
             num_workers=usable_cores() if workers is None else workers,  # frameworks compare it with numbers
@@ -59,7 +58,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         )
         accelerator = options.shard.accelerator
         if hasattr(accelerator, "prepare_data_loader"):
-            accelerator.prepare_data_loader(self)  # only notes it
+            accelerator.prepare_data_loader(self)  # only registers it
             self._prepare(accelerator)
 
     def __repr__(self) -> str:
@@ -86,9 +85,9 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         steps = self.dataset.steps()
         if steps is None:
             raise TypeError(
-                "the number of batches is not known before reading: a filter, nulls='drop', transform_rows='any' or a "
-                "format without row counts decides while it reads which rows there are. count_rows=True counts them "
-                "once, and steps_per_epoch=n sets the number."
+                "the number of batches is known only after reading, because a filter, nulls='drop', "
+                "transform_rows='any' or a format without row counts decides which rows there are. Set count_rows=True "
+                "to count them once, or steps_per_epoch=n to fix the number."
             )
         return steps
 
@@ -97,9 +96,9 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         self.dataset.set_epoch(epoch)
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
-        """The place of the live or next pass, as plain data (see `LoaderDataset.state_dict`).
+        """The position of the live or next pass, as plain data (see `LoaderDataset.state_dict`).
 
-        Of a loader that Accelerate has prepared it is the same on all ranks, which write it to one file.
+        After Accelerate's `prepare` it is the same on all ranks, which write it to one file.
         """
         if isinstance(self.sampler, EpochSampler):
             self.sampler.warn_of_a_trainer_ahead()
@@ -110,7 +109,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         """Begin the next pass where the state was taken (see `LoaderDataset.load_state_dict`).
 
         Raises:
-            CheckpointMismatchError: it is a state of other data, or cannot be continued here.
+            CheckpointMismatchError: the state belongs to other data, or cannot be resumed here.
         """
         if self._loads_epochs and loaded_by_accelerate():
             self._load_epoch(state)
@@ -123,24 +122,24 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         taken = steps_taken(state)
         if taken:
             _LOG.warning(
-                "load_state restored epoch %d, of which %d step(s) were taken: skip_first_batches(loader, %d) leaves "
-                "them out. DataLoaderConfiguration(use_stateful_dataloader=True) restores the place by itself.",
+                "load_state restored epoch %d but not its position, %d step(s): call skip_first_batches(loader, %d), "
+                "or set DataLoaderConfiguration(use_stateful_dataloader=True) to restore the position automatically.",
                 state["epoch"], taken, taken,
             )  # fmt: skip
         self.dataset.set_epoch(state["epoch"])
 
     def skip_steps(self, first: int, last: int) -> None:
-        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are yet to come."""
+        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are still ahead."""
         self.dataset.skip_steps(first, last)
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """True: Accelerate must not wrap it, since a wrapper shards the rows a second time."""
+        """True: Accelerate must not wrap it, because a wrapper shards the rows a second time."""
         return True
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, _: bool) -> None:
-        # prepare() sets it; again, where the loader was made with accelerator= or is prepared twice.
+        # prepare() sets it; again, if the loader was made with accelerator= or is prepared twice.
         accelerator = preparing_accelerator()
         if accelerator is not None and not self._is_prepared:
             self._prepare(accelerator)
@@ -153,15 +152,16 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             _LOG.warning("%s", warning)
         if job is not None and len(job.members) > 1 and shard.num_ranks == 1:
             _LOG.warning(
-                "num_ranks=1 was given, and there are %d processes: each reads all rows. Leave num_ranks and rank out. "
-                "Without GPUs an Accelerator counts one process, unless it is made with cpu=True.",
+                "num_ranks=1 was given, but there are %d processes, so each reads all rows: omit num_ranks and rank. "
+                "Without GPUs an Accelerator counts one process unless it is created with cpu=True.",
                 len(job.members),
             )
         self._is_prepared = True
         self.use_stateful_dataloader = True
         self._loads_epochs = not getattr(accelerator, "use_stateful_dataloader", False)
         self.dataset.accelerate(accelerator.device if accelerator.device_placement else None)
-        # Of these skip_first_batches() makes torch's own loader around the dataset: it must leave the batches alone.
+        # skip_first_batches() passes these to torch's own loader around the dataset, which must leave the batches
+        # alone.
         self.__dict__.update(batch_size=None, num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
 
 

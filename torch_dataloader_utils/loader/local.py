@@ -1,4 +1,4 @@
-"""A dataset's passes in whatever process it is used."""
+"""A dataset's passes in the process in which it is used."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LocalEpochs:
     """The epochs of this process: in a worker of a foreign loader, those of its shard.
 
     Attributes:
-        latest: those that were last asked for.
-        state: what they begin at once the ranks must be known; None: the beginning of an epoch.
+        latest: the last ones requested.
+        state: where they begin once the ranks must be known; None: the beginning of an epoch.
     """
 
     def __init__(self, source: Source, options: Options, before_reading: Callable[[], None]) -> None:
@@ -33,11 +33,11 @@ class LocalEpochs:
         self._parent: Epochs | None = None
 
     def here(self) -> Epochs:
-        """The epochs of this process, at their place."""
+        """The epochs of this process, at their position."""
         info = get_worker_info()
         worker = None if info is None else (info.id, info.num_workers)
         if worker != self.latest.worker:
-            # The parent's passes go on in the parent: they are left as they are.
+            # The parent's passes continue in the parent: they are left alone.
             self._parent = self.latest
             place = self._parent.passes.place
             if self.state is None and place != EpochPosition(place.epoch):
@@ -61,21 +61,24 @@ def rows_of_step(here: Epochs, epoch: int, step: int, rank: int) -> tuple[RowRan
     past = place.past if place.epoch == epoch else ()
     before = place.before if past else 0
     if 0 <= step < before:
-        raise IndexError(f"step {step} of epoch {epoch} was taken under other options; known are those from {before}.")
+        raise IndexError(
+            f"step {step} of epoch {epoch} was taken under other options, before the epoch was resumed: expected a "
+            f"step of at least {before}."
+        )
     return here.planner.rows_of(epoch, step - before, rank, past)
 
 
 def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, Any]], None], *, strict: bool) -> None:
-    """Let the next pass begin where the state was taken; with one that is refused, the source stays as it was.
+    """Let the next pass begin where the state was taken. If the state is refused, the source stays as it was.
 
     Args:
         state: of a loader.
         here: the epochs of this process.
-        restore_source: moves them to a place in the history of their source.
-        strict: whether other data than the state's are an error.
+        restore_source: moves them to a position in the history of their source.
+        strict: whether a state of other data raises an error.
 
     Raises:
-        CheckpointMismatchError: it is no state, one of other data, or cannot be continued here.
+        CheckpointMismatchError: it is no state, belongs to other data, or cannot be resumed here.
     """
     check_form(state)
     before = here.next_source
@@ -102,9 +105,8 @@ def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) ->
     _, _, exchange = object_exchange(options.shard.num_ranks, options.shard.peers)
     if exchange is None or here.worker is not None:
         raise OptionError(
-            f"state_dict(all_ranks=True) with num_ranks={world.num_ranks}: the ranks must be able to reach each other, "
-            "and torch.distributed is not initialised. Save the state of each rank, and join them with "
-            "merge_state_dicts([...])."
+            f"state_dict(all_ranks=True) with num_ranks={world.num_ranks} needs torch.distributed, which is not "
+            "initialised: save the state of each rank, and join them with merge_state_dicts([...])."
         )
     states = dict(exchange((world.rank, state)))
     return merge_state_dicts([states[rank] for rank in sorted(states)])

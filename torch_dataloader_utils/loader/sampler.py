@@ -1,4 +1,4 @@
-"""What a framework finds as `loader.sampler`."""
+"""The object that frameworks expect as `loader.sampler`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
 class EpochSampler:
-    """What a framework finds as `loader.sampler`: forwards `set_epoch` to the dataset.
+    """The object that frameworks expect as `loader.sampler`: forwards `set_epoch` to the dataset.
 
-    Lightning Fabric says here how many passes its wrapper has begun, which is no epoch: an epoch that was set or
-    loaded outranks it, and it counts on from there.
+    Lightning Fabric reports here how many passes its wrapper has begun, which is not the epoch: an epoch that was set
+        or
+    loaded overrides it, and it counts on from there.
 
     Args:
-        dataset: whose epochs these are.
-        fixed: whether all are epoch 0: the same batches in each.
+        dataset: the dataset of these epochs.
+        fixed: whether every epoch is epoch 0, with the same batches.
     """
 
     def __init__(self, dataset: LoaderDataset, *, fixed: bool = False) -> None:
@@ -49,24 +50,24 @@ class EpochSampler:
         return epoch
 
     def warn_of_a_trainer_ahead(self) -> None:
-        """Say, once, that a state which Lightning saves is ahead of its training."""
+        """Warn once that a state saved by Lightning is ahead of its training."""
         if self._used and not _LIGHTNING.isdisjoint(sys.modules) and self._dataset.steps() is None:
             self._used = False
             _LOG.warning(
-                "the number of batches is not known before reading, so Lightning's Trainer fetches one ahead (unless "
-                "limit_train_batches=n says where it ends), and a checkpoint within an epoch leaves that batch out. "
-                "Give it a torch_dataloader_utils.integrations.lightning.StructuredDataModule, or pass "
+                "the number of batches is known only after reading, so Lightning's Trainer fetches one ahead (unless "
+                "limit_train_batches=n sets the end), and a checkpoint within an epoch skips that batch. Pass a "
+                "torch_dataloader_utils.integrations.lightning.StructuredDataModule to the Trainer, or set "
                 "count_rows=True or steps_per_epoch=n."
             )
 
 
 def epoch_of_count(count: int, asked: int | None, shift: int) -> tuple[int, int]:
-    """The epoch of the next pass where a framework only counts passes, and how far its count is from our epochs.
+    """The epoch of the next pass for a framework that only counts passes, and the offset of its count to our epochs.
 
     Args:
-        count: the framework's, which begins at 0 whatever epoch the training is in.
-        asked: the epoch that was set or loaded since the last pass began; it outranks the count.
-        shift: the distance so far, which the count keeps; a count that begins again may fall below 0, and drops it.
+        count: the framework's, which begins at 0 in any epoch of the training.
+        asked: the epoch that was set or loaded since the last pass began; it overrides the count.
+        shift: the offset so far, which the count keeps; a count that starts again may fall below 0, and drops it.
     """
     if asked is not None:
         return asked, asked - count

@@ -29,18 +29,20 @@ class SnapshotDataset(LoaderDataset):
     def advance(self, appended_only: bool = False) -> bool:
         """Move to the newest snapshot of the table. Returns True if there was a newer one.
 
-        Call it between epochs, on every rank: the newest is what rank 0 sees. During a pass it applies from the next
-        one on. A copy of the dataset in another process stays where it is.
+        Call it between epochs, on every rank: all move to the newest snapshot that rank 0 sees. During a pass, it
+            applies
+        from the next one on. A copy of the dataset in another process keeps its snapshot.
 
         Args:
-            appended_only: read only the rows appended since the snapshot that was read before. Where there is no newer
-                snapshot, nothing changes.
+            appended_only: read only the rows appended since the previously read snapshot. Without a newer snapshot,
+                nothing changes.
 
         Raises:
             OptionError: the options pin the snapshot, or this is a copy.
-            CatalogError: the catalog cannot be reached, or refuses.
-            SnapshotError: with `appended_only`, a snapshot since then has expired, or changed rows otherwise (which
-                compactions do not): says which; or the table does not say what was appended.
+            CatalogError: the catalog cannot be reached or refuses access.
+            SnapshotError: with `appended_only`, a snapshot in between has expired, or changed rows in another way
+                (which compactions do not), or the table does not record what was appended. The message names the
+                snapshot.
         """
         table, shard = self._known_table("advance()"), self._options.shard
         if table.pinned is not None:
@@ -54,27 +56,27 @@ class SnapshotDataset(LoaderDataset):
         return newer
 
     def source_cursor(self) -> dict[str, Any]:
-        """Where in the table's history the live or next pass reads: ids of snapshots and schema, JSON-able."""
+        """The position in the table's history of the live or next pass: ids of snapshots and schema, JSON-able."""
         return asdict(self._snapshot.cursor)
 
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
-        """Read at this place of the table's history, unless the options pin another. A live pass ends.
+        """Read at this position of the table's history, unless the options pin another. A live pass ends.
 
         Raises:
-            CheckpointMismatchError: it is no such place.
+            CheckpointMismatchError: it is no such position.
             OptionError: this is a copy of the dataset.
-            SnapshotError: the table does not have the snapshot any more.
+            SnapshotError: the table no longer has the snapshot.
         """
         try:
             there = SnapshotCursor(cursor["end"], cursor["start"], cursor["schema"])
         except (KeyError, TypeError) as error:
             raise CheckpointMismatchError(
-                f"the state is damaged (source={cursor!r}): expected what loader.state_dict() returned."
+                f"the state is damaged (source={cursor!r}): expected the result of loader.state_dict()."
             ) from error
         if self._table is not None and self._table.pinned is not None:
             return
         if there == self._snapshot.cursor:
-            self._epochs.stay()  # where advance() was called during the live pass
+            self._epochs.stay()  # in case advance() was called during the live pass
             return
         source = self._source_at(there)
         self._passes.load(EpochPosition(self._passes.epoch))
@@ -88,7 +90,7 @@ class SnapshotDataset(LoaderDataset):
                 self._renew()
 
     def _renew(self) -> None:
-        """Let worker processes, too, have the latest credentials."""
+        """Give worker processes the latest credentials, too."""
         scan = self.source.scan
         assert isinstance(scan, ScanSpec)
         storage = replace(scan.storage.latest, renewal=scan.storage.renewal)
@@ -97,7 +99,7 @@ class SnapshotDataset(LoaderDataset):
 
     @property
     def _snapshot(self) -> TableSnapshot:
-        """What the live or next pass reads."""
+        """The snapshot that the live or next pass reads."""
         return self._snapshot_of(self.source)
 
     @staticmethod
@@ -108,17 +110,17 @@ class SnapshotDataset(LoaderDataset):
     def _known_table(self, asked: str) -> TableSource:
         if self._table is None:
             raise OptionError(
-                f"{asked}: this dataset is a copy, which holds no catalog: call it on the one that create_dataloader "
-                "made."
+                f"{asked}: this dataset is a copy without a catalog. Call it on the dataset that create_dataloader "
+                "returned."
             )
         return self._table
 
     def _source_at(self, cursor: SnapshotCursor) -> Source:
-        """What another snapshot is read from."""
+        """The source for another snapshot."""
         snapshot = self._known_table("another snapshot than its own").snapshot(cursor, self._options)
         if snapshot.cursor != cursor:
             raise SnapshotError(
-                f"{snapshot.name}: asked for {cursor}, and it gives {snapshot.cursor}: it cannot be read so. Call "
+                f"{snapshot.name}: requested {cursor}, got {snapshot.cursor}: the table cannot read this range. Call "
                 "advance() without appended_only to read the whole table."
             )
         return open_snapshot(snapshot, self._options)
