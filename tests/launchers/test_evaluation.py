@@ -151,7 +151,7 @@ def test_values_without_rows_are_left_alone() -> None:
 def test_a_batch_without_its_mask_is_an_error(data: Path) -> None:
     options = {"batch_size": 8, "even": "pad", "collate_fn": lambda batch: {"x": batch["x"]}}
     loader, _ = StructuredDataset.create_dataloader(f"{data}/57", **options)
-    with pytest.raises(OptionError, match="their mask 'valid' is not in what collate_fn returns"):
+    with pytest.raises(OptionError, match="their mask 'valid' is missing from the result of collate_fn"):
         next(iter(EvalLoader(loader, "valid", Alone(), 5)))
 
 

@@ -144,7 +144,7 @@ def test_rows_of_a_step_behind_a_change_of_ranks(folder: str) -> None:
     rows = [loader.dataset.rows_of(0, step) for step in range(2, len(loader))]
     assert [sum(part.stop - part.start for part in step) for step in rows] == [len(b["id"]) for b in batches(loader)]
     loader.load_state_dict(job.loaders[0].state_dict())
-    with pytest.raises(IndexError, match="taken under other options.*expected a step of at least 2"):
+    with pytest.raises(IndexError, match=r"taken under other options.*expected a step of at least 2"):
         loader.dataset.rows_of(0, 1)
 
 

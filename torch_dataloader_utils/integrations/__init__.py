@@ -1,1 +1,1 @@
-"""What frameworks need beyond a plain loader: one module each, imported where it is used."""
+"""Support for frameworks beyond a plain loader: one module each, imported where it is used."""

@@ -1,7 +1,7 @@
-"""Accelerate: what a model made of a batch, gathered from all processes without the repeats of `even="pad"`.
+"""Accelerate: a model's outputs for a batch, gathered from all processes without the repeats of `even="pad"`.
 
-Accelerate's own `gather_for_metrics` leaves out the last rows of the last batch. Repeats are elsewhere: each process
-has its own, behind its real rows.
+Accelerate's own `gather_for_metrics` cuts off the last rows of the last batch. Repeats are elsewhere: each process has
+its own, after its real rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ except ModuleNotFoundError as error:
 
 
 def gather_for_metrics(accelerator: Any, data: Any, valid: torch.Tensor | None) -> Any:
-    """What all processes have for the real rows of a batch: each row once, as one process would have it.
+    """All processes' data for the real rows of a batch: each row once, as a single process would have it.
 
-    Call it on every process for every batch, with as many rows on each.
+    Call it on every process for every batch, with the same number of rows on each.
 
     Example:
         ```python
@@ -33,12 +33,12 @@ def gather_for_metrics(accelerator: Any, data: Any, valid: torch.Tensor | None) 
 
     Args:
         accelerator: the `accelerate.Accelerator`.
-        data: a tensor, or a list of Python objects, with an item for each row of the batch; or tuples, lists or dicts
-            of these.
-        valid: the mask of the batch, `batch["valid"]`; None where batches have none, and nothing is left out.
+        data: a tensor or a list of Python objects, with one item per row of the batch; or tuples, lists or dicts of
+            these.
+        valid: the mask of the batch, `batch["valid"]`; None if batches have none, and nothing is left out.
 
     Raises:
-        OptionError: something in the data has not an item for each row.
+        OptionError: a part of the data does not have one item per row.
     """
     if valid is None:
         return accelerator.gather_for_metrics(data)
@@ -54,8 +54,8 @@ def _gathered(accelerator: Any, data: Any, valid: torch.Tensor, of_all: torch.Te
     if not isinstance(data, (torch.Tensor, list)) or getattr(data, "ndim", 1) == 0 or len(data) != len(valid):
         given = f"of the shape {tuple(data.shape)}" if isinstance(data, torch.Tensor) else f"{data!r:.80}"
         raise OptionError(
-            f"gather_for_metrics was given a {type(data).__name__} {given}: expected a tensor or a list with an item "
-            f"for each of the batch's {len(valid)} rows."
+            f"gather_for_metrics got a {type(data).__name__} {given}: expected a tensor or a list with one item for "
+            f"each of the batch's {len(valid)} rows."
         )
     if isinstance(data, torch.Tensor):
         return accelerator.gather(data)[of_all.to(data.device)]

@@ -1,4 +1,4 @@
-"""Evaluation of real rows: batches without the repeats that make ranks even, and what a model makes of them."""
+"""Evaluation on real rows: batches without the repeats that make ranks even, and the model's outputs for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RAGGED = {"values", "offsets"}
 
 
 class PreparedLoader(DataLoader[Any]):
-    """A loader that Accelerate leaves as it is; `dataset` is for the loaders that a Trainer makes itself."""
+    """A loader that Accelerate does not change; `dataset` is for the loaders that a Trainer creates itself."""
 
     _is_accelerate_prepared = True
 
@@ -25,7 +25,7 @@ class PreparedLoader(DataLoader[Any]):
         self.loader = loader
 
     def __len__(self) -> int:
-        """The batches of this rank in an epoch; a TypeError where only reading shows how many."""
+        """The batches of this rank in an epoch; a TypeError if known only after reading."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -34,15 +34,16 @@ class PreparedLoader(DataLoader[Any]):
 
 
 class EvalLoader(PreparedLoader):
-    """A loader as a Trainer evaluates on it: batches of real rows, and what the model makes of them, gathered.
+    """A loader for a Trainer's evaluation: batches of real rows, and the model's outputs for them, gathered.
 
-    Without a real row a batch is given as it is: all processes must call the model. What comes of it does not count.
+    A batch without a real row is delivered as it is, because all processes must call the model; its outputs do not
+    count.
 
     Args:
         loader: what is read.
-        key: of the mask of real rows; None where no row is repeated.
+        key: of the mask of real rows; None if no row is repeated.
         accelerator: of the Trainer.
-        repeats: how often the Trainer repeats the loss of a batch, to weigh it.
+        repeats: how often the Trainer repeats the loss of a batch, to weight it.
         as_objects: whether it gathers objects instead of tensors (`eval_use_gather_object`).
     """
 
@@ -54,7 +55,7 @@ class EvalLoader(PreparedLoader):
         self._accelerator = accelerator
         self._repeats = repeats
         self._as_objects = as_objects
-        self._rows = 0  # of the newest batch, as the model gets it
+        self._rows = 0  # of the newest batch, as the model receives it
         self._real = 0  # of these rows
         self._counts = torch.zeros(0, dtype=torch.int64)  # its real rows on each process
 
@@ -69,14 +70,14 @@ class EvalLoader(PreparedLoader):
             yield kept
 
     def gather(self, data: Any) -> Any:
-        """What all processes have for the real rows of the newest batch: tensors, or lists or dicts of them."""
+        """All processes' data for the real rows of the newest batch: tensors, or lists or dicts of them."""
         data = recursively_apply(self._by_row, data)
         if self._as_objects:
             return gather_object(data if self._real else data[:0])
         return recursively_apply(lambda rows: gather_rows(rows, self._counts, self._accelerator), data)
 
     def _by_row(self, rows: torch.Tensor) -> torch.Tensor:
-        """The same rows; the loss of the batch, which is repeated to weigh it, once for each."""
+        """The same rows; the batch loss, which is repeated as a weight, once for each."""
         if rows.ndim == 1 and len(rows) == self._repeats != self._rows:
             return rows[:1].repeat(self._rows)
         return rows
@@ -86,8 +87,8 @@ class EvalLoader(PreparedLoader):
             return None
         if not isinstance(batch, Mapping) or self._key not in batch:
             raise OptionError(
-                f"some batches repeat rows to be even, and their mask {self._key!r} is not in what collate_fn returns: "
-                "the Trainer would count those rows twice. Keep the mask in the batch."
+                f"some batches repeat rows to be even, but their mask {self._key!r} is missing from the result of "
+                "collate_fn, so the Trainer would count those rows twice: keep the mask in the batch."
             )
         mask: torch.Tensor = batch[self._key]
         return mask
@@ -103,7 +104,7 @@ def rows_in(value: Any) -> int:
 def real_rows(value: Any, valid: torch.Tensor) -> Any:
     """The part of a batch, or of one of its values, that belongs to rows whose mask is True.
 
-    What has not as many rows is left as it is: a collate_fn may add such values.
+    Values with another number of rows are unchanged: a collate_fn may add such values.
     """
     if isinstance(value, Mapping):
         if value.keys() == _RAGGED:
@@ -124,7 +125,7 @@ def _real_lists(values: torch.Tensor, offsets: torch.Tensor, valid: torch.Tensor
 
 
 def gather_rows(rows: torch.Tensor, counts: torch.Tensor, accelerator: Any) -> torch.Tensor:
-    """The first rows of each process, as many as `counts` says, in the order of processes."""
+    """The first rows of each process, `counts` of them, in the order of processes."""
     real = rows[: int(counts[accelerator.process_index])]
     if accelerator.num_processes == 1:
         return real

@@ -1,7 +1,7 @@
-"""Lightning: a data module of loaders that its Trainer can count on also where their length is unknown.
+"""Lightning: a data module whose loaders resume exactly in a Trainer even if their length is unknown.
 
-A Trainer takes the length of a loader once, and fetches one batch ahead where there is none. The state of a plain
-loader is then a batch further than the training. What the module gives the Trainer says how far the training is.
+A Trainer reads the length of a loader once, and fetches one batch ahead if there is none. The state of a plain loader
+is then one batch ahead of the training. The module's loaders report how far the training is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Given = Mapping[str, Any] | StructuredLoader
 
 
 class StructuredDataModule(LightningDataModule):  # type: ignore[misc]  # untyped where Lightning is not installed
-    """A data module of loaders, each given as the options of `StructuredDataset.create_dataloader` or as a loader.
+    """A data module of loaders, each given as options of `StructuredDataset.create_dataloader` or as a loader.
 
     Example:
         ```python
@@ -34,10 +34,10 @@ class StructuredDataModule(LightningDataModule):  # type: ignore[misc]  # untype
         ```
 
     Args:
-        train: of `trainer.fit`.
-        val: of `trainer.fit` and `trainer.validate`; left out, there is no validation.
-        test: of `trainer.test`.
-        predict: of `trainer.predict`.
+        train: for `trainer.fit`.
+        val: for `trainer.fit` and `trainer.validate`; without it there is no validation.
+        test: for `trainer.test`.
+        predict: for `trainer.predict`.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class StructuredDataModule(LightningDataModule):  # type: ignore[misc]  # untype
             if given is not None and not isinstance(given, (Mapping, StructuredLoader)):
                 raise OptionError(
                     f"{name}= is a {type(given).__name__}: expected a dict of options, such as {{'path': 'data/', "
-                    "'batch_size': 1024}, or the loader (the first of the two) that create_dataloader returns."
+                    "'batch_size': 1024}, or the loader (the first value) that create_dataloader returns."
                 )
         self._made: dict[str, StructuredLoader] = {}
 
     def loader(self, name: str) -> StructuredLoader:
-        """The loader of "train", "val", "test" or "predict", made at first use.
+        """The loader of "train", "val", "test" or "predict", created at first use.
 
         Raises:
-            OptionError: the module was made without it.
+            OptionError: the module was created without it.
         """
         given = self._given[name]
         if given is None:
-            raise OptionError(f"the StructuredDataModule has no {name}=: give it a loader, or a dict of options.")
+            raise OptionError(f"the StructuredDataModule has no {name}=: pass it a loader or a dict of options.")
         if name not in self._made:
             made = given if isinstance(given, StructuredLoader) else StructuredDataset.create_dataloader(**given)[0]
             self._made[name] = made
@@ -96,13 +96,13 @@ class StructuredDataModule(LightningDataModule):  # type: ignore[misc]  # untype
 
 
 class TrainerLoader:
-    """A loader whose state says how far a Trainer has trained, whatever it fetched ahead.
+    """A loader whose state records how far a Trainer has trained, regardless of what it fetched ahead.
 
     Args:
         loader: what is read.
-        epoch: of the first pass, which may begin before the Trainer says so.
-        looks_ahead: whether the Trainer fetches a batch ahead where the loader has no length.
-        fixed: whether all epochs are epoch 0: the same batches in each.
+        epoch: of the first pass, which may begin before the Trainer sets it.
+        looks_ahead: whether the Trainer fetches one batch ahead if the loader has no length.
+        fixed: whether every epoch is epoch 0, with the same batches.
     """
 
     batch_sampler = None  # a Trainer looks at both samplers
@@ -122,7 +122,7 @@ class TrainerLoader:
         self._epoch = 0 if self._fixed else epoch
 
     def __len__(self) -> int:
-        """The batches of this rank in an epoch; a TypeError where only reading shows how many."""
+        """The batches of this rank in an epoch; a TypeError if known only after reading."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -142,7 +142,7 @@ class TrainerLoader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the training is."""
+        """The progress of the training."""
         return self._before or self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

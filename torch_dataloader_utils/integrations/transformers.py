@@ -1,8 +1,8 @@
 """Transformers: a mixin that makes a Trainer train and evaluate on our loaders.
 
-A Trainer puts a dataset into a loader of its own, which Accelerate shards over the processes once more, and resumes by
-dropping batches in the order of epoch 0. With the mixin it takes a loader as it is, and resumes at the place in the
-epoch of the checkpoint.
+A Trainer wraps a dataset in a loader of its own, which Accelerate shards over the processes again, and resumes by
+dropping batches in the order of epoch 0. With the mixin it uses a loader as it is, and resumes at the checkpoint's
+position in the epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("TrainerMixin needs transformers: pip install transformers accelerate") from error
 
-_LOOKED_AT = 8  # epochs whose steps are compared before training; the others are when they begin
+_LOOKED_AT = 8  # epochs whose steps are compared before training; the others are compared when they begin
 
 
 class TrainerMixin:
@@ -51,11 +51,11 @@ class TrainerMixin:
     """
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The loader that was given as `train_dataset`.
+        """The loader passed as `train_dataset`.
 
         Raises:
             OptionError: it is the dataset of a loader.
-            CountsRequiredError: its length is not known.
+            CountsRequiredError: its length is unknown.
             ShardingError: its ranks or its epochs may have different numbers of steps.
         """
         trainer: Any = self
@@ -71,7 +71,7 @@ class TrainerMixin:
         return train
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """The loader that was given as `eval_dataset`, or under this name in it.
+        """The loader passed as `eval_dataset`, or under this name in it.
 
         Raises:
             OptionError: it is the dataset of a loader.
@@ -84,7 +84,7 @@ class TrainerMixin:
         return super().get_eval_dataloader(eval_dataset) if loader is None else loader  # type: ignore[misc]
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
-        """The loader that was given to `predict`; raises as `get_eval_dataloader`."""
+        """The loader passed to `predict`; raises as `get_eval_dataloader`."""
         loader = self._evaluated(test_dataset)
         return super().get_test_dataloader(test_dataset) if loader is None else loader  # type: ignore[misc]
 
@@ -100,7 +100,7 @@ class TrainerMixin:
         return examples
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
-        """What the Trainer's own gives, with each row counted once: as one process would count it."""
+        """The result of the Trainer's own loop, with each row counted once, as a single process would."""
         evaluate: Any = super().evaluation_loop  # type: ignore[misc]  # of the Trainer
         if not isinstance(dataloader, StructuredLoader):
             return evaluate(dataloader, *args, **kwargs)
@@ -128,15 +128,15 @@ class TrainerMixin:
 
 
 class TrainLoader(PreparedLoader):
-    """A loader as a Trainer trains on it.
+    """A loader for a Trainer's training.
 
-    On resuming, the Trainer makes a loader of its own around `dataset`, and drops batches of that: those are empty.
+    On resuming, the Trainer creates a loader of its own around `dataset`, and drops batches of it: those are empty.
 
     Args:
         loader: what is read.
 
     Raises:
-        CountsRequiredError: its length is not known.
+        CountsRequiredError: its length is unknown.
         ShardingError: its ranks may have different numbers of steps.
     """
 
@@ -155,16 +155,16 @@ class TrainLoader(PreparedLoader):
         self.loader.set_epoch(epoch)
 
     def check_steps(self, epoch: int) -> None:
-        """Check that an epoch has the steps that the Trainer counts, which looks at the first one only.
+        """Check that an epoch has the number of steps that the Trainer expects, which reads only that of the first one.
 
         Raises:
-            ShardingError: it has others.
+            ShardingError: it has another number.
         """
         steps = self._steps_of(epoch)
         if steps != self._steps:
             raise ShardingError(
-                f"epoch {epoch} has {steps} steps, and epoch 0 has {self._steps}: a Trainer counts as many in each. "
-                "Use even='drop' or even='pad'."
+                f"epoch {epoch} has {steps} steps, but epoch 0 has {self._steps}: a Trainer expects the same number in "
+                "each. Use even='drop' or even='pad'."
             )
 
     def resume(self, epoch: int, steps: int) -> None:
@@ -179,24 +179,24 @@ class TrainLoader(PreparedLoader):
             steps = dataset.plan(epoch).steps
         if steps is None:
             raise CountsRequiredError(
-                "a Trainer counts its place in batches of epochs of a known length, and only reading tells how many "
-                "there are: pass count_rows=True, or steps_per_epoch=n, to create_dataloader."
+                "a Trainer counts its position in batches of epochs of known length, but here the length is known only "
+                "after reading: pass count_rows=True or steps_per_epoch=n to create_dataloader."
             )
         return steps
 
 
 class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # untyped where there is no transformers
-    """Saves with each checkpoint what its steps count on, and has the next run resume at the same place."""
+    """Saves with each checkpoint what its steps are based on, and makes the next run resume at the same position."""
 
     def __init__(self) -> None:
         self._loader: TrainLoader | None = None
-        self._accumulated = 1  # batches of a step
+        self._accumulated = 1  # batches per step
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Check that a checkpoint is of the same data, and note where it resumes.
+        """Check that a checkpoint belongs to the same data, and record where it resumes.
 
         Raises:
-            CheckpointMismatchError: it is not, or of other batches.
+            CheckpointMismatchError: it belongs to other data or batches.
         """
         loader = kwargs.get("train_dataloader")
         if not isinstance(loader, TrainLoader):
@@ -212,7 +212,7 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # u
         state.stateful_callbacks[type(self).__name__] = self.state()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+        """The part of it that a checkpoint stores."""
         return {"args": {}, "attributes": {"saved": self._position()}} if self._loader else {}
 
     def _position(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # u
 
 
 class _Rest(IterableDataset[Any]):
-    """What a Trainer drops batches of: empty ones for those that it has trained on, then the rest."""
+    """The dataset from which a Trainer drops batches: empty ones for those it has trained on, then the rest."""
 
     def __init__(self, loader: StructuredLoader) -> None:
         self._loader = loader
@@ -236,11 +236,11 @@ class _Rest(IterableDataset[Any]):
 
 
 def _loader_of(given: Any) -> StructuredLoader | None:
-    """The loader that was given to a Trainer; None if it is something else."""
+    """The loader passed to a Trainer; None if it is something else."""
     if isinstance(given, LoaderDataset):
         raise OptionError(
-            "the Trainer was given the dataset, which it would put into a loader of its own: give it the loader that "
-            "create_dataloader returns, train_dataset=loader or eval_dataset=loader."
+            "the Trainer was given the dataset, which it would wrap in a loader of its own: pass the loader that "
+            "create_dataloader returns, as train_dataset=loader or eval_dataset=loader."
         )
     return given if isinstance(given, StructuredLoader) else None
 
@@ -255,19 +255,19 @@ def _check_even(loader: StructuredLoader) -> None:
     shard, ranks = dataset.options.shard, dataset.world.num_ranks
     if ranks > 1 and shard.even == "none" and shard.steps_per_epoch is None:
         raise ShardingError(
-            f"the loader of a Trainer with {ranks} processes must have the same steps on each of them: pass "
-            "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows under a mask)."
+            f"the loader of a Trainer with {ranks} processes must have the same number of steps on each of them: pass "
+            "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows and marks them in a mask)."
         )
 
 
 def _check_same(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Check that steps are of the same batches."""
+    """Check that steps refer to the same batches."""
     word = "gradient_accumulation_steps"
     before, now = ({**place["loader"]["links"][-1]["options"], word: place[word]} for place in (saved, current))
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if names:
         listed = "; ".join(f"{name}: {before.get(name)!r} in the checkpoint, {now.get(name)!r} here" for name in names)
         raise CheckpointMismatchError(
-            f"the checkpoint was taken under other options ({listed}). A Trainer counts its place in steps, "
-            "which are other rows then: resume with the same options, or train from the model alone."
+            f"the checkpoint was taken under other options ({listed}). A Trainer counts its position in steps, which "
+            "would cover other rows: resume with the same options, or train from the model alone."
         )

@@ -1,4 +1,4 @@
-"""The keyword arguments of a generator, split over jobs: lists hold one entry per shard, all else is shared."""
+"""The keyword arguments of a generator, split over jobs: lists hold one entry per shard, everything else is shared."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def number_of_shards(gen_kwargs: Mapping[str, Any]) -> int:
     """The length of the lists among the values; 1 without lists, or with empty ones.
 
     Raises:
-        ShardingError: lists of different lengths: nothing says which of them counts the shards.
+        ShardingError: lists of different lengths, so the number of shards is ambiguous.
     """
     lengths = {name: len(value) for name, value in gen_kwargs.items() if isinstance(value, list)}
     if len(set(lengths.values())) > 1:
         raise ShardingError(
             f"The lists in gen_kwargs have different lengths: {lengths}. Each list must hold one entry per shard; "
-            "give what all shards share as a tuple."
+            "pass values that all shards share as a tuple."
         )
     return max([1, *lengths.values()])
 
 
 def distribute_shards(num_shards: int, max_num_jobs: int) -> list[range]:
-    """The shard numbers of each job: contiguous ranges in order, the first ones longer by one where they differ.
+    """The shard indices of each job: contiguous ranges in order, the first ones longer by one if they differ.
 
     There are `min(num_shards, max_num_jobs)` jobs: none is empty.
 
@@ -79,10 +79,10 @@ def merge_gen_kwargs(gen_kwargs_list: Sequence[Mapping[str, Any]]) -> GenKwargs:
 
 
 def shuffle_gen_kwargs(rng: np.random.Generator, gen_kwargs: Mapping[str, Any]) -> GenKwargs:
-    """A copy with shuffled lists; lists of equal length are permuted alike, so that entries stay together.
+    """A copy with shuffled lists; lists of equal length get the same permutation, so that entries stay together.
 
     Args:
-        rng: where the permutations are drawn from, one per length, in the order in which lengths first occur.
+        rng: the source of the permutations, one per length, in the order in which lengths first occur.
         gen_kwargs: the arguments; not changed.
     """
     orders: dict[int, list[int]] = {}

@@ -1,6 +1,6 @@
-"""A shard of a Hugging Face `datasets.IterableDataset`: again one, by its public `map`, so that a chain goes on.
+"""A shard of a Hugging Face `datasets.IterableDataset`: one too, by its public `map`, so that a chain can continue.
 
-A batched `map` that keeps this shard's rows is part of the chain as any other: `set_epoch`, `shuffle`, `state_dict` and
+A batched `map` that keeps this shard's rows is an ordinary part of the chain: `set_epoch`, `shuffle`, `state_dict` and
 the workers of a DataLoader reach the source through it.
 """
 
@@ -14,19 +14,19 @@ import numpy as np
 from torch_dataloader_utils.errors import ShardingError, UnsupportedTypeError
 from torch_dataloader_utils.iterables.rounds import Rounds
 
-ROWS_AT_ONCE = 64  # rows that are looked at together where rounds are smaller; more is hardly faster
+ROWS_AT_ONCE = 64  # rows processed together if rounds are smaller; more is hardly faster
 
 
 def shard_dataset(dataset: Any, rounds: Rounds) -> Any:
     """The shard's rows of a `datasets.IterableDataset`, as one with the same features and format.
 
     Raises:
-        ShardingError: the dataset is split over ranks already, so that rows would be lost.
+        ShardingError: the dataset is already split over ranks, so rows would be lost.
     """
     if getattr(dataset, "_distributed", None) is not None:
         raise ShardingError(
             f"The dataset was split by split_dataset_by_node already; shard {rounds.index} of {rounds.num_shards} of "
-            "that would leave rows to nobody: use one of the two."
+            "it would lose rows: use only one of the two."
         )
     at_once = 1 if rounds.complete or rounds.drop_last else max(1, ROWS_AT_ONCE // rounds.round_size)
     stored = _undecoded(dataset)
@@ -36,7 +36,7 @@ def shard_dataset(dataset: Any, rounds: Rounds) -> Any:
         batch_size=at_once * rounds.round_size,
         with_indices=True,
         drop_last_batch=rounds.drop_last,
-        # Given features, datasets would take rows for decoded ones.
+        # With features given, datasets would treat the rows as decoded.
         features=dataset.features if stored is dataset else None,
     )
     return shard if stored is dataset else shard.cast(dataset.features)
@@ -45,8 +45,8 @@ def shard_dataset(dataset: Any, rounds: Rounds) -> Any:
 class OwnRows:
     """Keeps the shard's rows of a batch of whole rounds (only the stream's last one may be incomplete).
 
-    The first round is kept for the completion of the last. A pass that was resumed after it completes by the first
-    round that it meets: the numbers of rows stay equal on all ranks.
+    The first round is kept to complete the last one. A pass that was resumed after it uses the first round that it sees
+    instead: the numbers of rows stay equal on all ranks.
     """
 
     def __init__(self, rounds: Rounds) -> None:
@@ -66,12 +66,12 @@ class OwnRows:
         return _join(_take(batch, kept), _take(self._first, missing)) if missing else _take(batch, kept)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Rows of an earlier pass are of no use to another process.
+        # Rows of an earlier pass are useless in another process.
         return {"rounds": self.rounds, "_first": None}
 
 
 def _undecoded(dataset: Any) -> Any:
-    """The dataset without the decoding of images and the like: nobody decodes the rows of other shards.
+    """The dataset without decoding images and the like: the rows of other shards are not decoded.
 
     The dataset itself if there is nothing to decode.
     """

@@ -1,4 +1,4 @@
-"""One shard of any iterable: which samples are its own follows from their place in the stream alone."""
+"""One shard of any iterable: a sample's place in the stream alone determines its shard."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Rounds:
     """One shard's part of a stream: in each round, every shard gets a run of `block` samples.
 
     Attributes:
-        num_shards: all shards.
+        num_shards: the number of shards.
         index: of this shard, in `[0, num_shards)`.
-        block: samples of a shard in a round.
+        block: samples per shard and round.
         drop_last: whether an incomplete last round is left out.
-        complete: whether it is completed by the samples of the first round instead.
+        complete: whether it is completed with the samples of the first round instead.
     """
 
     num_shards: int
@@ -34,12 +34,12 @@ class Rounds:
         return self.block * self.num_shards
 
     def places(self, samples: int = 0) -> range:
-        """This shard's places in a round, from place `samples` on."""
+        """This shard's places in a round, starting at place `samples`."""
         start = self.index * self.block
         return range(min(max(start, samples), start + self.block), start + self.block)
 
     def count(self, total: int) -> int:
-        """How many samples this shard gets of a stream of `total`."""
+        """How many of the stream's `total` samples this shard gets."""
         rounds, rest = divmod(total, self.round_size)
         if rest and self.complete:
             return (rounds + 1) * self.block
@@ -47,7 +47,7 @@ class Rounds:
         return rounds * self.block + last
 
     def shard(self, samples: Iterable[T]) -> Iterator[T]:
-        """This shard's samples of a stream, read once; keeps a round at most, and only if it is needed."""
+        """This shard's samples of a stream, read once; keeps at most one round, and only if it is needed."""
         if self.block == 1 and not self.drop_last and not self.complete:
             return islice(samples, self.index, None, self.num_shards)
         return self._shard_with_ends(samples)
@@ -76,7 +76,7 @@ class Rounds:
 
 @dataclass(frozen=True, eq=False)
 class StreamShard:
-    """One shard of an iterable: can be iterated again, and has a length, if the source can and has.
+    """One shard of an iterable: can be iterated again if the source can, and has a length if the source has one.
 
     Attributes:
         source: the iterable.
@@ -103,11 +103,11 @@ class StreamShard:
         return len(self._part()) if self.contiguous else self.rounds.count(len(self.source))
 
     def __bool__(self) -> bool:
-        # Or the truth of a shard without a length would be an error.
+        # Otherwise the truth value of a shard without a length would be an error.
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Hand the epoch on to the source, if it takes one."""
+        """Pass the epoch on to the source, if it accepts one."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
 

@@ -1,4 +1,4 @@
-"""`streaming_shard`: one rank's samples of any iterable, taken before the costly part of a pipeline."""
+"""`streaming_shard`: one rank's samples of any iterable, taken before the expensive part of a pipeline."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def streaming_shard(
     even_batches: bool = True,
     contiguous: bool = False,
 ) -> Any:
-    """The samples of one shard, lazily: a `datasets.IterableDataset` of one, a `StreamShard` of any other iterable.
+    """The samples of one shard, lazily: a `datasets.IterableDataset` for one, a `StreamShard` for any other iterable.
 
     Sample `i` goes to shard `(i // block) % num_shards`, where `block` is 1 without a `batch_size`.
 
     Args:
-        iterable: the samples, in the same order on every rank. Can be read again if this one can.
-        num_shards: all shards; the number of ranks, as a rule.
-        index: of this shard, in `[0, num_shards)`; the global rank, as a rule.
-        batch_size: samples of a batch: `block` is `batch_size`, and shards get whole batches in turn.
-        split_batches: a batch is cut into `num_shards` parts instead: `block` is `batch_size // num_shards`.
-        drop_last: leave out the last round in which not every shard gets `block` samples.
-        even_batches: complete that round by the first samples of the stream, from the first one on; only with a
-            batch_size, and without `drop_last`. Otherwise the last samples make a short batch or none.
-        contiguous: the samples `[floor(index * n / num_shards), floor((index + 1) * n / num_shards))` instead, of an
-            iterable with a length n; goes with neither `batch_size` nor `drop_last`.
+        iterable: the samples, in the same order on every rank. The result can be read again if this iterable can.
+        num_shards: the number of shards; usually the number of ranks.
+        index: of this shard, in `[0, num_shards)`; usually the global rank.
+        batch_size: samples per batch: `block` is `batch_size`, and shards take turns with whole batches.
+        split_batches: cut a batch into `num_shards` parts instead: `block` is `batch_size // num_shards`.
+        drop_last: leave out the last round if some shard would get fewer than `block` samples.
+        even_batches: complete that round with the first samples of the stream; only with a `batch_size`, and without
+            `drop_last`. Otherwise the last samples make a short batch or none.
+        contiguous: take the samples `[floor(index * n / num_shards), floor((index + 1) * n / num_shards))` instead,
+            from an iterable with length n; excludes `batch_size` and `drop_last`.
 
     Raises:
-        ShardingError: numbers or options that do not fit together.
-        UnsupportedTypeError: an argument of a wrong type, such as `contiguous=True` for an iterable without a length.
+        ShardingError: numbers or options do not fit together.
+        UnsupportedTypeError: an argument has a wrong type, such as `contiguous=True` for an iterable without a length.
     """
     _check_iterable(iterable)
     rounds = _rounds(
@@ -66,14 +66,14 @@ def streaming_shard(
 def _rounds(
     num_shards: int, index: int, batch_size: int | None, split_batches: bool, drop_last: bool, even_batches: bool
 ) -> Rounds:
-    """The rounds that the options mean."""
+    """The rounds that the options define."""
     if num_shards < 1 or not 0 <= index < num_shards:
         raise ShardingError(
             f"num_shards={num_shards} and index={index}: expected at least one shard, and an index in [0, num_shards)."
         )
     if batch_size is None:
         if split_batches:
-            raise ShardingError("split_batches=True without batch_size: give the batch_size that is split.")
+            raise ShardingError("split_batches=True without batch_size: pass the batch_size that is split.")
         return Rounds(num_shards, index, drop_last=drop_last)
     if batch_size < 1 or (split_batches and batch_size % num_shards):
         raise ShardingError(
@@ -85,7 +85,7 @@ def _rounds(
 
 
 def _is_instance(value: Any, module: str, name: str) -> bool:
-    """Whether `value` is of that class; the module is not imported, as without it there are no instances."""
+    """Whether `value` is of that class; does not import the module, because without it there are no instances."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(value, kind)
 
@@ -100,12 +100,12 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _check_iterable(iterable: Any) -> None:
-    """Check that iterating gives samples; starts no iteration, which could have effects."""
+    """Check that iterating returns samples; starts no iteration, which could have side effects."""
     if isinstance(iterable, (str, bytes)) or not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
         raise UnsupportedTypeError(f"Cannot shard {iterable!r}: expected an iterable of samples.")
     if isinstance(iterable, Mapping):
         raise UnsupportedTypeError(
-            f"Cannot shard a {type(iterable).__name__} with the keys {list(iterable)[:10]}: give one of its values."
+            f"Cannot shard a {type(iterable).__name__} with the keys {list(iterable)[:10]}: pass one of its values."
         )
 
 
@@ -113,12 +113,12 @@ def _check_contiguous(iterable: Any, batch_size: int | None, split_batches: bool
     if batch_size is not None or split_batches or drop_last:
         raise ShardingError(
             f"contiguous=True with batch_size={batch_size}, split_batches={split_batches} and drop_last={drop_last}: "
-            "these give batches to the shards in turn; pass either contiguous=True or them."
+            "with these, shards take turns by batch; pass either contiguous=True or them."
         )
     try:
         len(iterable)
     except TypeError as error:
         raise UnsupportedTypeError(
-            f"contiguous=True for a {type(iterable).__name__}: it has no length, so that its parts are not known "
-            "before it has been read; leave contiguous out."
+            f"contiguous=True for a {type(iterable).__name__}: it has no length, so its parts are known only after "
+            "reading; leave contiguous out."
         ) from error

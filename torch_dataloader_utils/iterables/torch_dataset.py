@@ -1,4 +1,4 @@
-"""A shard of a torch `IterableDataset`: again one, so that torch's DataLoader takes it."""
+"""A shard of a torch `IterableDataset`: an `IterableDataset` too, so that torch's DataLoader accepts it."""
 
 from __future__ import annotations
 

@@ -193,8 +193,8 @@ class Epochs:
             return batches
         if not planner.has_peers:
             raise ShardingError(
-                f"even='sync' with num_ranks={planner.world.num_ranks} needs torch.distributed, which is not "
-                "initialised: initialise it, or use steps_per_epoch=n or count_rows=True."
+                f"even='sync' with num_ranks={planner.world.num_ranks} needs a process group, but "
+                "torch.distributed is not initialised: initialise it, or use steps_per_epoch=n or count_rows=True."
             )
         return in_step(batches, shard.sync_every, smallest(shard.peers))
 

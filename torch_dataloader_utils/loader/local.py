@@ -105,8 +105,9 @@ def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) ->
     _, _, exchange = object_exchange(options.shard.num_ranks, options.shard.peers)
     if exchange is None or here.worker is not None:
         raise OptionError(
-            f"state_dict(all_ranks=True) with num_ranks={world.num_ranks} needs torch.distributed, which is not "
-            "initialised: save the state of each rank, and join them with merge_state_dicts([...])."
+            f"state_dict(all_ranks=True) with num_ranks={world.num_ranks} needs a process group, but "
+            "torch.distributed is not initialised: save the state of each rank, and join them with "
+            "merge_state_dicts([...])."
         )
     states = dict(exchange((world.rank, state)))
     return merge_state_dicts([states[rank] for rank in sorted(states)])
