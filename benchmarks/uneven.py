@@ -47,7 +47,7 @@ CASES = (
 )
 
 COLUMNS = (
-    *("files", "rows a file", "rows a chunk", "ranks"),
+    *("files", "rows per file", "rows per chunk", "ranks"),
     *("interleave, truncate", "largest first, truncate", "row-exact", "richest / poorest"),
 )
 

@@ -152,7 +152,7 @@ def test_duplicate_names_are_an_error_that_tells_the_line(opened) -> None:
 
 
 def test_a_number_of_names_that_differs_is_an_error(opened) -> None:
-    with pytest.raises(OptionError, match=r"line 1: has 2 fields, where column_names has 3 names"):
+    with pytest.raises(OptionError, match=r"line 1: has 2 fields, but column_names has 3 names"):
         opened(b"1,2\n", header=False, column_names=["a", "b", "c"])
 
 
@@ -279,11 +279,11 @@ def with_line(line: bytes, at: int) -> bytes:
 @pytest.mark.parametrize(
     ("line", "kind", "message"),
     [
-        (b"1", FileReadError, "has 1 fields, where 2 are expected: '1'"),
-        (b"1,2,3", FileReadError, "has 3 fields, where 2 are expected: '1,2,3'"),
+        (b"1", FileReadError, "has 1 fields, expected 2: '1'"),
+        (b"1,2,3", FileReadError, "has 3 fields, expected 2: '1,2,3'"),
         (b"x,2", SchemaMismatchError, "column 'a': 'x' cannot be read as int64.*schema="),
         (b"1.5,2", SchemaMismatchError, "column 'a': '1.5' cannot be read as int64"),
-        (b"1,\xff", FileReadError, "column 'b': '.*xff' is not text in UTF-8.*encoding"),
+        (b"1,\xff", FileReadError, "column 'b': '.*xff' is not UTF-8.*encoding"),
         (b'1,"x', FileReadError, "a quoted value does not end on this line.*newlines_in_values"),
     ],
 )

@@ -113,9 +113,9 @@ FORMS = {
     ("bad", "kind", "message"),
     [
         (b'{"a":"x"}', SchemaMismatchError, "column 'a': '\"x\"' cannot be read as int64"),
-        (b"3", FileReadError, "expected an object, found '3'"),
-        (b'{"a":}', FileReadError, "is no JSON: Expecting value"),
-        (b'{"b":"\xff"}', FileReadError, "not text in UTF-8"),
+        (b"3", FileReadError, "expected an object, got '3'"),
+        (b'{"a":}', FileReadError, "is not JSON: Expecting value"),
+        (b'{"b":"\xff"}', FileReadError, "not UTF-8"),
     ],
 )
 @pytest.mark.parametrize("form", list(FORMS))
@@ -125,10 +125,10 @@ def test_a_bad_object_is_an_error_that_names_file_and_line(
 ) -> None:
     rows = [b'{"a":%d}' % i for i in range(1000)]
     if bad == b"3" and form == "documents" and at == 1:
-        message = "(is no JSON of objects): the file begins with"
+        message = "(is not JSON objects): the file begins with"
     rows[at - 1] = bad
     line = at if form == "array" else 2 * at - 1
-    line += message.startswith("is no JSON") and form == "documents"  # where it is seen
+    line += message.startswith("is not JSON") and form == "documents"  # where it is seen
     line += message.startswith("not") and form == "documents"
     with pytest.raises(kind, match=rf"f, line {line}[,:].*{message}"):
         opened(FORMS[form](rows), schema=TYPED).read()
@@ -146,5 +146,5 @@ def test_objects_that_do_not_fit_are_skipped(opened, form: str) -> None:
 def test_json_that_breaks_off_after_the_head_is_an_error_though_bad_lines_are_skipped(opened) -> None:
     rows = [b'{"a":%d, "b":"some longer text"}' % i for i in range(50_000)]
     rows[40_000] = b'{"a":'
-    with pytest.raises(FileReadError, match=r"f, line 4000\d: is no JSON"):
+    with pytest.raises(FileReadError, match=r"f, line 4000\d: is not JSON"):
         opened(FORMS["array"](rows), on_bad_lines="skip").read()

@@ -181,12 +181,12 @@ def test_a_range_is_decoded_to_one_chunk_of_memory_that_may_be_written(opened) -
 
 TYPED = pa.schema({"a": pa.int64(), "b": pa.string()})
 BAD = [
-    (b"{'a':1}", FileReadError, "is no JSON: Expecting property name"),
-    (b'{"a":', FileReadError, "is no JSON: Expecting value at character 6.*format='json'"),
-    (b"[1]", FileReadError, r"expected an object, found '\[1\]'"),
+    (b"{'a':1}", FileReadError, "is not JSON: Expecting property name"),
+    (b'{"a":', FileReadError, "is not JSON: Expecting value at character 6.*format='json'"),
+    (b"[1]", FileReadError, r"expected an object, got '\[1\]'"),
     (b'{"a":"x"}', SchemaMismatchError, "column 'a': '\"x\"' cannot be read as int64.*schema="),
     (b'{"a":1.5}', SchemaMismatchError, "column 'a': '1.5' cannot be read as int64"),
-    (b'{"b":"\xff"}', FileReadError, "byte 7 of it is not text in UTF-8"),
+    (b'{"b":"\xff"}', FileReadError, "byte 7 of it is not UTF-8"),
 ]
 
 
@@ -220,12 +220,12 @@ def test_a_bad_line_that_is_skipped_takes_no_other_along(
         assert file.read()["a"] == expected
     assert noted.work().skipped_lines == 2
     (record,) = caplog.records
-    assert f"left out 1 bad lines, the first met is line {at};" in record.getMessage()
+    assert f"left out 1 bad lines, the first is line {at};" in record.getMessage()
 
 
 def test_a_bad_line_of_the_head_is_left_out_of_its_types(opened) -> None:
     content = b'{"a":1}\n{"a\n{"a":2}\n'
-    with pytest.raises(FileReadError, match="f, line 2: is no JSON"):
+    with pytest.raises(FileReadError, match="f, line 2: is not JSON"):
         opened(content)
     assert opened(content, on_bad_lines="skip").read() == {"a": [1, 2]}
 
@@ -241,10 +241,10 @@ def test_exactly_the_bad_lines_are_skipped(tmp_path_factory: pytest.TempPathFact
 
 
 def test_an_object_over_several_lines_is_an_error(opened) -> None:
-    with pytest.raises(FileReadError, match=r"line 2: is no JSON.*format='json'"):
+    with pytest.raises(FileReadError, match=r"line 2: is not JSON.*format='json'"):
         opened(b'{"a":1}\n{"a":\n2}\n')
     late = b'{"a":1,"b":"y"}\n' * 100_000 + b'{"a":\n2}\n'
-    with pytest.raises(FileReadError, match=r"line 100001: is no JSON.*format='json'"):
+    with pytest.raises(FileReadError, match=r"line 100001: is not JSON.*format='json'"):
         opened(late, schema=TYPED).read()
 
 

@@ -200,7 +200,7 @@ def test_stripes_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write(pa.table({"a": range(3)}), path)
     path.write_bytes(with_footer(path.read_bytes(), b"\x30\x07"))  # field 6: the file's rows
-    with pytest.raises(FileReadError, match=r"f, footer: .*3 rows, where the file says 1 and 7"):
+    with pytest.raises(FileReadError, match=r"f, footer: .*3 rows, but the file declares 1 and 7"):
         opened(path)
 
 

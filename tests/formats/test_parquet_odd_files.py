@@ -241,7 +241,7 @@ def encrypted(path: Path, plain_footer: bool) -> None:
 @pytest.mark.parametrize(("plain_footer", "what"), [(False, "footer is"), (True, "columns are")])
 def test_encrypted_files_are_refused(tmp_path: Path, plain_footer: bool, what: str) -> None:
     encrypted(tmp_path / "secret", plain_footer)
-    with pytest.raises(FileReadError, match=rf"secret, footer: .*its {what} encrypted, and keys cannot be given"):
+    with pytest.raises(FileReadError, match=rf"secret, footer: .*its {what} encrypted, and keys cannot be passed"):
         FORM.layout(DataFileInfo(str(tmp_path / "secret"), 0), Storage(), {})
 
 

@@ -107,12 +107,12 @@ def test_the_same_class_may_be_registered_again_and_replaces_the_one_before(file
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, r"the name 'one number' is that of the format 'one number' \(.*OneNumber\)"),
-        ({"name": "feather"}, r"the name 'feather' is that of the format 'ipc'"),
-        ({"name": "a", "suffixes": [".json", ".ONE"]}, r"the suffix '\.json' is that of the format 'json'"),
-        ({"name": "a", "suffixes": [".ONE"]}, r"the suffix '\.one' is that of the format 'one number'"),
-        ({"name": "a", "magic": [b"P"]}, r"the magic b'P' is that of the format 'parquet'"),
-        ({"name": "a", "magic": [b"ONE1.5"]}, r"the magic b'ONE1\.5' is that of the format 'one number'"),
+        ({}, r"the name 'one number' belongs to the format 'one number' \(.*OneNumber\)"),
+        ({"name": "feather"}, r"the name 'feather' belongs to the format 'ipc'"),
+        ({"name": "a", "suffixes": [".json", ".ONE"]}, r"the suffix '\.json' belongs to the format 'json'"),
+        ({"name": "a", "suffixes": [".ONE"]}, r"the suffix '\.one' belongs to the format 'one number'"),
+        ({"name": "a", "magic": [b"P"]}, r"the magic b'P' belongs to the format 'parquet'"),
+        ({"name": "a", "magic": [b"ONE1.5"]}, r"the magic b'ONE1\.5' belongs to the format 'one number'"),
         ({"name": "a", "suffixes": ["toy"]}, r"suffix 'toy': expected one such as '\.toy'"),
         ({"name": "a", "suffixes": [".gz"]}, r"suffix '\.gz'"),
         ({"name": "a", "suffixes": [".a.b"]}, r"suffix '\.a\.b'"),

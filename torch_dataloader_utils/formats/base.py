@@ -1,4 +1,4 @@
-"""What a file format is: a new one derives from `Format` and `BatchReader`, and says only what is its own."""
+"""The interface of a file format: a new one derives from `Format` and `BatchReader`, and defines only what differs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Naming, Storage
 
 # (layout, schema of the file, its constants: column -> value for partition columns) -> layout without the segments
-# that hold no row which can match.
+# in which no row can match.
 Pruner = Callable[[FileLayout, pa.Schema, Mapping[str, Any]], FileLayout]
 
 
 class Decoding(Naming):
-    """A context that names file and piece in what is raised, in a wrong size's demand for memory too."""
+    """A context that names file and piece in errors, including those for a wrong size's demand for memory."""
 
     __slots__ = ()
 
@@ -41,8 +41,8 @@ class Reader(ABC):
         path: of the file.
         source: the file, open for random reads.
         layout: of the file, perhaps with fewer segments than it has.
-        metadata: of the layout: what `Format.inspect` kept of the file.
-        schema: the file's top-level columns, as `read` gives them: set in `__init__`, or for all files of a format.
+        metadata: of the layout: what `Format.inspect` kept from the file.
+        schema: the file's top-level columns, as `read` returns them: set in `__init__`, or for all files of a format.
     """
 
     schema: pa.Schema
@@ -50,7 +50,7 @@ class Reader(ABC):
     def __init__(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> None:
-        """Opens the file; takes what `Format.open` is given, `options` with all defaults."""
+        """Opens the file; receives the arguments of `Format.open`, with defaults added to `options`."""
         self.path = file.path
         self.layout, self.metadata = layout, layout.metadata
         self.source = storage.open_data(file)
@@ -76,7 +76,7 @@ class BatchReader(Reader):
     """A reader that decodes each segment to a record batch.
 
     Attributes:
-        segments: what errors call them.
+        segments: their name in errors.
     """
 
     segments = "segments"
@@ -89,7 +89,7 @@ class BatchReader(Reader):
     def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:
         """One record batch for each of these segments, with at least these columns.
 
-        Whatever it raises becomes a `FileReadError` that names the file, the segments and the columns.
+        Any exception becomes a `FileReadError` that names the file, the segments and the columns.
         """
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
@@ -100,7 +100,7 @@ class BatchReader(Reader):
             for number, batch in zip(numbers, batches, strict=bool(names)):
                 planned = self._rows.get(number)
                 if planned is not None and batch.num_rows != planned:
-                    raise ValueError(f"segment {number} has {batch.num_rows} rows, where {planned} were planned.")
+                    raise ValueError(f"segment {number} has {batch.num_rows} rows, but {planned} were planned.")
             kinds = [self.schema.field(name).type for name in names]
             return [pa.chunked_array([b.column(n) for b in batches], k) for n, k in zip(names, kinds, strict=True)]
 
@@ -108,17 +108,16 @@ class BatchReader(Reader):
 class Format(ABC):
     """A file format: how files are laid out and read. Stateless and picklable.
 
-    A format of your own has a `name`, a `reader` and `inspect`; all else has a default. `register_format` makes it one
-    of those that `format=` takes.
+    A format of your own needs a `name`, a `reader` and `inspect`; everything else has a default. `register_format`
+    makes it available as `format=`.
 
     Attributes:
-        name: as `format=` spells it.
+        name: its name in `format=`.
         segment_name: what the format calls a segment.
-        typed: whether files say the types of their columns; of text, any type will do that all values can be read as.
-        columnar: whether a column is read without its neighbours; where it is not, all columns are asked for in one
-            call.
-        options: the `format_options` it takes, with their defaults.
-        described: where files say what is in them: in a "footer" or a "header".
+        typed: whether files declare the types of their columns; if not (text), the types only have to fit all values.
+        columnar: whether a column can be read without its neighbours; if not, all columns are requested in one call.
+        options: its `format_options`, with their defaults.
+        described: where files describe their content: in a "footer" or a "header".
         reader: the class of its readers.
     """
 
@@ -142,7 +141,7 @@ class Format(ABC):
     ) -> tuple[FileLayout, pa.Schema]:
         """The file's segments that hold rows, and its schema, without reading its rows.
 
-        `counted_layout` makes the first where it is known how many rows a segment has. Whatever is raised becomes a
+        Use `counted_layout` for the first if the number of rows per segment is known. Any exception becomes a
         `FileReadError` that names the file.
 
         Args:
@@ -154,8 +153,8 @@ class Format(ABC):
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """The file's segments that hold rows, and its schema, from its footer or header alone (one open).
 
-        Where a format has no row counts but by reading, segments have none (text: from its length and first bytes).
-        `options` here and in `open` are those given; the format adds its defaults.
+        If row counts are known only after reading, segments have none (text: from its length and first bytes).
+        `options` here and in `open` are the user's; the format adds its defaults.
 
         Raises:
             FileReadError: naming the file.
@@ -170,16 +169,16 @@ class Format(ABC):
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> Reader:
-        """A reader of the file, which does not read the footer again where it can do without.
+        """A reader of the file, which does not read the footer again if it can avoid it.
 
         Args:
-            file: as it was planned; an error says so where it has changed since.
+            file: as it was planned; raises an error if it has changed since.
             layout: from `layout`, perhaps with fewer segments.
             storage: where the file is.
-            options: the `format_options` given.
-            schema: the columns that will be asked for, with the types wanted. A format whose files say their types
-                may give those instead; one whose files do not gives these. Strings or bytes as a dictionary: to be
-                encoded, where the format can. It may name columns that the file does not have.
+            options: the user's `format_options`.
+            schema: the columns that will be requested, with the wanted types. A format whose files declare types may
+                return those instead; one whose files do not must return these. Dictionaries of strings or bytes are a
+                request to encode the column, if the format can. May contain columns that the file does not have.
 
         Raises:
             FileReadError: naming the file.
@@ -190,16 +189,16 @@ class Format(ABC):
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops segments of a file in which no row can match `expression`; opens no file.
 
-        By default it drops nothing, as without statistics.
+        By default it drops nothing, because there are no statistics.
 
         Args:
             expression: a filter that fits `schema`.
-            schema: the schema resolved over all files.
+            schema: the schema merged from all files.
         """
         return keep_all(expression, schema)
 
     def null_columns(self, layout: FileLayout) -> frozenset[str]:
-        """Columns (nested ones as `parent.child`) that hold a null in these segments, as far as statistics prove it."""
+        """Columns (nested ones as `parent.child`) that provably hold a null in these segments, by their statistics."""
         return frozenset()
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
@@ -213,20 +212,20 @@ class Format(ABC):
         return {}
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
-        """What `layout` returned, as bytes that a manifest file can keep (never a pickle)."""
+        """The result of `layout`, as bytes that a manifest file can store (never a pickle)."""
         return pack_layout(layout, schema, *self.pack_metadata(layout.metadata))
 
     def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
-        """What `pack` was given.
+        """The arguments that `pack` received.
 
         Raises:
-            ValueError: the bytes are not of `pack`.
+            ValueError: the bytes are not from `pack`.
         """
         layout, schema, plain, blob = unpack_layout(data)
         return replace(layout, metadata=self.unpack_metadata(plain, blob, schema)), schema
 
     def pack_metadata(self, metadata: Any) -> tuple[Any, bytes]:
-        """A layout's metadata as a value that JSON can hold, and bytes; by default it is such a value itself."""
+        """A layout's metadata as a JSON value, and bytes; by default the metadata itself is such a value."""
         return metadata, b""
 
     def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Any:

@@ -1,4 +1,4 @@
-"""Small reads of a file, of which many come with one request."""
+"""Small reads of a file, many of them served by one request."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pyarrow as pa
 
 
 class BufferedFile:
-    """An open file of which what lies close together is read together.
+    """An open file whose nearby parts are read together.
 
     Attributes:
         size: bytes of the file.
     """
 
     def __init__(self, source: pa.NativeFile, least: int) -> None:
-        """Reads `source`, at least so many bytes at a time."""
+        """Reads `source`, at least `least` bytes at a time."""
         self.size: int = source.size()
         self._source = source
         self._least = least

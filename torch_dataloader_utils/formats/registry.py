@@ -1,4 +1,4 @@
-"""The file formats, found by name, suffix or first bytes; ours are imported when they are used."""
+"""The file formats, looked up by name, suffix or first bytes; ours are imported when they are used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_dataloader_utils.formats.base import Format
 
 _PACKAGE = "torch_dataloader_utils"
 
-MAGIC_BYTES = 32  # first bytes read of a file whose suffix says nothing: no format's magic is longer
+MAGIC_BYTES = 32  # first bytes read of a file without a known suffix: no format's magic is longer
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class FormatEntry:
     """How files of a format are recognised.
 
     Attributes:
-        name: as `format=` spells it.
+        name: its name in `format=`.
         home: the module of this package that holds it as `FORMAT`, or the format itself.
         suffixes: in lower case.
-        magic: what such files begin with: one of these, where there are any.
+        magic: first bytes, one of which such files begin with; may be empty.
         text: whether it is text, which may be compressed.
-        aliases: other names that `format=` takes.
+        aliases: other names in `format=`.
     """
 
     name: str
@@ -69,18 +69,18 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
 
 def register_format(format: Format, *, suffixes: Sequence[str] = (), magic: Sequence[bytes] = ()) -> None:
-    """Let `create_dataloader` read files of this format: as `format=` its name, by suffix or by first bytes.
+    """Let `create_dataloader` read files of this format: by its name in `format=`, by suffix or by first bytes.
 
-    Worker processes get the format with their tasks: they must be able to import its module. Registering it again
+    Worker processes receive the format with their tasks: they must be able to import its module. Registering it again
     replaces it.
 
     Args:
-        format: of a class derived from `Format`.
+        format: an object of a class derived from `Format`.
         suffixes: of its files' names, such as ".toy".
-        magic: what its files begin with: one of these, of at most 32 bytes each.
+        magic: first bytes, one of which its files begin with, of at most 32 bytes each.
 
     Raises:
-        OptionError: no such format, or its name, a suffix or its first bytes are another format's.
+        OptionError: it is no format, or its name, a suffix or its first bytes belong to another format.
     """
     if not isinstance(format, Format) or not getattr(format, "name", ""):
         raise OptionError(f"register_format({format!r}): expected an object of a subclass of Format, with a name.")
@@ -112,8 +112,8 @@ def _check_apart(entry: FormatEntry, other: FormatEntry) -> None:
     for what, values in shared.items():
         if values:
             raise OptionError(
-                f"register_format({entry.name!r}): the {what} {values[0]!r} is that of the format {other.name!r} "
-                f"({_class_of(other)}); give another one."
+                f"register_format({entry.name!r}): the {what} {values[0]!r} belongs to the format {other.name!r} "
+                f"({_class_of(other)}); use another one."
             )
 
 
@@ -147,11 +147,11 @@ def entry_named(name: str) -> FormatEntry:
         if name in (entry.name, *entry.aliases):
             return entry
     known = ", ".join(repr(entry.name) for entry in file_formats())
-    raise OptionError(f"format={name!r}: expected one of {known}; give a format of your own to register_format first.")
+    raise OptionError(f"format={name!r}: expected one of {known}; pass your own format to register_format first.")
 
 
 def format_of(path: str) -> str | None:
-    """The name of the format that the path's suffix stands for, or None; behind that of text may be a compression's."""
+    """The name of the format for the path's suffix, or None; a text format's may be followed by that of a compression."""
     suffix, compressed = _suffix(path)
     entries = (entry for entry in FORMATS.values() if entry.text or not compressed)
     return next((entry.name for entry in entries if suffix in entry.suffixes), None)
@@ -170,12 +170,12 @@ def _suffix(path: str) -> tuple[str, bool]:
 
 
 def format_by_magic(start: bytes) -> str | None:
-    """The name of the format whose files begin so, or None."""
+    """The format whose files begin like this, or None."""
     return next((entry.name for entry in FORMATS.values() if start.startswith(entry.magic)), None)
 
 
 def checked_options(form: Format, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All options of the format: its defaults and what was given over them.
+    """All options of the format: its defaults, overridden by the given ones.
 
     Raises:
         OptionError: an option that the format does not take, or of another type than its default (None: of any).

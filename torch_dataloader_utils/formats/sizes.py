@@ -1,4 +1,4 @@
-"""How many bytes decoded values take: what splits are sized by, before anything is read."""
+"""How many bytes decoded values take: the basis of split sizes, before anything is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_WIDTH = 16
 
 
 def fixed_width(kind: pa.DataType) -> int | None:
-    """Decoded bytes of a value (a bool takes one), or None where they differ from value to value."""
+    """Decoded bytes of a value (a bool takes one), or None if they differ between values."""
     kind = storage_type(kind)
     if pt.is_fixed_size_list(kind):
         inner = fixed_width(kind.value_type)
@@ -35,9 +35,9 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
 
 
 def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
-    """A function (rows, bytes stored) -> estimated decoded bytes of all columns, where the stored ones are of all too.
+    """A function (rows, stored bytes of all columns) -> estimated decoded bytes of all columns.
 
-    Fixed-width columns take rows x width; of each other column, its equal share of the stored bytes, or 16 a row.
+    Fixed-width columns take rows x width; each other column takes its equal share of the stored bytes, or 16 per row.
     """
     widths = [width for field in schema for width in _widths(field.type)]
     loose, every = widths.count(None), max(len(widths), 1)
@@ -46,10 +46,10 @@ def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
 
 
 def counted_layout(parts: Iterable[tuple[int, int]], schema: pa.Schema, metadata: Any = None) -> FileLayout:
-    """The layout of a file whose parts say how many rows they have: those that hold rows, numbered in file order.
+    """The layout of a file whose parts declare their row counts: the parts that hold rows, numbered in file order.
 
     Args:
-        parts: (rows, bytes stored of all columns) of each part.
+        parts: (rows, stored bytes of all columns) of each part.
         schema: of the file.
         metadata: what its readers need to know.
     """

@@ -90,7 +90,7 @@ def _header(source: pa.NativeFile) -> tuple[dict[str, Any], int]:
     while True:
         data = io.BytesIO(source.read_at(min(wanted, size), 0))
         if data.getvalue()[: len(MAGIC)] != MAGIC:
-            raise ValueError(f"it begins with {data.getvalue()[:4]!r}, where an Avro file begins with {MAGIC!r}.")
+            raise ValueError(f"it begins with {data.getvalue()[:4]!r}, but an Avro file begins with {MAGIC!r}.")
         try:
             return fastavro.schemaless_reader(data, _HEADER_SCHEMA, None), data.tell()
         except EOFError:
@@ -102,7 +102,7 @@ def _header(source: pa.NativeFile) -> tuple[dict[str, Any], int]:
 def _blocks(file: BufferedFile, at: int, sync: bytes) -> Iterator[tuple[int, int, int]]:
     """(offset, bytes, rows) of each block, its own head and end marker included.
 
-    `fastavro.block_reader` says the same, but decompresses each block to do so: up to 10 times as slow.
+    `fastavro.block_reader` returns the same, but decompresses each block for it: up to 10 times as slow.
     """
     while at < file.size:
         data = io.BytesIO(file.at(at, min(_HEAD, file.size - at)))

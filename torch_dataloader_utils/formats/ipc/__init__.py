@@ -20,7 +20,7 @@ class IpcFormat(Format):
 
     name = "ipc"
     segment_name = "record batch"
-    columnar = False  # columns of a batch lie side by side: one read brings them all
+    columnar = False  # columns of a batch are adjacent: one read fetches them all
     reader = IpcReader
 
     def inspect(

@@ -1,7 +1,7 @@
 """Where the messages of an Arrow IPC file or stream lie, and how many rows its record batches have.
 
-Why not pyarrow: it gives the rows of a batch only with its body. Both kinds of file are a sequence of messages: a
-prefix, some metadata (a flatbuffer, of which the few fields needed are read by hand) and a body. See
+Why not pyarrow: it returns the rows of a batch only with its body. Both kinds of file are a sequence of messages: a
+prefix, some metadata (a flatbuffer, whose few needed fields are read by hand) and a body. See
 https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 
@@ -104,7 +104,7 @@ def _between(file: BufferedFile, head: bytes) -> tuple[int, int]:
     size = file.size
     tail = file.at(size - 10, 10) if size >= 18 else b""
     if not tail.endswith(MAGIC):
-        raise ValueError("it begins like an Arrow IPC file, and does not end like one: it is cut.")
+        raise ValueError("it begins like an Arrow IPC file but does not end like one: it is truncated.")
     (length,) = struct.unpack_from("<i", tail)
     if not 0 < length <= size - 18:
         raise ValueError(f"its footer of {length} bytes does not fit into its {size} bytes.")
@@ -129,9 +129,9 @@ def _messages(file: BufferedFile, at: int, stop: int, padding: int) -> Iterator[
         kinds = (DICTIONARY, BATCH)
         at += message.size
     if stop - at >= padding:
-        raise ValueError(f"its messages end at byte {at}, not at {stop}: it is cut, or streams were joined.")
+        raise ValueError(f"its messages end at byte {at}, not at {stop}: it is truncated, or streams were joined.")
     if kinds == (SCHEMA,):
-        raise ValueError("it has no schema: it is no Arrow IPC file or stream.")
+        raise ValueError("it has no schema: it is not an Arrow IPC file or stream.")
 
 
 def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
@@ -142,11 +142,14 @@ def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
     if length == 0:
         return None
     if not 0 < length <= stop - offset - prefix:
-        raise ValueError(f"the message at byte {offset} has {length} bytes of metadata: the file ends, or it is none.")
+        raise ValueError(
+            f"the message at byte {offset} has {length} bytes of metadata: the file is truncated, or this is no "
+            "message."
+        )
     table = _root(file.at(offset + prefix, length))
     kind, body = table.number(1, "<B"), table.number(3, "<q")
     if not 0 <= body <= stop - offset - prefix - length:
-        raise ValueError(f"the message at byte {offset} has a body of {body} bytes, of which the file has less.")
+        raise ValueError(f"the message at byte {offset} has a body of {body} bytes, but the file has fewer.")
     rows = table.table(2).number(0, "<q") if kind == BATCH else 0
     if rows < 0:
         raise ValueError(f"the message at byte {offset} has {rows} rows.")
@@ -167,7 +170,7 @@ def buffer_ranges(metadata: bytes) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a flatbuffer: numbered fields, of which any may be left out."""
+    """A table of a flatbuffer: numbered fields, each of them optional."""
 
     data: bytes
     at: int
@@ -181,7 +184,7 @@ class Table:
 
     def _read(self, kind: str, at: int) -> Any:
         if at < 0:
-            raise ValueError("the metadata points outside of itself.")
+            raise ValueError("the metadata points outside itself.")
         return struct.unpack_from(kind, self.data, at)[0]
 
     def number(self, field: int, kind: str) -> int:
@@ -204,7 +207,7 @@ class Table:
         start = place + self._read("<I", place)
         count = self._read("<I", start)
         if start + 4 + count * size > len(self.data):
-            raise ValueError(f"the metadata lists {count} structs of {size} bytes, and has {len(self.data)} bytes.")
+            raise ValueError(f"the metadata lists {count} structs of {size} bytes, but has {len(self.data)} bytes.")
         return range(start + 4, start + 4 + count * size, size)
 
 

@@ -1,4 +1,4 @@
-"""ORC: a segment is a stripe; rows come from the footer, which pyarrow reads anew for each open file."""
+"""ORC: a segment is a stripe; rows come from the footer, which pyarrow reads again for each open file."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ class OrcReader(BatchReader):
         super().__init__(file, layout, storage, options, schema)
         self._file = orc.ORCFile(self.source)
         self.schema = self._file.schema
-        # pyarrow reads 128 KiB at a time; a remote store is asked for a stripe at once, unless most of it is unwanted.
+        # pyarrow reads 128 KiB at a time; a remote store gets one request per stripe, unless most of it is unwanted.
         self._whole = 2 * len(set(schema.names) & set(self.schema.names)) >= len(self.schema)
-        self._fetched = -1  # the stripe that was asked for
-        self._unread: set[str] = set()  # columns of it that are still at hand
+        self._fetched = -1  # the stripe that was requested
+        self._unread: set[str] = set()  # columns of it that have not been read yet
 
     def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:
         """The stripes, with these columns and perhaps others."""
         for name in self.metadata.overflowing.intersection(columns):
             # Some versions of pyarrow would read them as other times.
             raise FileReadError(
-                f"{self.path}, column {name}: has timestamps outside the years 1677 to 2262, which pyarrow, reading "
-                "ORC as nanoseconds, cannot hold. Leave the column out with columns=, or rewrite the file."
+                f"{self.path}, column {name}: has timestamps outside the years 1677 to 2262, which pyarrow cannot "
+                "represent, because it reads ORC as nanoseconds. Leave out the column with columns=, or rewrite the "
+                "file."
             )
         return [self._stripe(number, columns) for number in numbers]
 
@@ -50,7 +51,7 @@ class OrcReader(BatchReader):
         self._unread -= set(names)
         batch = self._file.read_stripe(number, names)
         if not set(names) <= set(batch.schema.names):
-            # To ORC, "x.y" may be the field y of a struct x, though there is a column of that name.
+            # To ORC, "x.y" may be the field y of a struct x, although there is a column with that name.
             batch = self._file.read_stripe(number)
         return batch
 
@@ -88,8 +89,8 @@ FORMAT = OrcFormat()
 def _check(footer: OrcFooter, opened: orc.ORCFile) -> None:
     """Refuse a footer that contradicts itself, and files that pyarrow would read wrongly."""
     if footer.encrypted:
-        raise ValueError("its columns are encrypted, which pyarrow's ORC reader does not decrypt: rewrite the file.")
+        raise ValueError("its columns are encrypted, and pyarrow's ORC reader cannot decrypt them: rewrite the file.")
     rows = sum(rows for _, _, rows in footer.stripes)
     if (len(footer.stripes), rows) != (opened.nstripes, opened.nrows):
         counts = f"{opened.nstripes} and {opened.nrows}"
-        raise ValueError(f"its {len(footer.stripes)} stripes have {rows} rows, where the file says {counts}.")
+        raise ValueError(f"its {len(footer.stripes)} stripes have {rows} rows, but the file declares {counts}.")

@@ -61,7 +61,7 @@ def _stripe(data: bytes) -> tuple[int, int, int]:
 
 
 def _overflowing(types: list[bytes], statistics: list[bytes]) -> frozenset[str]:
-    """Top-level columns of which one's or its children's statistics have a timestamp that overflows.
+    """Top-level columns whose statistics, or those of their children, have a timestamp that overflows.
 
     Types are numbered in pre-order: the children of a column follow it, up to the next column.
     """

@@ -62,7 +62,7 @@ class ParquetReader(Reader):
             return arrays
 
     def _damaged(self, groups: list[int], names: list[str]) -> str:
-        """Of what could not be read together, the first that cannot be read alone; on a store, all of it."""
+        """The first part that cannot be read alone; on a store, everything that could not be read together."""
         if self._local:
             for group, name in itertools.product(groups, names):
                 try:
@@ -72,7 +72,7 @@ class ParquetReader(Reader):
         return f"row groups {_listed(groups)}, columns {_listed(names)}"
 
     def _fetch(self, groups: list[int], names: list[str]) -> None:
-        """Have a remote store send all wanted columns of these row groups, when the first of them is read."""
+        """Make a remote store send all wanted columns of these row groups when the first of them is read."""
         asked = set(_leaves_of(self._metadata, names))
         if groups != self._fetched or not asked <= self._unread:
             chunks = (self._metadata.row_group(group).column(leaf) for group in groups for leaf in self._leaves)
@@ -89,11 +89,11 @@ class ParquetReader(Reader):
                 check_coarse(name, column)
 
     def _check_rows(self, groups: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> None:
-        """Refuse pages that have other rows than the footer says, which pyarrow notices for two columns only."""
+        """Refuse pages whose rows differ from the footer, which pyarrow notices only for two or more columns."""
         rows = sum(self._metadata.row_group(group).num_rows for group in groups)
         for column in columns:
             if len(column) != rows:
-                raise ValueError(f"its pages have {len(column)} rows, where the footer says {rows}.")
+                raise ValueError(f"its pages have {len(column)} rows, but the footer says {rows}.")
 
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""

@@ -18,7 +18,7 @@ _GUESS = 1 << 16
 
 # A footer that is not encrypted itself, of a file that has encrypted columns, is followed by a signature.
 _SIGNATURE = 28
-_NO_KEYS = "its {} encrypted, and keys cannot be given here: write a decrypted copy with a tool that has them."
+_NO_KEYS = "its {} encrypted, and keys cannot be passed here: write a decrypted copy with a tool that has them."
 
 
 def footer_file(metadata: pq.FileMetaData) -> pa.Buffer:
@@ -51,7 +51,7 @@ def _tail(source: pa.NativeFile) -> tuple[bytes, int]:
     if tail[-4:] == _ENCRYPTED:
         raise ValueError(_NO_KEYS.format("footer is"))
     if len(tail) < 12 or tail[-4:] != _MAGIC:
-        raise ValueError(f"its {size} bytes do not end like a Parquet file: it is cut, or of another format.")
+        raise ValueError(f"its {size} bytes do not end like a Parquet file: it is truncated, or of another format.")
     length = int.from_bytes(tail[-8:-4], "little")
     if length + 12 > size:
         raise ValueError(f"its footer of {length} bytes does not fit into its {size} bytes.")
@@ -71,7 +71,7 @@ def _probe(metadata: pq.FileMetaData) -> None:
         for leaf, kind in enumerate(kinds):
             stored = group.column(leaf).physical_type
             if stored != kind:
-                raise ValueError(f"row group {number} has {stored} in leaf column {leaf}, where the schema has {kind}.")
+                raise ValueError(f"row group {number} has {stored} in leaf column {leaf}, but the schema has {kind}.")
 
 
 class _ReachedData(Exception):
@@ -79,7 +79,7 @@ class _ReachedData(Exception):
 
 
 class _NoData:
-    """A file as Python's are, so large that all offsets lie in it, of which nothing can be read."""
+    """A Python file object that contains all possible offsets but from which nothing can be read."""
 
     closed = False
     _size = 1 << 62

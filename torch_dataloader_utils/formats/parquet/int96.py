@@ -1,4 +1,4 @@
-"""INT96 timestamps: pyarrow wraps those that do not fit into 64 bits of nanoseconds around to other times, silently."""
+"""INT96 timestamps: pyarrow silently wraps those that do not fit into 64 bits of nanoseconds around to other times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-# Such columns are read once more in this unit, in which every INT96 fits that a calendar has.
+# Such columns are read once more in this unit, which can hold every INT96 with a calendar date.
 COARSE = "ms"
 _MOST = (2**63 - 1) // 10**6
 
@@ -22,7 +22,7 @@ def int96_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str
 
 
 def check_coarse(name: str, column: pa.ChunkedArray) -> None:
-    """Refuse a column of times in milliseconds of which one does not fit into nanoseconds.
+    """Refuse a column of times in milliseconds if one of them does not fit into nanoseconds.
 
     Raises:
         ValueError: names the column, and says what to do.
@@ -31,8 +31,8 @@ def check_coarse(name: str, column: pa.ChunkedArray) -> None:
         bounds = pc.min_max(leaf.cast(pa.int64())).as_py()
         if bounds["min"] is not None and (bounds["min"] <= -_MOST or bounds["max"] >= _MOST):
             raise ValueError(
-                f"column {name} has INT96 timestamps outside the years 1677 to 2262, which pyarrow, at nanoseconds, "
-                "cannot hold. Leave it out with columns=, or rewrite the file with microseconds."
+                f"column {name} has INT96 timestamps outside the years 1677 to 2262, which pyarrow cannot represent in "
+                "nanoseconds. Leave it out with columns=, or rewrite the file with microseconds."
             )
 
 

@@ -76,17 +76,17 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
         header = dialect.names(row.text)
     except UnicodeDecodeError as error:
         raise FileReadError(
-            f"{where}, byte {error.start}: is not text in UTF-8. Give format_options={{'encoding': ...}}, "
-            "if it is text at all."
+            f"{where}, byte {error.start}: is not UTF-8. Set format_options={{'encoding': ...}}, if it is a text file "
+            "at all."
         ) from error
     names = tuple(header if options.column_names is None else options.column_names)
     if len(names) != len(header):
-        raise OptionError(f"{where}: has {len(header)} fields, where column_names has {len(names)} names.")
+        raise OptionError(f"{where}: has {len(header)} fields, but column_names has {len(names)} names.")
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise SchemaMismatchError(
-            f"{where}: more than one column is called {name!r}: names must be unique. Give "
-            "format_options={'column_names': [...]}, which the first line's names are then replaced by."
+            f"{where}: more than one column is called {name!r}, but names must be unique: set "
+            "format_options={'column_names': [...]} to replace the names in the first line."
         )
     return names
 

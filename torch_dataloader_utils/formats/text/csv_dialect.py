@@ -24,15 +24,15 @@ class CsvOptions:
     """The `format_options` of CSV.
 
     Attributes:
-        delimiter: one character; None is a tab for .tsv, a comma else.
-        quote_char: around values with delimiters or quotes (doubled inside); "" for none.
-        escape_char: before characters that are meant literally; "" for none.
+        delimiter: one character; None is a tab for .tsv, otherwise a comma.
+        quote_char: the character around values with delimiters or quotes (doubled inside); "" for none.
+        escape_char: the character before literal characters; "" for none.
         header: whether the first line holds the columns' names.
-        column_names: to be used instead of those; without either, they are f0, f1, ...
-        null_values: texts that mean null, in strings too; None is pyarrow's list, and strings are never null.
-        newlines_in_values: whether quoted values may hold newlines: a file is then read as one.
+        column_names: used instead of those; without either, the names are f0, f1, ...
+        null_values: texts that mean null, also in strings; None is pyarrow's list, and strings are then never null.
+        newlines_in_values: whether quoted values may contain newlines; a file is then read as one segment.
         on_bad_lines: "error", or "skip" to leave them out.
-        encoding: of the text; if it is not UTF-8, a file is read as one.
+        encoding: of the text; if it is not UTF-8, a file is read as one segment.
         decimal_point: one character.
     """
 
@@ -112,7 +112,7 @@ class Dialect:
             lines = head.lines(start)
             if not (head.whole or self.one_line):
                 ends = [end for _, end in self.rows(lines)]
-                lines = lines[: ends[-2]] if len(ends) > 1 else b""  # the last one may go on
+                lines = lines[: ends[-2]] if len(ends) > 1 else b""  # the last one may be incomplete
             if head.whole or lines.strip(b"\r\n"):
                 return lines
             head.grow()

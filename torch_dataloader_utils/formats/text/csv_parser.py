@@ -55,11 +55,11 @@ class CsvParser:
     def fault(self, row: bytes, columns: Sequence[str]) -> Fault | None:
         """Why a row cannot be read: a quote left open, its number of fields, or a value that does not fit."""
         if self._dialect.is_open(row):
-            advice = ", or with newlines in it give format_options={'newlines_in_values': True}"
+            advice = ", or set format_options={'newlines_in_values': True} if values contain newlines"
             return Fault(
                 f"a quoted value does not end on this line: {shown(row)}. Close the quote"
-                f"{advice if self._dialect.one_line else ''}; give format_options={{'quote_char': ''}} if quotes have "
-                "no meaning.",
+                f"{advice if self._dialect.one_line else ''}, or set format_options={{'quote_char': ''}} if quotes "
+                "have no special meaning.",
                 fatal=True,
             )
         miscounted: list[Fault] = []
@@ -67,8 +67,8 @@ class CsvParser:
         def note(invalid: Any) -> str:
             miscounted.append(
                 Fault(
-                    f"has {invalid.actual_columns} fields, where {invalid.expected_columns} are expected: {shown(row)}."
-                    " Give another delimiter, or on_bad_lines='skip' to leave such lines out (format_options=)."
+                    f"has {invalid.actual_columns} fields, expected {invalid.expected_columns}: {shown(row)}. "
+                    "Set another delimiter, or on_bad_lines='skip' to leave out such lines (in format_options=).",
                 )
             )
             return "skip"

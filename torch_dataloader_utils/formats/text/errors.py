@@ -1,4 +1,4 @@
-"""Lines that cannot be read: found by parsing halves of the text again, then named or left out.
+"""Lines that cannot be read: located by parsing halves of the text again, then named or left out.
 
 The decoders' messages know neither the file nor the line, and are never looked at.
 """
@@ -26,7 +26,7 @@ class Row:
     """A row of the text, unparsed.
 
     Attributes:
-        line: how many lines come before it in the piece of text that it was found in.
+        line: the number of lines before it in its piece of text.
         text: the row, without the newline that ends it.
     """
 
@@ -40,9 +40,9 @@ class Fault:
 
     Attributes:
         message: the fault, and what to do.
-        column: where it is, if in a value.
+        column: the column, if the fault is in a value.
         kind: the error to raise.
-        fatal: whether it cannot be left out, as nobody knows where the next row begins.
+        fatal: whether it cannot be left out, because the start of the next row is unknown.
     """
 
     message: str
@@ -98,13 +98,13 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class BadLines:
-    """What is done about bad lines.
+    """How bad lines are handled.
 
     Attributes:
         path: of the file.
-        skip: whether they are left out, or else an error.
-        lines_before: counts the lines of the file that come before the piece of text in question; None where that
-            would mean to read very much.
+        skip: whether they are left out; otherwise they are errors.
+        lines_before: counts the lines of the file before the piece of text in question; None if that would require much
+            reading.
         offset: the first byte of that piece.
     """
 
@@ -114,14 +114,14 @@ class BadLines:
     offset: int = 0
 
     def note(self, bad: Sequence[int], rows: Callable[[], Sequence[Row]]) -> None:
-        """Count the rows with these numbers as left out; the first time in a file, with a warning."""
+        """Count the rows with these numbers as left out, with a warning the first time in a file."""
         recorder().count("skipped_lines", len(bad))
         with _LOCK:
             warned = self.path in _WARNED
             _WARNED.add(self.path)
         if not warned:
             _LOG.warning(
-                "%s: on_bad_lines='skip' left out %d bad lines, the first met is %s; further ones are only counted.",
+                "%s: on_bad_lines='skip' left out %d bad lines, the first is %s; further ones are only counted.",
                 printable(self.path),
                 len(bad),
                 self._place(rows()[min(bad)].line),
@@ -211,6 +211,6 @@ def misfit(column: str, value: bytes | str, kind: pa.DataType) -> Fault:
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
-        return Fault(f"{shown(value)} is not text in UTF-8. Give format_options={{'encoding': ...}}.", column)
-    remedy = "Give schema= with a type that all values fit, or format_options={'on_bad_lines': 'skip'}"
+        return Fault(f"{shown(value)} is not UTF-8: set format_options={{'encoding': ...}}.", column)
+    remedy = "Set schema= with a type that all values fit, or format_options={'on_bad_lines': 'skip'}"
     return Fault(f"{shown(text)} cannot be read as {kind}. {remedy}.", column, SchemaMismatchError)

@@ -30,7 +30,7 @@ class JsonFormat(JsonLinesFormat):
             return TextPlan(0), pa.schema([])
         if start not in (b"[", b"{"):
             raise FileReadError(
-                f"{printable(path)}, line 1: is no JSON of objects: the file begins with {shown(head.text[:20])}."
+                f"{printable(path)}, line 1: is not JSON objects: the file begins with {shown(head.text[:20])}."
             )
         if start == b"{" and _is_lines(head):
             return super().plan(path, head, options)
@@ -64,12 +64,12 @@ def _first_objects(path: str, head: Head) -> list[Row]:
         except UnicodeDecodeError as error:
             line = head.text.count(b"\n", 0, head.start + error.start) + 1
             raise FileReadError(
-                f"{printable(path)}, line {line}: byte {head.start + error.start} of the text is not text in UTF-8."
+                f"{printable(path)}, line {line}: byte {head.start + error.start} of the text is not UTF-8."
             ) from error
         except json.JSONDecodeError as error:
             if head.whole:
                 raise FileReadError(
-                    f"{printable(path)}, line {error.lineno}: is no JSON: {error.msg} at character {error.colno}."
+                    f"{printable(path)}, line {error.lineno}: is not JSON: {error.msg} at character {error.colno}."
                 ) from error
         if rows or head.whole:
             return rows

@@ -1,4 +1,4 @@
-"""JSON objects to columns, by pyarrow's reader: a line each, several documents, or the elements of one array."""
+"""JSON objects to columns, by pyarrow's reader: one per line, several documents, or the elements of one array."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LOOK = 2**10  # bytes
 
 
 class JsonParser:
-    """Parses objects; a `Parser`. Fields that are not asked for are ignored, those that are missing are null.
+    """Parses objects; a `Parser`. Fields that are not requested are ignored, missing ones are null.
 
     Args:
         kind: how the objects follow one another: "lines", "documents" or "array".
-        schema: the columns that may be asked for, with the types wanted.
+        schema: the columns that may be requested, with the wanted types.
     """
 
     def __init__(self, kind: str, schema: pa.Schema) -> None:
@@ -36,7 +36,9 @@ class JsonParser:
     def parse(self, text: pa.Buffer, columns: Sequence[str]) -> tuple[pa.Table, list[int]]:
         """The objects of the text as rows."""
         if text.size > _MOST_BYTES:
-            raise NotImplementedError(f"{text.size} bytes of JSON in one piece: at most 2 GiB. Write JSON Lines.")
+            raise NotImplementedError(
+                f"{text.size} bytes of JSON in one piece: expected at most 2 GiB; use JSON Lines."
+            )
         if self._kind == "array":
             return self._array(text, columns), []
         table = self._objects(text, columns)
@@ -58,23 +60,23 @@ class JsonParser:
         try:
             return list(object_rows(text.decode()))
         except UnicodeDecodeError as error:
-            raise BadText(text.count(b"\n", 0, error.start), f"byte {error.start} is not text in UTF-8.") from error
+            raise BadText(text.count(b"\n", 0, error.start), f"byte {error.start} is not UTF-8.") from error
         except json.JSONDecodeError as error:
             raise BadText(
-                error.lineno - 1, f"is no JSON: {error.msg} at character {error.colno} of the line."
+                error.lineno - 1, f"is not JSON: {error.msg} at character {error.colno} of the line."
             ) from error
 
     def fault(self, row: bytes, columns: Sequence[str]) -> Fault | None:
-        """Why a row cannot be read: no JSON, no object, or a value that does not fit."""
+        """Why a row cannot be read: it is not JSON, not an object, or a value does not fit."""
         try:
             value = json.loads(row.decode())
         except UnicodeDecodeError as error:
-            return Fault(f"byte {error.start + 1} of it is not text in UTF-8: {shown(row)}.")
+            return Fault(f"byte {error.start + 1} of it is not UTF-8: {shown(row)}.")
         except json.JSONDecodeError as error:
-            advice = " If objects go over several lines, give format='json'." if self._kind == "lines" else ""
-            return Fault(f"is no JSON: {error.msg} at character {error.pos + 1}: {shown(row)}.{advice}")
+            advice = " If objects span several lines, set format='json'." if self._kind == "lines" else ""
+            return Fault(f"is not JSON: {error.msg} at character {error.pos + 1}: {shown(row)}.{advice}")
         if not isinstance(value, dict | None):
-            return Fault(f"expected an object, found {shown(row)}.")
+            return Fault(f"expected an object, got {shown(row)}.")
         faults = (self._misfit(row, name, (value or {}).get(name)) for name in columns)
         return next((fault for fault in faults if fault is not None), None)
 

@@ -110,8 +110,8 @@ class TextReader(Reader):
         content = self.source.read_buffer(stop - start)
         if content.size < stop - start:
             raise FileReadError(
-                f"{printable(self.path)}: ends before byte {stop}, where {self._plan.size} were planned: it has "
-                "changed since. Make the loader again."
+                f"{printable(self.path)}: ends before byte {stop}, but {self._plan.size} bytes were planned: it has "
+                "changed since. Create the loader again."
             )
         return content
 
