@@ -99,7 +99,7 @@ def test_one_dataset_twice_comes_twice_in_two_orders(tmp_path: Path) -> None:
 
 def epoch_of_unknown(parts: list[Any]) -> list[int]:
     loader, _ = combine(parts, batch_size=7)
-    with pytest.raises(TypeError, match="not known before reading"):
+    with pytest.raises(TypeError, match="known only after reading"):
         len(loader)
     return ids(loader)
 

@@ -344,7 +344,7 @@ def test_lifecycle(folder: str) -> None:
 
 def test_a_pass_of_unknown_length_counts_as_completed_too(folder: str) -> None:
     loader, dataset = loader_of(folder, filters=[("id", "<", 640)])
-    with pytest.raises(TypeError, match="not known before reading"):
+    with pytest.raises(TypeError, match="known only after reading"):
         len(loader)
     iterator = iter(loader)
     first = [next(iterator)["id"].tolist() for _ in range(10)]

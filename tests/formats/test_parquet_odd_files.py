@@ -252,7 +252,7 @@ def test_encrypted_files_are_refused(tmp_path: Path, plain_footer: bool, what: s
 def test_a_file_of_which_only_the_beginning_is_there(tmp_path: Path, kept: int) -> None:
     pq.write_table(TABLE, tmp_path / "f")
     (tmp_path / "f").write_bytes((tmp_path / "f").read_bytes()[:kept])
-    with pytest.raises(FileReadError, match=r"f, footer: .*it is cut"):
+    with pytest.raises(FileReadError, match=r"f, footer: .*it is truncated"):
         read_all(FORM, tmp_path / "f")
 
 
@@ -309,7 +309,7 @@ def test_pages_with_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:
     changed = footer.replace(b"\x16\x64", b"\x16\x66")  # 50 -> 51, of the file, the row group and the chunk
     path.write_bytes(content.replace(footer, changed))
     assert FORM.layout(DataFileInfo(str(path), 0), Storage(), {})[0].segments[0].rows == 51
-    with pytest.raises(FileReadError, match=r"columns a: .*(50 rows, where the footer says 51|EOF|ends)"):
+    with pytest.raises(FileReadError, match=r"columns a: .*(50 rows, but the footer says 51|EOF|ends)"):
         read_all(FORM, path)
 
 

@@ -46,7 +46,7 @@ def deleted(file: IcebergFile, delete: DeleteFile) -> set[int]:
 # ----------------------------------------------------------------------------------------------------- Spark's tables
 
 
-# The others only reading tells: of equality deletes, and of rows that a filter leaves.
+# The others are known only after reading: of equality deletes, and of rows that a filter leaves.
 COUNTED = [one for one in QUESTIONS if not one.table.startswith("eq_") and "row_filter" not in one.parameters]
 
 

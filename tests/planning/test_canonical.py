@@ -62,7 +62,7 @@ def test_numbers_that_do_not_fit() -> None:
     files = data_files([[40]])
     with pytest.raises(ShardingError, match="one of 1, 2, 4, 8"):
         make_plan(files, 3, canonical_ranks=8, batch_size=8)
-    with pytest.raises(ShardingError, match="possible are 1, 2, 3, 6"):
+    with pytest.raises(ShardingError, match="expected one of 1, 2, 3, 6"):
         make_plan(files, 2, canonical_ranks=4, batch_size=3)
     with pytest.raises(CountsRequiredError, match="canonical_ranks"):
         make_plan(files, 2, canonical_ranks=4, batch_size=2, exact=False)

@@ -49,7 +49,7 @@ def order_digest(plan: Plan, epochs: tuple[int, ...]) -> str:
 
 
 def task_digest(plan: Plan) -> str:
-    """Of the tasks of all workers: where only reading tells the rows, a state counts them."""
+    """Of the tasks of all workers: if rows are known only after reading, a state counts them."""
     tasks = [[[row_ids(task.pieces) for task in plan.rank(0, r).tasks(w)] for w in range(2)] for r in range(2)]
     return hashlib.blake2b(repr(tasks).encode(), digest_size=6).hexdigest()
 

@@ -288,7 +288,7 @@ def test_other_policies_deal_given_shards_as_files() -> None:
 
 
 def test_as_many_given_shards_as_total_shards() -> None:
-    with pytest.raises(ShardingError, match="total_shards=4, and dataset 0 has 2 shards"):
+    with pytest.raises(ShardingError, match="total_shards=4, but dataset 0 has 2 shards"):
         combined([given_shards([2, 2])], 2, [Part(total_shards=2)], sharding="rotate", total_shards=4)
 
 

@@ -1,4 +1,4 @@
-"""What is left of an epoch whose row counts only reading tells: from the ranks' cursors, each row exactly once."""
+"""The rest of an epoch whose row counts are unknown: from the ranks' cursors, each row exactly once."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

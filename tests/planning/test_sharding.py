@@ -200,7 +200,7 @@ def test_a_policy_of_the_user_gets_equal_steps(policy: object, shuffle: bool) ->
 
 
 def test_a_policy_that_loses_rows_is_found_out() -> None:
-    with pytest.raises(ShardingError, match="gave 2 rows to 2 ranks, of 10"):
+    with pytest.raises(ShardingError, match="gave 2 rows to 2 ranks, expected 10"):
         make_plan(chunk_files(10), 2, sharding=forgetful).rank(0, 0)
 
 

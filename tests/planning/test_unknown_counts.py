@@ -1,4 +1,4 @@
-"""Plans where only reading tells how many rows there are, and where live rows are counted."""
+"""Plans whose row counts are known only after reading, and plans with counted live rows."""
 
 import pytest
 

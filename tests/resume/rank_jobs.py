@@ -14,7 +14,9 @@ import torch.distributed as dist
 
 from torch_dataloader_utils import PlanMismatchError, StructuredDataset
 
-KEPT = pc.field("id") - pc.field("id") / 3 * 3 != 0  # no statistics can prune it: only reading tells the counts
+KEPT = (
+    pc.field("id") - pc.field("id") / 3 * 3 != 0
+)  # no statistics can prune it: row counts are known only after reading
 
 
 def make(data: str, ranks: int | None = None, rank: int | None = None, **options: Any) -> Any:

@@ -396,7 +396,7 @@ def csv_files(folder: Path) -> str:
 def test_an_error_ahead_of_an_abandoned_pass_is_not_the_next_one_s(
     folder: str, tmp_path: Path, kind: str, function: str
 ) -> None:
-    """Where only reading tells whether the pass was complete, the next pass looks; what the look meets is forgotten."""
+    """If only reading shows whether the pass was complete, the next pass checks; errors of that check are forgotten."""
     path = csv_files(tmp_path) if kind == "csv" else folder
     options = {"filter": {"filters": KEPT}, "sync": {"even": "sync"}, "csv": {"split_rows": None}}[kind]
     first, second = reference(path, 2, shuffle=False, **options)

@@ -107,7 +107,7 @@ def test_a_state_of_a_class_is_not_continued_by_another(folder: str) -> None:
     next(iterator)
     other = make(folder, sharding="strided")
     other.load_state_dict(through_json(loader.state_dict()))
-    with pytest.raises(CheckpointMismatchError, match="Striped as sharding"):
+    with pytest.raises(CheckpointMismatchError, match=r"taken with sharding=.*Striped, but"):
         next(iter(other))
 
 

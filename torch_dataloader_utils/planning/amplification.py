@@ -1,4 +1,4 @@
-"""Read amplification: how much is decoded because several ranks share a segment."""
+"""Read amplification: how much is decoded repeatedly because several ranks share a segment."""
 
 from __future__ import annotations
 

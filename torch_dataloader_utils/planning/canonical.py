@@ -1,7 +1,7 @@
 """`canonical_ranks`: global batches that do not depend on the number of ranks.
 
-K virtual ranks take the place of the real ones. Each step of a rank joins the same number of rows of every virtual rank
-that it owns, so that all ranks' batches of a step together hold the same rows whatever their number.
+K virtual ranks take the place of the real ones. Each step of a rank joins the same number of rows from each of its
+virtual ranks, so that all ranks' batches of a step together hold the same rows for any number of ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch_dataloader_utils.planning.shares import Shares
 
 @dataclass(frozen=True, eq=False)
 class VirtualShares:
-    """The shares of virtual ranks, seen as those of the ranks: rank r owns every R-th from r on.
+    """The shares of virtual ranks, seen as those of the real ranks: rank r owns every R-th, starting at r.
 
     Attributes:
         shares: of the virtual ranks.
@@ -33,7 +33,7 @@ class VirtualShares:
         return [max(steps[rank :: self.num_ranks]) for rank in range(self.num_ranks)]
 
     def rows(self) -> list[int]:
-        """Real rows of each rank, padding not among them."""
+        """Real rows of each rank, without padding."""
         rows = self.shares.rows()
         return [sum(rows[rank :: self.num_ranks]) for rank in range(self.num_ranks)]
 
@@ -51,19 +51,19 @@ def virtual_options(options: PlanOptions, num_ranks: int, *, exact: bool) -> Pla
     """The options of the plan of the virtual ranks: the same for every number of ranks at the same global batch.
 
     Raises:
-        OptionError: options that a short global step cannot follow.
-        ShardingError: the virtual ranks cannot be shared evenly by the ranks, or a step's rows by the virtual ranks.
+        OptionError: options that do not work with a short global step.
+        ShardingError: the virtual ranks do not divide evenly among the ranks, or a step's rows among the virtual ranks.
         CountsRequiredError: row counts are not `exact`.
     """
     if options.last_batch not in ("partial", options.even):
         raise OptionError(
-            f"last_batch={options.last_batch!r} with canonical_ranks: all ranks share the last step; use "
+            f"last_batch={options.last_batch!r} with canonical_ranks: all ranks share the last step, so use "
             "even='drop' or even='pad' instead."
         )
     rows = _rows_of_virtual_rank(options, num_ranks)
     if not exact:
         raise CountsRequiredError(
-            "canonical_ranks needs the number of rows that will be delivered, and only reading tells: give "
+            "canonical_ranks needs the number of rows that will be delivered, which is known only after reading: use "
             "count_rows=True."
         )
     buffer, window_bytes, virtual = options.buffer_rows, options.window_bytes, options.canonical_ranks or num_ranks
@@ -84,13 +84,13 @@ def _rows_of_virtual_rank(options: PlanOptions, num_ranks: int) -> int:
     step = options.batch_rows(num_ranks) * num_ranks
     if virtual % num_ranks:
         raise ShardingError(
-            f"canonical_ranks={virtual} with num_ranks={num_ranks}: num_ranks must be a divisor of canonical_ranks, "
+            f"canonical_ranks={virtual} with num_ranks={num_ranks}: num_ranks must divide canonical_ranks; expected "
             f"one of {_divisors(virtual)}."
         )
     if step % virtual:
         raise ShardingError(
             f"canonical_ranks={virtual} with num_ranks={num_ranks} and batches of {step // num_ranks} rows: the {step} "
-            f"rows of a step of all ranks must be a multiple of canonical_ranks; possible are {_divisors(step)}."
+            f"rows of a global step must be a multiple of canonical_ranks; expected one of {_divisors(step)}."
         )
     return step // virtual
 

@@ -1,4 +1,4 @@
-"""What strategies of the user return, brought into the form that planning relies on."""
+"""Checks of users' strategies: their splits in the form that planning relies on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SplitChecker:
         """The split with rows, segments and bytes filled in: one for each run of its rows that an epoch reads.
 
         Raises:
-            OptionError: its file is none of the source's, or it lies outside of it.
+            OptionError: its file is not one of the source's, or it lies outside it.
         """
         if not isinstance(split, Split) or split.file.path not in self._files:
             raise OptionError(f"{self._name} returned {split!r}: expected a Split of one of the files it was given.")
@@ -35,8 +35,8 @@ class SplitChecker:
         if spans is None:
             if split.row_range is not None:
                 raise CountsRequiredError(
-                    f"{self._name} returned rows of {file.info.path!r}, whose row count is not known: "
-                    "give count_rows=True, or return whole files or segments."
+                    f"{self._name} returned rows of {file.info.path!r}, whose row count is unknown: use "
+                    "count_rows=True, or return whole files or segments."
                 )
             size = sum(segment.size_bytes for segment in file.layout.segments[slice(*places)])
             return [replace(split, file=file.info, segments=places, size_bytes=size)] if places[0] < places[1] else []
@@ -59,7 +59,7 @@ class SplitChecker:
             if complete and sum(b - a for a, b in extents) != self._size(path):
                 raise OptionError(
                     f"{self._name} left out rows of {path!r}: its splits cover {extents[:3]} of {self._size(path)}. "
-                    "Every row must be in one split; to read less, give fewer paths or filters."
+                    "Every row must be in one split; to read less, pass fewer paths or a filter."
                 )
 
     def _file(self, split: Split) -> tuple[DataFile, Spans]:
@@ -69,7 +69,7 @@ class SplitChecker:
         return file, self._spans[split.file.path]
 
     def _size(self, path: str) -> int:
-        """Rows of a file, or segments where its rows are not known."""
+        """Rows of a file, or segments if its row count is unknown."""
         spans = plan_spans(self._files[path].layout)
         return len(self._files[path].layout.segments) if spans is None else sum(b - a for a, b in spans)
 
@@ -114,14 +114,14 @@ def checked_splits(splits: Iterable[Split], files: Sequence[DataFile], name: str
 
 
 def _extent(split: Split) -> tuple[int, int]:
-    """The rows `[start, stop)` of a split, or its segments where its rows are not known."""
+    """The rows `[start, stop)` of a split, or its segments if its row count is unknown."""
     if split.row_range is not None:
         return split.row_range.start, split.row_range.stop
     return split.segments or (0, 0)
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Adjacent ranges made one; empty ones gone."""
+    """Adjacent ranges joined; empty ones removed."""
     out: list[tuple[int, int]] = []
     for start, stop in spans:
         if out and out[-1][1] == start:

@@ -14,15 +14,15 @@ from torch_dataloader_utils.seeding import derive_key, random_below
 
 
 def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, int]]:
-    """What list `number` holds after levelling: parts `(list, first, last)`, half-open row ranges of the lists before.
+    """The rows of list `number` after levelling: parts `(list, first, last)`, half-open row ranges of the lists before.
 
-    Each list keeps a prefix; what exceeds its target is pooled, list after list, and given to the lists that lack rows,
+    Each list keeps a prefix. Rows above its target are pooled, list after list, and given to the lists that lack rows,
     in order: at most `len(counts) - 1` cuts.
 
     Args:
         counts: rows of each list, shape [lists].
         targets: rows each list must hold, with the same total, shape [lists].
-        number: the list asked for.
+        number: the requested list.
     """
     kept = np.minimum(counts, targets)
     parts = [(number, 0, int(kept[number]))] if kept[number] else []
@@ -45,11 +45,11 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, le
 
     Args:
         even: the option.
-        counts: rows that the policy gave each rank, rows left out not among them, shape [ranks].
+        counts: rows that the policy gave each rank, without those left out, shape [ranks].
         batch_rows: rows of a rank's batch.
-        deals_evenly: whether rows were assigned in turn: none need to move where the steps of `even="pad"` hold those
-            of each rank.
-        levelled: whether `even="none"` gives ranks equal full steps, and shares what is left.
+        deals_evenly: whether rows were assigned in turn: none need to move if the steps of `even="pad"` hold those of
+            each rank.
+        levelled: whether `even="none"` gives ranks equal full steps, and shares the rest.
     """
     total, ranks = int(counts.sum()), len(counts)
     if even in ("none", "sync") and levelled:
@@ -65,13 +65,13 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, le
 
 
 def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[Order]:
-    """The `count` rows that `even="drop"` leaves out of `order`: one run in file order, or two where it wraps around.
+    """The `count` rows that `even="drop"` leaves out of `order`: one run in file order, or two if it wraps around.
 
     Args:
         order: the rows of the epoch.
         count: rows to leave out.
-        seed: what the start of the run is drawn from; None leaves out the last rows.
-        lap: how often these rows were read before: the run moves on, so that all are left out in turn.
+        seed: the seed for the start of the run; None leaves out the last rows.
+        lap: how often these rows were read before: the run moves, so that all rows are left out in turn.
     """
     if not count:
         return []
@@ -104,7 +104,7 @@ def take(pieces: Iterable[Piece], first: int, last: int) -> list[Piece]:
 
 
 def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
-    """`count` rows of padding: the first rows of `pieces` (which hold some), over and over."""
+    """`count` rows of padding: the first rows of `pieces` (which hold some), repeated as often as needed."""
     first = [replace(piece, pad=True) for piece in take(pieces, 0, count)]
     out = list(first)
     missing = count - total_rows(first)

@@ -20,21 +20,21 @@ from torch_dataloader_utils.planning.spans import plan_spans
 def call_generate(
     strategy: Any, files: Sequence[DataFile], num_workers: int, epoch: int, num_ranks: int, rank: int
 ) -> tuple[list[Shard], bool]:
-    """The shards that `strategy.generate` makes for this rank, and whether it made them of all data for each rank.
+    """The shards that `strategy.generate` makes for this rank, and whether it made them from all data for each rank.
 
     A method that takes neither `num_ranks` nor `rank` is called with `(files, num_workers, epoch)`: every rank then
-    delivers all rows, which the caller should warn about.
+    delivers all rows, so the caller should warn.
 
     Args:
         strategy: an object with `generate`.
         files: the files; the strategy sees their `DataFileInfo`.
-        num_workers: I/O workers of the rank; at most that many shards may come back (0 counts as 1).
+        num_workers: I/O workers of the rank; at most that many shards may be returned (0 counts as 1).
         epoch: the epoch.
-        num_ranks: all ranks.
+        num_ranks: the number of ranks.
         rank: the global rank.
 
     Raises:
-        OptionError: `generate` cannot be called so, or returned too many shards or something else.
+        OptionError: `generate` cannot be called like this, or returned too many shards or something else.
     """
     workers = max(num_workers, 1)
     seen = [_as_seen(file) for file in files]
@@ -72,13 +72,13 @@ def generated_plan(
     Args:
         shards: of this rank; workers without a shard are idle.
         files: the files.
-        options: of the plan; sharding has no part in it.
+        options: of the plan; sharding is ignored.
         epoch: the epoch.
         rank: the global rank.
         exact: whether plan rows are the rows that will be delivered.
 
     Raises:
-        OptionError: rows outside their files or twice on this rank, or options that such shards cannot follow.
+        OptionError: rows outside their files or twice on this rank, or options that do not work with such shards.
     """
     if options.even in ("drop", "pad") or options.last_batch == "wrap":
         raise OptionError(
@@ -100,7 +100,7 @@ def generated_plan(
 
 
 def _numbered(shards: Sequence[Sequence[Split]]) -> list[list[Piece]]:
-    """A piece for each split of each shard, numbered through: the strategy need not number its splits."""
+    """A piece for each split of each shard, numbered consecutively: the strategy need not number its splits."""
     numbers = itertools.count()
     return [
         [Piece(replace(split, index=(number := next(numbers))), split.row_range, number) for split in splits]
@@ -117,7 +117,7 @@ def _binds(signature: inspect.Signature, args: tuple[Any, ...], keywords: dict[s
 
 
 def _as_seen(file: DataFile) -> DataFileInfo:
-    """The file's info with the count of the rows that a plan counts: live rows where they are known."""
+    """The file's info with the row count that a plan uses: live rows if they are known."""
     if not file.layout.counted:
         return file.info
     spans = plan_spans(file.layout)

@@ -1,7 +1,7 @@
-"""Several datasets in one plan: each is ordered and shared by the ranks alone, then their rows are mixed on each rank.
+"""Several datasets in one plan: each is ordered and sharded separately, then their rows are mixed on each rank.
 
-Sharing an order that was mixed before could give one rank all rows of one dataset. A plan over one dataset is the
-plan over a combination of one.
+Sharding an order that is already mixed could give one rank all rows of one dataset. A plan over one dataset is the plan
+over a combination of one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from torch_dataloader_utils.planning.sharding import Policy, inner_order, shard_
 from torch_dataloader_utils.seeding import derive_key
 
 
-# States hold a digest of its repr: another name, or field, is other data to them.
+# States hold a digest of its repr: renaming it or a field makes existing states refer to other data.
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What planning must know of one dataset of a combination, besides its files and splits.
+    """What planning needs to know of one dataset of a combination, besides its files and splits.
 
     Attributes:
-        weight: how many of its rows are delivered for each of a dataset of weight 1; None means as many as it has.
-        total_shards: of a dataset that makes its shards itself: each of its files is one; None: planning makes them.
-        dist_world_size: the number of ranks that such a dataset was made for.
+        weight: the number of its rows delivered for each row of a dataset of weight 1; None means the number of its
+            rows.
+        total_shards: for a dataset that defines its own shards, one per file; None if planning makes the shards.
+        dist_world_size: the number of ranks for which such a dataset was made.
     """
 
     weight: float | None = None
@@ -41,16 +42,17 @@ class Part:
         """Check that the dataset was made for this number of ranks.
 
         Raises:
-            ShardingError: it was made for another one, or one that does not divide its shards.
+            ShardingError: it was made for another number, or one that does not divide its shards.
         """
         if self.dist_world_size not in (None, num_ranks):
             raise ShardingError(
                 f"dist_world_size={self.dist_world_size} must match the distributed world size, num_ranks={num_ranks}: "
-                "make the dataset with dist_world_size=num_ranks."
+                "create the dataset with dist_world_size=num_ranks."
             )
         if self.total_shards is not None and self.total_shards % num_ranks:
             raise ShardingError(
-                f"total_shards={self.total_shards} of a dataset must be divisible by num_ranks={num_ranks}."
+                f"total_shards={self.total_shards} of a dataset must be divisible by num_ranks={num_ranks}: change one "
+                "of the two."
             )
 
 
@@ -60,13 +62,13 @@ class DatasetShare:
 
     Attributes:
         table: the splits of all datasets.
-        first: number of its first split.
+        first: index of its first split.
         last: where its splits end, exclusive.
         policy: assigns its rows to ranks.
-        options: of the plan, with a seed of its own.
+        options: of the plan, with a separate seed.
         weight: as in `Part`.
         shards: where the splits of each given shard end, counted from `first`, shape [shards]; None without any.
-        rest: its rows where earlier phases of the epoch delivered the others; None: all, in an order of its own.
+        rest: its rows that earlier phases of the epoch did not deliver; None: all rows, in their own order.
     """
 
     table: SplitTable
@@ -106,10 +108,10 @@ class DatasetShare:
 def dataset_shares(
     table: SplitTable, files: Sequence[DataFile], parts: Sequence[Part], policy: Policy, options: PlanOptions
 ) -> tuple[DatasetShare, ...]:
-    """One for each part; its files and splits are those of its number.
+    """One for each part, with the files and splits of its index.
 
     Raises:
-        ShardingError: a dataset that makes its shards itself makes another number of them than `total_shards`.
+        ShardingError: a dataset that defines its own shards has another number of them than `total_shards`.
     """
     numbers = [split.file.part for split in table.splits]
     ends = np.searchsorted(numbers, np.arange(len(parts)), side="right").tolist()
@@ -126,7 +128,7 @@ def dataset_shares(
 
 
 def share_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetShare:
-    """What is left of an epoch as one dataset; the options are those of the rest."""
+    """The rest of an epoch as one dataset, with the options of the rest."""
     return DatasetShare(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
 
 
@@ -134,14 +136,14 @@ def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_s
     shards = [file.info.key for file in files if file.info.part == part]
     if len(shards) != total_shards:
         raise ShardingError(
-            f"total_shards={total_shards}, and dataset {part} has {len(shards)} shards: give both the same number."
+            f"total_shards={total_shards}, but dataset {part} has {len(shards)} shards: use the same number for both."
         )
     counts = Counter(split.file.key for split in table.splits)
     return np.cumsum([counts[key] for key in shards])
 
 
 def _given_shards(ends: I64) -> Policy:
-    """The policy that gives a rank the shard of the rotation that the dataset itself made."""
+    """The policy that gives a rank the shard that the dataset itself made, by the rotation's formula."""
 
     def share(order: Order, shape: PlanShape) -> Order:
         number = shard_number(shape)
@@ -153,11 +155,11 @@ def _given_shards(ends: I64) -> Policy:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """The rows of several datasets on one rank, mixed; made when they are asked for.
+    """The rows of several datasets on one rank, mixed; computed when requested.
 
     Attributes:
         orders: of each dataset.
-        weights: of each dataset, or None for the rows that it has here.
+        weights: of each dataset, or None for its number of rows here.
     """
 
     orders: tuple[Order, ...]
@@ -177,7 +179,7 @@ class Mixture:
 
     @cached_property
     def _mixed(self) -> Runs:
-        """Runs by the place of their middle within their dataset: each beginning holds rows near the weights."""
+        """Runs by the place of their middle within their dataset, so that each beginning is close to the weights."""
         parts = [order.runs() for order in self.orders]
         middles = []
         for number, runs in enumerate(parts):

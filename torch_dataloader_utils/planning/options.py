@@ -26,25 +26,25 @@ _AT_LEAST_ONE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(PolicyOptions):
-    """What shapes a plan besides the splits and the number of ranks: also the options of the policies.
+    """What shapes a plan, besides the splits and the number of ranks; includes the options of the policies.
 
     Attributes:
         batch_size: rows of a batch (B).
-        shuffle: whether splits come in another order in each epoch.
-        seed: what the orders are drawn from.
+        shuffle: whether splits are permuted in each epoch.
+        seed: the seed of the orders.
         num_shards: I/O workers of a rank (W), at least 1.
         assignment: how splits are given to workers: `"lpt"` (largest first to the least loaded) or `"turn"`.
         sharding: a policy's name, the policy, or a dict of either and the policy's own options.
         even: how ranks get equal steps; `"sync"` does not change a plan.
-        last_batch: what becomes of a rank's last, short batch.
-        buffer_rows: rows of a row-shuffle window; without it and `window_bytes` no rows are shuffled.
-        window_bytes: decoded bytes of a rank's windows, shared by its workers, where `buffer_rows` is None.
-        open_splits: how many splits a window draws from: a number, or `"all"`. None: 4, or with `window_bytes` as many
-            whole ones as fit.
+        last_batch: the treatment of a rank's short last batch.
+        buffer_rows: rows of a row-shuffle window; without it and `window_bytes`, no rows are shuffled.
+        window_bytes: decoded bytes of a rank's windows, shared by its workers, if `buffer_rows` is None.
+        open_splits: the number of splits a window draws from, or `"all"`. None: 4, or with `window_bytes` as many whole
+            ones as fit.
         canonical_ranks: virtual ranks that take the place of ranks in the policy, so that global batches do not depend
             on the number of ranks.
-        steps_per_epoch: batches of each rank; the rows of a worker that has ended begin again.
-        levelled: whether ranks get equal full steps though `even` is `"none"`, and share what is left.
+        steps_per_epoch: batches of each rank; the rows of a worker that has ended repeat.
+        levelled: whether ranks get equal full steps although `even` is `"none"`, and share the rest.
     """
 
     batch_size: int = 1024
@@ -110,11 +110,11 @@ class PlanOptions(PolicyOptions):
 
 @dataclass(frozen=True)
 class PlanShape:
-    """The place that a policy assigns rows to: a rank of an epoch.
+    """The place to which a policy assigns rows: a rank in an epoch.
 
     Attributes:
         rank: the global rank, in `[0, num_ranks)`.
-        num_ranks: all ranks (R).
+        num_ranks: the number of ranks (R).
         epoch: the epoch.
         options: of the plan.
     """

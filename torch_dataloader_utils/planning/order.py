@@ -1,8 +1,8 @@
 """The ordered rows of an epoch, in columns: what policies cut.
 
-An `Order` is a sequence of rows: *units* (runs of rows of one split) one after another, optionally of which only every
-n-th block is meant. Its methods give other orders and cost numpy time in the number of units, never in rows; how many
-rows it has costs nothing, so that all ranks' shares can be compared.
+An `Order` is a sequence of rows: *units* (runs of rows of one split) one after another, optionally restricted to every
+n-th block. Its methods return other orders and cost numpy time in the number of units, never in rows. The number of its
+rows is free, so that all ranks' shares can be compared.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch_dataloader_utils.seeding import permutation
 
 @dataclass(frozen=True, eq=False)
 class SplitTable:
-    """What the numbers of an `Order` refer to.
+    """The splits that the numbers of an `Order` refer to.
 
     Attributes:
         splits: all splits in file order.
-        begun: after those: what earlier phases of an epoch began, or left of a split that cannot be cut by rows.
+        begun: after those: sources begun by earlier phases of an epoch, or left of a split that cannot be cut by rows.
     """
 
     splits: Sequence[Split]
@@ -40,7 +40,7 @@ class SplitTable:
 
     @cached_property
     def uncounted(self) -> Split | None:
-        """The first split whose row count only reading tells, if there is one."""
+        """The first split whose row count is known only after reading, if there is one."""
         return next((split for split in self.splits if split.row_range is None), None)
 
     @cached_property
@@ -74,7 +74,7 @@ class SplitTable:
 
 
 def first_row(source: Split | Window) -> int:
-    """The plan row that the rows of a source are counted from."""
+    """The plan row from which the rows of a source are counted."""
     return source.row_range.start if isinstance(source, Split) and source.row_range is not None else 0
 
 
@@ -84,7 +84,7 @@ class Order:
 
     Attributes:
         rows: the units, one after another.
-        picked: which of their rows, counted over all of them, are meant; None means all.
+        picked: the selected ones among these rows, counted over all of them; None means all.
     """
 
     rows: Runs
@@ -141,7 +141,7 @@ class Order:
         return Order(self.rows.select(slice(first, last)))
 
     def shuffled(self, key: int) -> Order:
-        """The same units in an order drawn by `key`, numbered anew."""
+        """The same units in an order drawn by `key`, renumbered."""
         units = self.rows.select(permutation(self.num_units, key))
         return Order(replace(units, place=np.arange(self.num_units, dtype=np.int64)))
 
@@ -150,7 +150,7 @@ class Order:
         return Order(self.rows.select(np.lexsort((self.rows.first, self.rows.source))))
 
     def without(self, run: Order) -> Order:
-        """The rows that are not in `run`: consecutive rows of this sequence in file order."""
+        """The rows that are not in `run`, which holds consecutive rows of this sequence in file order."""
         if self.picked is not None:
             raise ValueError("no rows can be left out of those assigned in turn: give the policy deals_kept=True")
         if not (self.rows.contiguous and run.rows.contiguous):
@@ -180,7 +180,7 @@ class Order:
         return replace(units, first=bounds[0], last=bounds[1], phase=picked.phase + shift, step=step, block=block)
 
     def _picked_of_patterns(self, picked: Rows) -> Runs:
-        """The picked rows of units that are patterns themselves: after a resume with another number of ranks."""
+        """The picked rows of units that are themselves patterns: after resuming with another number of ranks."""
         units, rows_of_units = self.rows, []
         for unit, (source, place, count, end) in enumerate(
             zip(*(x.tolist() for x in (units.source, units.place, units.rows, units.ends)), strict=True)
@@ -192,7 +192,7 @@ class Order:
         return Runs.of_rows(units.table, rows_of_units)
 
     def _without_patterns(self, run: Runs) -> Order:
-        """The rows that are not in `run`, where units are patterns: those of a run were cut from units like these."""
+        """The rows that are not in `run`, if units are patterns: those of a run were cut from units like these."""
         cut: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number in range(len(run.source)):
             rows = run.rows_of(number)
@@ -215,8 +215,8 @@ class Order:
         split = self.table.uncounted
         if split is not None:
             raise CountsRequiredError(
-                f"The row count of {split.file.path!r} is not known, and this sharding cuts rows by number: "
-                "give count_rows=True, or sharding='interleave', which assigns whole splits."
+                f"The row count of {split.file.path!r} is unknown, but this sharding cuts rows by number: use "
+                "count_rows=True, or sharding='interleave', which assigns whole splits."
             )
 
 

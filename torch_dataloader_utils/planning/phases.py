@@ -1,6 +1,6 @@
-"""The phases of an epoch: each ran under one set of options, and shared what the one before it had left.
+"""The phases of an epoch: each ran under one set of options, and shared the rows that the previous one left.
 
-What is left is a function of the plan and of how far each rank came, so a state needs to hold no rows.
+The rest is a function of the plan and of each rank's progress, so a state does not need to hold rows.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
 from torch_dataloader_utils.planning.sharding import FUNCTION, policy_name
 
-_ALL = 2**62  # more batches than any rank has: of one that has finished the epoch
+_ALL = 2**62  # more batches than any rank has: for one that has finished the epoch
 _OF_DATA = ("seed", "shuffle")  # the same in all phases of an epoch: a state has them among its data
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of an epoch that ran under one set of options, and how far the ranks came in it.
+    """A part of an epoch that ran under one set of options, and the ranks' progress in it.
 
     Attributes:
-        options: what shaped its order, as a state says it (`plain_options`).
-        batches: taken by every rank, or by each (None: all that it had).
-        cursors: how far the ranks came, by rank, where row counts are unknown (None: nowhere).
+        options: the options that shaped its order, as a state records them (`plain_options`).
+        batches: taken by every rank, or by each; None: all that the rank had.
+        cursors: the progress of the ranks, by rank, if row counts are unknown; None: at the beginning.
     """
 
     options: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Phase:
         return self.batches if isinstance(self.batches, int) else self.batches[rank]
 
     def delivered(self, rank: int) -> int | RankCursor | None:
-        """How far a rank came: a number of batches, or a cursor where row counts are unknown."""
+        """A rank's progress: a number of batches, or a cursor if row counts are unknown."""
         if self.cursors:
             return self.cursors.get(rank)
         count = self.of_rank(rank)
@@ -62,10 +62,10 @@ class Phase:
         """The options of its plan, and the number of ranks.
 
         Args:
-            current: the options of now, for what a state does not hold.
+            current: the current options, for what a state does not hold.
 
         Raises:
-            CheckpointMismatchError: its policy was a function, and is another one now.
+            CheckpointMismatchError: its policy was a function, and is a different one now.
         """
         names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
         sharding = _policy_named(self.options["sharding"], current.sharding)
@@ -73,7 +73,7 @@ class Phase:
         return options, self.options["num_ranks"]
 
     def keeps_ranks(self, shape: tuple[PlanOptions, int], following: tuple[PlanOptions, int]) -> bool:
-        """Whether two shapes differ in the workers alone, so that each rank resumes with its own rows."""
+        """Whether two shapes differ only in the workers, so that each rank resumes with its own rows."""
         (options, ranks), (then, ranks_then) = shape, following
         same = replace(options, num_shards=1) == replace(then, num_shards=1) and ranks == ranks_then
         in_lockstep = isinstance(self.batches, int) and not self.cursors
@@ -82,13 +82,13 @@ class Phase:
 
 
 def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
-    """What shapes the order besides the data, as plain values."""
+    """The options that shape the order, besides the data, as plain values."""
     plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _OF_DATA}
     return plain | {"sharding": policy_name(options.sharding), "num_ranks": num_ranks}
 
 
 def _policy_named(saved: Any, current: Any) -> Any:
-    """The policy that a state names; one that is a function is taken from the options of now."""
+    """The policy named in a state; if it is a function, it is taken from the current options."""
     function = current["policy"] if isinstance(current, Mapping) else current
     if isinstance(saved, Mapping):
         return {**saved, "policy": _policy_named(saved["policy"], function)}
@@ -96,17 +96,17 @@ def _policy_named(saved: Any, current: Any) -> Any:
         return saved
     if policy_name(function) != saved:
         raise CheckpointMismatchError(
-            f"the state was taken with the {saved} as sharding, and this loader has {policy_name(current)}: what was "
-            "delivered can be inferred only with the former. Pass it, or register it under a name with register_policy."
+            f"the state was taken with sharding={saved}, but this loader has {policy_name(current)}, with which the "
+            "delivered rows cannot be inferred: pass the former, or register it under a name with register_policy."
         )
     return function
 
 
 def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
-    """The plan of what earlier phases left of an epoch, for the options and ranks of `first`.
+    """The plan of the rows that earlier phases left of an epoch, for the options and ranks of `first`.
 
     Args:
-        first: the plan of the whole epoch; returned as it is where there are no phases.
+        first: the plan of the whole epoch; returned unchanged if there are no phases.
         epoch: the epoch.
         past: the phases, from the epoch's beginning.
     """
@@ -119,7 +119,7 @@ def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
 
 
 def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRows:
-    """What is left of `epoch` when `plan` was followed as far as `phase` says; `by_rank`: each rank keeps its rows."""
+    """The rows left of `epoch` after `plan` was followed up to `phase`; `by_rank`: each rank keeps its rows."""
     number = 1 if plan.rest is None else plan.rest.phase + 1
     done = [phase.delivered(rank) for rank in range(plan.num_ranks)]
     steps, most = plan.steps(epoch), plan.options.steps_per_epoch

@@ -1,4 +1,4 @@
-"""What one rank delivers in one epoch."""
+"""The plan of one rank for one epoch."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RankPlan:
         epoch: the epoch.
         rank: the global rank.
         shards: the pieces of each worker, in delivery order.
-        steps: batches, or None where only reading tells.
-        rows: real rows (padding not among them), or None where only reading tells.
+        steps: batches, or None if known only after reading.
+        rows: real rows (without padding), or None if known only after reading.
         layouts: of each file, by its key.
         batch_rows: rows of a batch of this rank.
-        joint: whether each batch is made of rows of every shard (`canonical_ranks`: a shard is then a virtual rank);
-            else shards are drained in turn, a batch each.
-        num_ranks: all ranks.
+        joint: whether each batch combines rows of every shard (`canonical_ranks`: a shard is then a virtual rank);
+            otherwise the shards deliver one batch each in turn.
+        num_ranks: the number of ranks.
         amplification: computes `read_amplification`, from the rows of all ranks.
     """
 
@@ -90,7 +90,7 @@ class RankPlan:
 
     @property
     def num_splits(self) -> int:
-        """Splits of which this rank delivers rows."""
+        """The number of splits from which this rank delivers rows."""
         return len({split_of(piece).index for shard in self.shards for piece in split_pieces(_real(shard))})
 
     @cached_property
@@ -104,9 +104,9 @@ class RankPlan:
         return replace(self, shards=tuple(tuple(replace(piece, pad=True) for piece in shard) for shard in self.shards))
 
     def shard(self, worker: int) -> Shard:
-        """What a worker delivers, as a public value: splits narrowed to the rows delivered, without padding.
+        """What a worker delivers, as a public value: splits restricted to the delivered rows, without padding.
 
-        Of a shuffle window that an earlier phase began, all that it was made of is shown.
+        For a shuffle window that an earlier phase began, it includes all splits of that window.
         """
         splits = tuple(_as_split(piece) for piece in split_pieces(_real(self.shards[worker])))
         counts = [split.row_count for split in splits]
@@ -139,14 +139,14 @@ def lap_rows(plans: Callable[[int], RankPlan]) -> Iterator[list[int]]:
 
 
 def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) -> tuple[list[tuple[int, int]], int]:
-    """Where each shard is after so many batches of the rank, and whose turn is next.
+    """Where each shard is after this many batches of the rank, and whose turn is next.
 
     A place is (lap, rows of that lap delivered).
 
     Args:
         plans: of the rank, by lap; with known row counts.
         batches: of the rank.
-        laps: whether shards that have ended begin again (`steps_per_epoch`).
+        laps: whether shards that have ended start again (`steps_per_epoch`).
     """
     plan = plans(0)
     seen: list[list[int]] = []
@@ -173,11 +173,11 @@ def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) 
 
 
 def _given(laps: Iterable[Sequence[int]], shards: int, batches: int) -> tuple[list[int], int]:
-    """How many batches each shard has given after `batches` of the rank, and whose turn is next.
+    """How many batches each shard has delivered after `batches` of the rank, and whose turn is next.
 
     Args:
-        laps: how many of each shard begin in each lap.
-        shards: how many there are.
+        laps: how many batches of each shard begin in each lap.
+        shards: the number of shards.
         batches: of the rank.
     """
     given, turn = [0] * shards, 0
@@ -203,8 +203,8 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
 
     Args:
         plans: of the rank, by lap.
-        step: number of the batch.
-        laps: whether shards that have ended begin again (`steps_per_epoch`).
+        step: index of the batch.
+        laps: whether shards that have ended start again (`steps_per_epoch`).
 
     Raises:
         CountsRequiredError: row counts are not known before reading.
@@ -213,7 +213,7 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
     plan = plans(0)
     if plan.rows is None or plan.steps is None:
         raise CountsRequiredError(
-            "rows_of: which rows a step holds is known only where all row counts are: give count_rows=True."
+            "rows_of: the rows of a step are known only if all row counts are: use count_rows=True."
         )
     if not 0 <= step < plan.steps:
         raise IndexError(f"step {step} of {plan.steps}: rank {plan.rank} has no such step in epoch {plan.epoch}.")
@@ -231,7 +231,7 @@ def _real(shard: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _as_split(piece: Piece) -> Split:
-    """The source of the piece, narrowed to its rows, with their share of the bytes."""
+    """The source of the piece, restricted to its rows, with their share of the bytes."""
     source = split_of(piece)
     if piece.rows == source.row_range:
         return source

@@ -1,4 +1,4 @@
-"""What a plan needs of its row counts, checked before any epoch is planned."""
+"""The row counts a plan needs, checked before any epoch is planned."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ from torch_dataloader_utils.planning.options import PlanOptions
 
 
 def check_unknown_counts(options: PlanOptions) -> None:
-    """Check that the options can do without the number of rows that will be delivered.
+    """Check that the options work without the number of rows that will be delivered.
 
     Raises:
-        CountsRequiredError: they cannot.
+        CountsRequiredError: they need it.
     """
     if options.even in ("drop", "pad"):
         raise CountsRequiredError(
-            f"even={options.even!r} needs the number of rows that will be delivered, and only reading tells: "
-            "give count_rows=True (counts once), steps_per_epoch=n (exactly n steps), or even='sync' "
-            "(all ranks stop with the first)."
+            f"even={options.even!r} needs the number of rows that will be delivered, which is known only after "
+            "reading: use count_rows=True (counts once), steps_per_epoch=n (exactly n steps), or even='sync' (all "
+            "ranks stop with the first)."
         )
     if options.last_batch == "wrap":
         raise CountsRequiredError(
-            "last_batch='wrap' takes rows of the next ranks, and how many is not known before reading: "
-            "give count_rows=True, or last_batch='pad'."
+            "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading: use "
+            "count_rows=True, or last_batch='pad'."
         )
 
 
 def check_even_rows(options: PlanOptions, datasets: Sequence[DatasetShare], num_ranks: int) -> None:
-    """Check that each epoch has rows for `even` to share, and enough of them for a step.
+    """Check that each epoch has rows for `even`, and enough of them for a step.
 
     Raises:
         EmptyDatasetError: an epoch has no row.
-        ShardingError: `even="drop"` would leave out all of them.
+        ShardingError: `even="drop"` would leave out all rows.
     """
     laps = options.total_shards // num_ranks if options.total_shards else 1
     rows = min(sum(dataset.lap_rows(lap, laps) for dataset in datasets) for lap in range(laps))
     even, step = options.even, num_ranks * options.batch_rows(num_ranks)
     if not rows:
         total = int(datasets[0].table.lengths.sum())
-        raise EmptyDatasetError(f"even={even!r}: an epoch has no row to deliver (N={total} rows, R={num_ranks} ranks).")
+        raise EmptyDatasetError(
+            f"even={even!r}: an epoch has no row to deliver (N={total} rows, R={num_ranks} ranks); check path and "
+            "filters."
+        )
     if even == "drop" and rows < step:
         raise ShardingError(
             f"even='drop' with N={rows} rows in an epoch, R={num_ranks} ranks and batches of B={step // num_ranks}: "

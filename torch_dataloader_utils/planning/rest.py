@@ -1,4 +1,4 @@
-"""The rows that are left of an epoch after some batches of it were delivered, for any number of ranks to share."""
+"""The rows left of an epoch after some of its batches were delivered, for any number of ranks to share."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class RemainingRows:
 
     Attributes:
         epoch: the epoch.
-        phase: how many phases came before.
+        phase: the number of earlier phases.
         order: the rows, for the ranks to share; with `ranks`, those that no rank holds.
-        ranks: the pieces of each rank, padding last, where each resumes with its own.
+        ranks: the pieces of each rank, padding last, if each resumes with its own.
     """
 
     epoch: int
@@ -60,7 +60,7 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
         rows = [piece.rows for piece in same if piece.rows is not None]
         if rows:
             source = same[0].source
-            # Begun windows of several workers may meet in one: numbers distinguish them.
+            # Begun windows of several workers may meet in one: indices distinguish them.
             source = replace(source, index=len(out)) if isinstance(source, Window) else source
             out += [replace(same[0], source=source, rows=part) for part in merged_rows(rows)]
         else:
@@ -71,12 +71,12 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
 def left_by_rank(
     plans: Callable[[int], RankPlan], delivered: int | RankCursor | None, *, laps: bool = False
 ) -> list[Piece]:
-    """What a rank has not delivered: rows of splits, and begun windows; padding last.
+    """The rows that a rank has not delivered: rows of splits, and begun windows; padding last.
 
     Args:
         plans: of the rank, by lap.
-        delivered: batches, where the plan knows the counts; else a cursor, None at the beginning.
-        laps: whether a worker that has ended begins again (`steps_per_epoch`), so that none is passed over.
+        delivered: batches if the plan knows the counts, else a cursor; None at the beginning.
+        laps: whether a worker that has ended starts again (`steps_per_epoch`), so that none is skipped.
     """
     if isinstance(delivered, int):
         left = _after_batches(plans, delivered, laps)
@@ -106,7 +106,7 @@ def _after_cursor(tasks: Sequence[Task], at: WorkerCursor) -> list[Piece]:
 
 
 def _begun(pieces: Sequence[Piece], at: WorkerCursor) -> list[Piece]:
-    """What is left of a block: the rows from the cursor on, in the order in which it had them."""
+    """The rest of a block: the rows from the cursor on, in the block's order."""
     if at.rows >= at.live:
         return []
     first = pieces[0]
@@ -118,7 +118,7 @@ def _begun(pieces: Sequence[Piece], at: WorkerCursor) -> list[Piece]:
 
 
 def _dissolved(piece: Piece) -> Sequence[Piece]:
-    """A window that was not begun, as the pieces that it was made of."""
+    """A window that was not begun, as the pieces it was made of."""
     window = piece.source
     if isinstance(window, Split) or (piece.rows is not None and (window.index >= 0 or len(piece) != window.row_count)):
         return [piece]

@@ -1,4 +1,4 @@
-"""Which rows pieces hold, row by row: what a step of a past epoch was trained on."""
+"""The row numbers of pieces: what a step of a past epoch was trained on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RowRange:
 
     Attributes:
         path: of the file.
-        start: first row: counted among the file's live rows where a plan counts those, else among all.
+        start: first row, counted among the file's live rows if the plan counts those, else among all rows.
         stop: where they end, exclusive.
         pad: whether they are repeats.
     """
@@ -30,7 +30,7 @@ class RowRange:
 
 
 def row_ranges(pieces: Iterable[Piece]) -> tuple[RowRange, ...]:
-    """The rows of these pieces, in file order; repeats are ranges of their own."""
+    """The rows of these pieces, in file order; repeats are separate ranges."""
     by_split: dict[tuple[bool, int], tuple[Split, list[I64]]] = {}
     for piece in pieces:
         for split, rows in _rows(piece):
@@ -44,13 +44,13 @@ def row_ranges(pieces: Iterable[Piece]) -> tuple[RowRange, ...]:
 
 
 def _rows(piece: Piece) -> list[tuple[Split, I64]]:
-    """The numbers of the piece's rows, by split; what is empty left out."""
+    """The numbers of the piece's rows, by split, without empty ones."""
     splits, which, rows = _numbered(piece)
     return [(split, rows[which == number]) for number, split in enumerate(splits) if (which == number).any()]
 
 
 def _numbered(piece: Piece) -> tuple[list[Split], I64, I64]:
-    """The splits of a piece, and for each of its rows in order: the split's place there, and the row's number."""
+    """The splits of a piece, and for each of its rows in order: the split's index there, and the row's number."""
     source = piece.source
     if piece.rows is None:
         raise ValueError("a piece without a row count has no row numbers")

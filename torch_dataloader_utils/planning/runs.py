@@ -1,4 +1,4 @@
-"""Rows in columns, as they become pieces: runs of rows of one split, of which all or every n-th block is meant."""
+"""Rows in columns, as they become pieces: runs of rows of one split, all of them or every n-th block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """A sequence of rows, run after run; row i of a run's split is meant if `(i - phase) % step < block`.
+    """A sequence of rows, run after run; row i of a run's split is selected if `(i - phase) % step < block`.
 
     Attributes:
         table: the splits.
@@ -29,7 +29,7 @@ class Runs:
         first: the run's first row, counted within its split, shape [runs].
         last: where the run ends, exclusive, shape [runs].
         phase: where its blocks begin, counted as `first` is, shape [runs].
-        step: from block to block, 1 where all rows are meant, shape [runs].
+        step: from block to block, 1 if all rows are selected, shape [runs].
         block: rows of a block, shape [runs].
     """
 
@@ -44,18 +44,18 @@ class Runs:
 
     @classmethod
     def contiguous_runs(cls, table: SplitTable, source: I64, place: I64, first: I64, last: I64) -> Runs:
-        """Runs of which all rows are meant."""
+        """Runs with all of their rows."""
         nothing, one = np.zeros_like(first), np.ones_like(first)
         return cls(table, source, place, first, last, nothing, one, one)
 
     @cached_property
     def contiguous(self) -> bool:
-        """Whether all rows of all runs are meant."""
+        """Whether all rows of all runs are selected."""
         return not (self.step > 1).any()
 
     @cached_property
     def rows(self) -> I64:
-        """How many rows of each run are meant, shape [runs]."""
+        """The number of selected rows of each run, shape [runs]."""
         if self.contiguous:
             return self.last - self.first
         return self._before(self.last) - self._before(self.first)

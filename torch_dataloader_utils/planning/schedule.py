@@ -1,7 +1,7 @@
-"""Whose batch is next: the workers of a rank are drained round robin, a batch each, until each has ended.
+"""Whose batch is next: the workers of a rank deliver one batch each in turn, until each has ended.
 
-Where they begin again, in laps, none begins a batch in a lap before all have begun those of the lap before: the rank's
-rows are repeated as a whole.
+If they start again, in laps, none begins a batch in a lap before all have begun those of the previous lap: the rank's
+rows repeat as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 def delivered_by_shard(batches: Sequence[int], count: int) -> tuple[list[int], int]:
     """How many batches each worker has delivered after `count` of the rank, and whose turn is next.
 
-    A worker that has ended is passed over.
+    A worker that has ended is skipped.
 
     Args:
         batches: of each worker, in all.
@@ -34,7 +34,7 @@ def delivered_by_shard(batches: Sequence[int], count: int) -> tuple[list[int], i
 
 
 def begun_in_laps(laps: Iterable[Sequence[int]], batch_rows: int) -> Iterator[list[int]]:
-    """How many batches of each worker begin in lap 0, 1, ...: those whose first row is of that lap.
+    """How many batches of each worker begin in lap 0, 1, ...: those whose first row belongs to that lap.
 
     Args:
         laps: the rows of each worker in each lap.

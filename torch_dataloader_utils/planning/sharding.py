@@ -1,14 +1,14 @@
 """Policies: the rows of one rank, as a function of the ordered rows of the epoch.
 
-A policy takes an `Order` and a `PlanShape` (rank, ranks, epoch, options) and returns the rank's `Order`. A new one is
-one function:
+A policy takes an `Order` and a `PlanShape` (rank, ranks, epoch, options) and returns the rank's `Order`. To add one,
+write a function:
 
     def backwards(order: Order, shape: PlanShape) -> Order:
         return order.part(shape.num_ranks - 1 - shape.rank, shape.num_ranks)
 
     register_policy("backwards", backwards)         # or sharding=backwards
 
-With options of its own it is a dataclass that is called like that function, and its fields are the options:
+For a policy with options, write a dataclass whose instances are called like that function; its fields are the options:
 
     @dataclass(frozen=True)
     class Shifted:
@@ -38,15 +38,15 @@ Share: TypeAlias = Callable[[Order, PlanShape], Order]
 
 @dataclass(frozen=True)
 class Policy:
-    """A function that assigns rows, and what planning must know of it.
+    """A function that assigns rows, and what planning needs to know of it.
 
     Attributes:
-        share: from the epoch's order and a rank's place in the plan to that rank's rows; or a dataclass of such
+        share: maps the epoch's order and a rank's place in the plan to that rank's rows; or a dataclass of such
             functions, whose fields are the policy's options.
-        deals_kept: whether rows that `even="drop"` leaves out leave before it is called (else after).
+        deals_kept: whether the rows that `even="drop"` leaves out are removed before it is called (else after).
         fixed_order: whether the order it cuts is the same in all epochs.
         complete: whether the ranks together get every row in every epoch.
-        disjoint: whether it is known that no two ranks get the same row; else each plan is checked for it.
+        disjoint: whether no two ranks can get the same row; otherwise each plan is checked for it.
     """
 
     share: Share | type[Any]
@@ -70,7 +70,7 @@ def contiguous(order: Order, shape: PlanShape) -> Order:
 
 
 def rotate(order: Order, shape: PlanShape) -> Order:
-    """`contiguous`, moving on by one shard in each epoch (DALI's default) unless `stick_to_shard`."""
+    """`contiguous`, shifted by one shard in each epoch (DALI's default) unless `stick_to_shard`."""
     moved = 0 if shape.options.stick_to_shard else shape.epoch
     number = (shape.rank + moved) % shape.num_ranks
     return inner_order(order.part(number, shape.num_ranks), shape, number)
@@ -90,10 +90,10 @@ def strided(order: Order, shape: PlanShape) -> Order:
 
 
 def shard_number(shape: PlanShape) -> int:
-    """Which of `total_shards` shards a rank reads: `(epoch * R + rank) % S`.
+    """The index of the shard that a rank reads: `(epoch * R + rank) % S`.
 
-    With `full_rotation`, ranks change places each time that all shards were read, so that every rank meets every
-    shard once in S epochs.
+    With `full_rotation`, ranks change places whenever all shards have been read, so that every rank reads every shard
+    once in S epochs.
     """
     ranks, rank = shape.num_ranks, shape.rank
     total = shape.options.total_shards or ranks
@@ -103,7 +103,7 @@ def shard_number(shape: PlanShape) -> int:
 
 
 def inner_order(shard: Order, shape: PlanShape, number: int) -> Order:
-    """Shard `number` of an order that is the same in all epochs; shuffled, its splits come in another order in each."""
+    """Shard `number` of an order that is the same in all epochs; with shuffling, its splits are permuted in each."""
     if not shape.options.shuffle:
         return shard
     return shard.shuffled(derive_key("shard", shape.options.seed, shape.epoch, number))
@@ -115,28 +115,28 @@ _POLICIES = {
     "rotate": Policy(rotate, fixed_order=True, disjoint=True),
     "strided": Policy(strided, disjoint=True),
 }
-FUNCTION = "function "  # how the name of a policy that is a function begins
+FUNCTION = "function "  # the prefix of the name of a policy that is a function
 _ROTATE_SHARDS = Policy(rotate_shards, deals_kept=False, fixed_order=True, complete=False, disjoint=True)
 
 
 def register_policy(name: str, policy: Policy | Share | type[Any]) -> None:
-    """Make `sharding=name` mean this policy.
+    """Register a policy under a name for `sharding=`.
 
     Args:
-        name: what `sharding=` calls it.
+        name: its name in `sharding=`.
         policy: a function `(order, shape) -> order`; or a dataclass of such functions, whose fields are options that
-            are given as `sharding={"policy": name, option: value}`.
+            users pass as `sharding={"policy": name, option: value}`.
 
     Raises:
         OptionError: the name is taken.
     """
     if name in _POLICIES or name == "auto":
-        raise OptionError(f"register_policy({name!r}): the name is taken; give another one.")
+        raise OptionError(f"register_policy({name!r}): the name is taken; use another one.")
     _POLICIES[name] = _policy(policy)
 
 
 def find_policy(sharding: Sharding, options: PlanOptions) -> Policy:
-    """The policy that `sharding` (other than `"auto"`) means under these options.
+    """The policy for `sharding` (other than `"auto"`) under these options.
 
     Raises:
         OptionError: no policy has this name, or it has no such option.
@@ -153,7 +153,7 @@ def find_policy(sharding: Sharding, options: PlanOptions) -> Policy:
 
 
 def with_options(sharding: Sharding) -> Sharding:
-    """The same policy, with all options of its own where it has such, as a state holds them: plain values.
+    """The same policy with all of its own options, if it has any, as a state holds them: plain values.
 
     Raises:
         OptionError: no policy has this name, it has no such option, or a value is not plain.
@@ -169,16 +169,16 @@ def with_options(sharding: Sharding) -> Sharding:
     try:
         made = share(**given)
         values = json.loads(json.dumps({item.name: getattr(made, item.name) for item in options}))
-    except TypeError as error:  # an option without a default that is missing, or a value that no state can hold
+    except TypeError as error:  # a missing option without a default, or a value that a state cannot hold
         raise OptionError(
-            f"sharding={label!r} with the options {given!r}: {error}. Give each option that has no default, as a plain "
+            f"sharding={label!r} with the options {given!r}: {error}. Pass each option that has no default, as a plain "
             "value."
         ) from error
     return {"policy": policy, **values}
 
 
 def policy_name(sharding: Any) -> Any:
-    """How states and digests name a policy: a text, or a dict of that and the policy's options."""
+    """The policy's name in states and digests: a text, or a dict of that and the policy's options."""
     if isinstance(sharding, Mapping):
         return {**sharding, "policy": policy_name(sharding["policy"])}
     if isinstance(sharding, str):
@@ -188,7 +188,7 @@ def policy_name(sharding: Any) -> Any:
 
 
 def _policy(sharding: Any) -> Policy:
-    """The policy of this name, or that is this function."""
+    """The policy with this name, or for this function."""
     if isinstance(sharding, str):
         if sharding not in _POLICIES:
             names = ", ".join(map(repr, ["auto", *_POLICIES]))

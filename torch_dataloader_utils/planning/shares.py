@@ -1,4 +1,4 @@
-"""One epoch assigned to all ranks, in columns: piece objects are made only for a rank that is asked for."""
+"""One epoch assigned to all ranks, in columns: piece objects are created only for the requested rank."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from torch_dataloader_utils.seeding import derive_key, permutation
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Who holds which rows in one epoch, before and after levelling.
+    """The rows of each rank in one epoch, before and after levelling.
 
     Attributes:
         orders: the rows that the policy gave each rank, without those left out.
         left_out: rows that no rank gets (`even="drop"`).
         counts: rows of each of `orders`, shape [ranks].
         targets: rows of each rank after levelling, shape [ranks].
-        options: of the plan; `last_batch` is "partial" where the reader decides about it.
+        options: of the plan; `last_batch` is "partial" if the reader decides about it.
         batch_rows: rows of a batch of a rank.
     """
 
@@ -61,13 +61,13 @@ class Shares:
             yield from self.pieces((rank + step) % len(self.orders))
 
     def steps(self) -> list[int]:
-        """Batches of each rank; for known row counts, as are all that follow."""
+        """Batches of each rank; requires known row counts, like the methods below."""
         if self.options.even == "pad":
             return [self._padded_steps] * len(self.targets)
         return [-(-rows // self.batch_rows) for rows in self.rows()]
 
     def rows(self) -> list[int]:
-        """Real rows of each rank, padding not among them."""
+        """Real rows of each rank, without padding."""
         dropped = self.targets % self.batch_rows if self._drops_last else 0
         rows: list[int] = (self.targets - dropped).tolist()
         return rows
@@ -77,7 +77,7 @@ class Shares:
         pieces = list(self.pieces(rank))
         if self.options.even == "pad":
             missing = self._padded_steps * self.batch_rows - int(self.targets[rank])
-            # A rank without a row of its own repeats the epoch's first rows.
+            # A rank without rows of its own repeats the epoch's first rows.
             return [*pieces, *padding(pieces or self.following(len(self.orders) - 1), missing)]
         if self.options.even == "none":
             return end_with(pieces, self.batch_rows, self.options.last_batch, self.following(rank))
@@ -109,7 +109,7 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class KeptShares:
-    """The rows of each rank where each resumes with its own, after a change of workers.
+    """The rows of each rank if each resumes with its own, after a change of workers.
 
     Attributes:
         ranks: the pieces of each rank, padding last.
@@ -126,7 +126,7 @@ class KeptShares:
         return [-(-total_rows(pieces) // self.batch_rows) for pieces in self.ranks]
 
     def rows(self) -> list[int]:
-        """Real rows of each rank, padding not among them."""
+        """Real rows of each rank, without padding."""
         return [total_rows(self.pieces(rank)) for rank in range(len(self.ranks))]
 
     def pieces(self, rank: int) -> Iterator[Piece]:
@@ -145,7 +145,7 @@ class KeptShares:
 def assign(
     datasets: Sequence[DatasetShare], options: PlanOptions, num_ranks: int, epoch: int, phase: int = 0
 ) -> Shares:
-    """The shares of all ranks of an epoch (of what is left of it, after `phase` phases).
+    """The shares of all ranks of an epoch (or of its rest, after `phase` phases).
 
     Raises:
         ShardingError: the policy lost or repeated rows.
@@ -200,7 +200,7 @@ def _without(order: Order, runs: list[Order]) -> Order:
 
 
 def _are_even(orders: tuple[Order | Mixture, ...]) -> bool:
-    """Whether rows were assigned one by one or in blocks, which is even already (a sum of several is not)."""
+    """Whether rows were assigned one by one or in blocks, which is already even (a sum of several is not)."""
     return any(isinstance(order, Order) and order.picked is not None for order in orders)
 
 
@@ -211,13 +211,13 @@ def _check_complete(orders: Sequence[Order], whole: Order) -> None:
         given, expected, unit = sum(order.num_units for order in orders), whole.num_units, "splits"
     if given != expected:
         raise ShardingError(
-            f"The sharding policy gave {given} {unit} to {len(orders)} ranks, of {expected}: each must go to exactly "
-            "one rank."
+            f"The sharding policy gave {given} {unit} to {len(orders)} ranks, expected {expected}: it must give each "
+            "to exactly one rank."
         )
 
 
 def _check_disjoint(orders: Sequence[Order]) -> None:
-    """Check that no rows are in two orders that were cut in one way: into units, or into the same blocks in turn."""
+    """Check that no row is in two orders that were cut the same way: into units, or into the same blocks in turn."""
     picks = sorted(
         (id(order.rows), pattern(order.picked), order.picked.start, order.picked.stop)
         for order in orders
@@ -226,6 +226,6 @@ def _check_disjoint(orders: Sequence[Order]) -> None:
     units = [order.rows for order in orders if order.picked is None]
     if (units and joined(units).overlap()) or any(a[:2] == b[:2] and b[2] < a[3] for a, b in pairwise(picks)):
         raise ShardingError(
-            f"The sharding policy gave some rows to several of {len(orders)} ranks, or to one of them twice: each must "
-            "go to exactly one rank."
+            f"The sharding policy gave some rows to several of {len(orders)} ranks, or to one of them twice: it must "
+            "give each to exactly one rank."
         )

@@ -6,9 +6,9 @@ from torch_dataloader_utils.model import FileLayout
 
 
 def plan_spans(layout: FileLayout) -> list[tuple[int, int]] | None:
-    """Plan rows `[start, stop)` of each segment, or None where only reading tells.
+    """Plan rows `[start, stop)` of each segment, or None if known only after reading.
 
-    Live rows lie one after another; physical rows have gaps where filters pruned a segment.
+    Live rows are contiguous; physical rows have gaps where filters pruned a segment.
     """
     if layout.counted:
         spans, at = [], 0

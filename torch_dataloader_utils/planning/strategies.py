@@ -1,6 +1,6 @@
 """How files are cut into splits.
 
-A strategy is any object with `split(files) -> list[Split]`. What a strategy of the user returns goes through
+A strategy is any object with `split(files) -> list[Split]`. The result of a user's strategy passes through
 `checks.checked_splits` before it is planned with.
 """
 
@@ -18,7 +18,7 @@ from torch_dataloader_utils.units import parse_bytes
 
 @runtime_checkable
 class SplitStrategy(Protocol):
-    """Cuts files into splits; an attribute `assignment = "turn"` gives them to workers by turn instead of by size."""
+    """Cuts files into splits; an attribute `assignment = "turn"` gives them to workers in turn instead of by size."""
 
     def split(self, files: Sequence[DataFile]) -> list[Split]:
         """The splits of all files: every row in exactly one; their order is the order without shuffling."""
@@ -37,12 +37,12 @@ class GenerateStrategy(Protocol):
 class TargetSizeSplitStrategy:
     """Adds consecutive segments while the total stays within a size (the default).
 
-    A larger segment is a split of its own, and so is a compressed text. No split is empty or crosses a file or a pruned
-    segment.
+    A larger segment is a separate split, and so is a compressed text. No split is empty, spans two files or crosses a
+    pruned segment.
 
     Args:
-        split_bytes: decoded bytes of a split, as a number or a word such as `"128MiB"`; None means that size.
-        split_rows: rows of a split; given, it decides alone.
+        split_bytes: decoded bytes of a split, as a number or a text such as `"128MiB"`; None means that size.
+        split_rows: rows of a split; takes precedence if given.
     """
 
     assignment = "lpt"
@@ -57,7 +57,7 @@ class TargetSizeSplitStrategy:
 
 
 class SizeBalancedSplitStrategy:
-    """One split per file, given to workers largest first; one per run of rows where filters pruned segments."""
+    """One split per file (per run of rows if filters pruned segments), given to workers largest first."""
 
     assignment = "lpt"
 
@@ -67,7 +67,7 @@ class SizeBalancedSplitStrategy:
 
 
 class RoundRobinSplitStrategy(SizeBalancedSplitStrategy):
-    """One split per file, given to workers by turn; one per run of rows where filters pruned segments."""
+    """One split per file (per run of rows if filters pruned segments), given to workers in turn."""
 
     assignment = "turn"
 
@@ -92,8 +92,8 @@ def _splits(files: Sequence[DataFile], split_bytes: int | None, split_rows: int 
         if split_rows is not None:
             if spans is None:
                 raise CountsRequiredError(
-                    f"split_rows={split_rows}: the rows of {file.info.path!r} are not known; "
-                    "give count_rows=True, or split_bytes instead."
+                    f"split_rows={split_rows}: the row count of {file.info.path!r} is unknown: use count_rows=True, or "
+                    "split_bytes instead."
                 )
             sizes = [stop - start for start, stop in spans]
         else:
@@ -126,7 +126,7 @@ def _runs(sizes: list[int], spans: list[tuple[int, int]] | None, limit: int | No
 
 
 def _split(file: DataFile, spans: list[tuple[int, int]] | None, run: tuple[int, int], index: int) -> Split:
-    # Whole segments: to find them by their rows, as `checks` does for a strategy of the user, takes twice the time.
+    # Whole segments: finding them by their rows, as `checks` does for a user's strategy, takes twice the time.
     first, last = run
     segments = file.layout.segments
     if spans is None:
@@ -139,5 +139,5 @@ def _split(file: DataFile, spans: list[tuple[int, int]] | None, run: tuple[int, 
 
 
 def assignment_of(strategy: Any) -> str:
-    """How the splits of `strategy` are given to workers: `"lpt"` unless it says `"turn"`."""
+    """How the splits of `strategy` are given to workers: `"lpt"` unless it declares `"turn"`."""
     return str(getattr(strategy, "assignment", "lpt"))

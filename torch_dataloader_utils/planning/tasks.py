@@ -1,7 +1,7 @@
 """Decode jobs: a shard's pieces cut at segment borders, so that each job reads whole segments, once.
 
-Small consecutive segments of one file share a task (few large decodes are faster than many small ones); a segment that
-is larger than the limits is a task of its own. Row-shuffle windows that are cut from the same segments share one, too.
+Small consecutive segments of one file share a task (few large decodes are faster than many small ones); a segment
+larger than the limits is a separate task. Row-shuffle windows that are cut from the same segments share one, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FileSegments:
         starts: first plan row of each segment.
         stops: where its plan rows end, exclusive.
         sizes: estimated decoded bytes of each segment.
-        task_rows: rows of a task at most (a segment that has more is a task).
+        task_rows: the maximum number of rows of a task (a larger segment is a separate task).
     """
 
     def __init__(self, layout: FileLayout) -> None:
@@ -36,7 +36,7 @@ class FileSegments:
         self.task_rows = layout.task_rows or TASK_ROWS
 
     def rows(self, number: int) -> int:
-        """Plan rows of a segment (0 where only reading tells)."""
+        """Plan rows of a segment (0 if known only after reading)."""
         return self.stops[number] - self.starts[number]
 
     def touched(self, piece: Piece) -> Sequence[int]:
@@ -84,7 +84,7 @@ class _OpenTask:
     size: int = 0
 
     def accepts(self, number: int, rows: int, size: int) -> bool:
-        """Whether this segment is decoded already, or fits besides the others."""
+        """Whether this segment is already decoded, or fits besides the others."""
         if number in self.segments or not self.segments:
             return True
         return self.rows + rows <= self.most and self.size + size <= TASK_BYTES
@@ -127,7 +127,7 @@ def _window_task(pieces: tuple[Piece, ...], segments: SegmentTable) -> Task:
 
 
 def _rows_of(pieces: Sequence[Piece]) -> int | None:
-    """Rows of all pieces, or None where only reading tells those of one."""
+    """Rows of all pieces, or None if known only after reading."""
     return sum(map(len, pieces)) if all(piece.rows is not None for piece in pieces) else None
 
 

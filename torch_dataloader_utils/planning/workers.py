@@ -1,4 +1,4 @@
-"""A rank's pieces given to its I/O workers."""
+"""A rank's pieces assigned to its I/O workers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Shards = tuple[tuple[Piece, ...], ...]
 
 
 def worker_shards(pieces: Sequence[Piece], options: PlanOptions, batch_rows: int, exact: bool) -> Shards:
-    """The pieces of each worker, in delivery order: whole batches for all but one where counts are exact.
+    """The pieces of each worker, in delivery order: whole batches for all but one if counts are exact.
 
-    Workers are drained round robin, a batch each; the worker with the short batch then delivers it last, and so does
-    the one that gets the padding.
+    Workers deliver one batch each in turn; the worker with the short batch then delivers it last, and so does the one
+    with the padding.
 
     Args:
         pieces: of the rank: real ones, then padding.
@@ -89,7 +89,7 @@ def whole_batch_targets(loads: Sequence[int], batch_rows: int) -> list[int]:
 
 
 def last_to_deliver(loads: Sequence[int], batch_rows: int) -> int:
-    """The worker whose batch comes last when workers are drained round robin."""
+    """The worker whose batch is the last when workers deliver in turn."""
     return max(range(len(loads)), key=lambda w: (-(-loads[w] // batch_rows), w))
 
 

@@ -1,1 +1,1 @@
-"""What executing a task is: decode, delete, filter, transform, shuffle, convert. It imports no torch."""
+"""The execution of a task: decode, delete, filter, transform, shuffle, convert. Imports no torch."""

@@ -1,4 +1,4 @@
-"""Pieces of a scan: which columns a call of the decoder reads, and the piece's rows."""
+"""Pieces of a scan: the columns that a call of the decoder reads, and the piece's rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator
     Args:
         items: the columns.
         rows: how many there are of each.
-        alone: whether columns can be read alone at no cost. A call then decodes so few values that they stay in the
-            processor's cache, and its columns are all of fixed width, or one that is not. Else all are asked for at
-            once: of a remote store, so that ranges can be coalesced; of text, because each line holds them all.
+        alone: whether columns can be read separately at no cost. A call then decodes so few values that they stay in
+            the processor's cache, and its columns all have a fixed width, or it has a single column without one.
+            Otherwise all are requested at once: from a remote store, to coalesce ranges; from text, because each line
+                holds them.
     """
     if not alone:
         yield from [list(items)] if items else []

@@ -1,4 +1,4 @@
-"""What the keys of a map-style dataset's samples hold, and how many samples become columns.
+"""The keys of a map-style dataset's samples, and how many samples become columns.
 
 The first samples decide once; every later sample is checked against them.
 """
@@ -20,7 +20,7 @@ Sample = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What one key of every sample holds.
+    """The values under one key of every sample.
 
     Attributes:
         key: the key.
@@ -59,7 +59,7 @@ class Field:
         return Ragged(np.concatenate(arrays), offsets)
 
     def arrow(self, column: Column) -> pa.Array:
-        """The column as Arrow, for the outputs that are not tensors."""
+        """The column as Arrow, for outputs other than tensors."""
         if isinstance(column, Dense):
             return _nested(column.array.reshape(-1), self.shape)
         if isinstance(column, Ragged):
@@ -76,8 +76,9 @@ class Field:
         if array is None or array.dtype != dtype or array.shape != expected:
             given = type(value).__name__ if array is None else f"{array.dtype} of shape {_shape(array.shape)}"
             raise SchemaMismatchError(
-                f"the key {self.key!r} holds {given}, where the first samples have {self.report()}. Every sample must "
-                "have one dtype and shape; the first axis may vary, and lists of numbers say that it does."
+                f"the key {self.key!r} holds {given}, but the first samples have {self.report()}. Every sample must "
+                "have the same dtype and shape; only the first axis may vary, and so may the lengths of lists of "
+                "numbers."
             )
         return array
 
@@ -86,7 +87,7 @@ class Field:
         wrong = [value for value in values if not (value is None or isinstance(value, bytes if binary else str))]
         if wrong:
             raise SchemaMismatchError(
-                f"the key {self.key!r} holds {type(wrong[0]).__name__}, where the first samples have {self.dtype}."
+                f"the key {self.key!r} holds {type(wrong[0]).__name__}, but the first samples have {self.dtype}."
             )
         data = [b"" if value is None else value if binary else value.encode() for value in values]
         offsets = np.zeros(len(data) + 1, np.int64)
@@ -99,16 +100,16 @@ class Field:
             return Objects(pa.chunked_array([pa.array(values, self.type)]))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatchError(
-                f"the key {self.key!r} holds values that are not of the first samples' type {self.type}: {error}"
+                f"the key {self.key!r} holds values that do not fit the first samples' type {self.type}: {error}"
             ) from error
 
 
 def fields_of(samples: Sequence[Any], name: str) -> tuple[Field, ...]:
-    """What the keys of the first samples (at least one) of the dataset called `name` hold.
+    """The fields of the first samples (at least one) of the dataset called `name`.
 
     Raises:
         SchemaMismatchError: they have different keys or dtypes.
-        UnsupportedTypeError: samples that are no dicts, or values that are neither arrays nor plain data.
+        UnsupportedTypeError: samples that are not dicts, or values that are neither arrays nor plain data.
     """
     for sample in samples:
         if not isinstance(sample, Mapping) or not all(isinstance(key, str) for key in sample):
@@ -195,8 +196,8 @@ def _check_keys(samples: Sequence[Sample], keys: Sequence[str], name: str) -> No
     for sample in samples:
         if sample.keys() != expected:
             raise SchemaMismatchError(
-                f"{name}: a sample has the keys {list(sample)}, and the first one has {list(keys)}: every sample must "
-                "have the same."
+                f"{name}: a sample has the keys {list(sample)}, but the first one has {list(keys)}: every sample must "
+                "have the same keys."
             )
 
 

@@ -21,10 +21,10 @@ _OPEN_SHARDS = 8  # shards kept per thread
 
 @dataclass(frozen=True)
 class SampleScan:
-    """What every task over one map-style dataset has in common; picklable if the dataset is.
+    """What all tasks over one map-style dataset share; picklable if the dataset is.
 
     Attributes:
-        dataset: gives samples, and its shards by `shard(i)`.
+        dataset: returns samples, and its shards by `shard(i)`.
         name: for messages.
         fields: what the samples hold.
         arrow: whether the output is Arrow.
@@ -50,12 +50,14 @@ class SampleScan:
         return {field.key: {**field.report(), "arrow": str(field.type)} for field in self.fields}
 
     def vocabulary(self, column: str) -> list[Any]:
-        """No list: samples hold values, no codes.
+        """Raises an error: samples hold values, not codes.
 
         Raises:
             ColumnNotFoundError: always.
         """
-        raise ColumnNotFoundError(f"{column!r} of {self.name} has no codes: strings='codes' is for columns of files.")
+        raise ColumnNotFoundError(
+            f"{column!r} of {self.name} has no codes: strings='codes' works only for columns of files."
+        )
 
     def open(self, files: Mapping[FileKey, DataFile]) -> SampleReader:
         """A reader of tasks."""
@@ -65,7 +67,7 @@ class SampleScan:
 class SampleReader:
     """Executes tasks over a map-style dataset; keeps the last few shards. One per thread or process.
 
-    A file stands for a shard: its layout's metadata is the shard's number, None for the whole dataset.
+    A file stands for a shard: its layout's metadata is the shard's index, None for the whole dataset.
     """
 
     def __init__(self, spec: SampleScan, files: Mapping[FileKey, DataFile]) -> None:
@@ -101,14 +103,14 @@ class SampleReader:
         return block.marked(spec.valid_key, not pad)
 
     def close(self) -> None:
-        """Let go of the shards."""
+        """Release the shards."""
         self._shards.clear()
 
     def _samples(self, piece: Piece) -> Sequence[Any]:
         assert piece.rows is not None
         numbers = piece.rows.numbers().tolist()
         shard = self._shard(self._files[split_of(piece).file.key].layout.metadata)
-        # torch's own loader fetches so too: Hugging Face datasets read many rows at a time.
+        # torch's own loader fetches like this, too: Hugging Face datasets read many rows at a time.
         if hasattr(shard, "__getitems__"):
             samples: Sequence[Any] = shard.__getitems__(numbers)
             return samples

@@ -1,4 +1,4 @@
-"""How far a scan at construction has come: a bar for people who watch, else a log line now and then."""
+"""The progress of a scan at construction: a bar for interactive use, otherwise a log line now and then."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Progress:
 
     @contextmanager
     def over(self, total: int) -> Iterator[Callable[[int], object]]:
-        """What to call with the number of units that are done, of `total`.
+        """A function to call with the number of finished units, of `total`.
 
         Raises:
-            MissingExtraError: a bar is asked for, and tqdm is not installed.
+            MissingExtraError: a bar is requested, but tqdm is not installed.
         """
         if not self.show:
             yield self._logger(total)

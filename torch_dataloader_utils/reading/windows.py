@@ -1,4 +1,4 @@
-"""Tasks over row-shuffle windows: what is decoded for them, and in which order their rows are delivered.
+"""Tasks over row-shuffle windows: what is decoded for them, and the order in which their rows are delivered.
 
 The rows of all pieces of splits below a window are *drawn* together; delivering them is one gather by number.
 """
@@ -35,7 +35,7 @@ def shuffled(task: Task, read: ReadPieces) -> Block:
 
     Args:
         task: over windows.
-        read: from pieces of splits, and whether they are repeats, to their rows as one block, and where those of each
+        read: maps pieces of splits, and whether they are repeats, to their rows as one block, and where those of each
             piece lie in it.
     """
     block, spans = read(list(split_pieces(task.pieces)), task.pad)
@@ -88,7 +88,7 @@ def _order(rows: int, key: int | None, pool: BufferPool | None) -> Places:
 
 
 def spans_of(counts: Sequence[int], first: int = 0) -> list[Span]:
-    """Where so many rows each lie, one after another from row `first` on."""
+    """Ranges of these lengths, one after another, starting at row `first`."""
     return list(zip(accumulate(counts, initial=first), counts, strict=False))
 
 
@@ -116,7 +116,7 @@ class _Draw:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """One piece of a task: what it draws of the runs, and where its rows lie in that, in order of delivery."""
+    """One piece of a task: the rows it draws from the runs, and where its rows lie among them, in order of delivery."""
 
     draws: tuple[_Draw, ...]
     places: Places
@@ -130,7 +130,7 @@ class _Unit:
 class Gather:
     """The order of a task's rows, applied to one column after another while it is in the processor's cache.
 
-    Rows are gathered window by window: what a window draws is small enough to stay there.
+    Rows are gathered window by window: the rows that a window draws are few enough to stay there.
 
     Args:
         pieces: of the task, whose rows are all known.
