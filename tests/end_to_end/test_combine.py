@@ -266,7 +266,7 @@ def test_masks_of_padding_may_not_be_a_key(parts: list[Any]) -> None:
         ({"id": 7, "speech": np.ones(1), "text": ""}, "'speech' holds float64 of shape .1., .*'dtype': 'float32'"),
         ({"id": 7, "speech": np.ones((1, 1), np.float32), "text": ""}, r"'speech' holds float32 of shape \[1, 1\]"),
         ({"id": None, "speech": np.ones(1, np.float32), "text": ""}, "'id' holds NoneType"),
-        ({"id": 7, "speech": np.ones(1, np.float32), "text": b""}, "'text' holds bytes, where the first samples"),
+        ({"id": 7, "speech": np.ones(1, np.float32), "text": b""}, "'text' holds bytes, but the first samples"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, None])

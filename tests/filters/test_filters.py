@@ -173,7 +173,7 @@ def test_a_field_of_a_null_struct_is_null() -> None:
 
 def test_an_unknown_column_is_answered_with_the_nearest_name_and_all_names() -> None:
     with pytest.raises(
-        ColumnNotFoundError, match=r"no column 's.xx': did you mean 's.x'\? There are id, s, s.flat, s.x"
+        ColumnNotFoundError, match=r"no column 's.xx': did you mean 's.x'\? The columns are id, s, s.flat, s.x"
     ):
         select_columns(NESTED, ["id", "s.xx"])
     many = pa.schema({f"c{i}": pa.int8() for i in range(100)})
@@ -381,7 +381,7 @@ def test_uuids_are_found_in_columns_of_extension_types_and_beside_them(value: ob
 
 @pytest.mark.parametrize("filters", [[("ii", ">", 1)], pc.field("ii") > 1, [("s.y", "=", 1)], pc.field("s", "y") == 1])
 def test_filters_on_unknown_columns_list_those_there_are(filters: object) -> None:
-    with pytest.raises(ColumnNotFoundError, match="There are i, f, t"):
+    with pytest.raises(ColumnNotFoundError, match="The columns are i, f, t"):
         as_expression(filters, PEOPLE.schema)
 
 

@@ -184,7 +184,7 @@ def test_appends_that_may_have_expired_are_an_error(table: Table, catalog: Catal
     table.append(rows(110, 120))
     with catalog.load_table("ns.t").maintenance.expire_snapshots() as expire:
         expire.by_id(gone)
-    with pytest.raises(SnapshotError, match=f"is no ancestor of .* goes back to {compacted} .*may have expired"):
+    with pytest.raises(SnapshotError, match=f"is not an ancestor of .* goes back to {compacted} .*may have expired"):
         dataset.advance(appended_only=True)
 
 
@@ -195,7 +195,7 @@ def test_what_is_no_append_is_named_and_nothing_changes(table: Table) -> None:
     deleting = current(table)
     table.append(rows(130, 140))
     compact(table)
-    with pytest.raises(SnapshotError, match=f"snapshot {deleting} .* is no append but '(delete|overwrite)'"):
+    with pytest.raises(SnapshotError, match=f"snapshot {deleting} .* is not an append but '(delete|overwrite)'"):
         dataset.advance(appended_only=True)
     assert ids_of(loader) == list(range(100))
     assert dataset.advance()

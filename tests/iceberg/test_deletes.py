@@ -212,7 +212,7 @@ def test_a_delete_file_without_its_keys_and_unknown_keys_are_errors(tmp_path: Pa
     keys = pa.table([pa.array([1])], schema=SCHEMA.remove(1))
     with pytest.raises(SchemaMismatchError, match=r"lacking.*\[2\]"):
         left(tmp_path, [equality_file(tmp_path / "lacking", keys, ids=(2,))])
-    with pytest.raises(SchemaMismatchError, match=r"field 99, which no schema"):
+    with pytest.raises(SchemaMismatchError, match=r"field 99, which is in no schema"):
         left(tmp_path, [equality_file(tmp_path / "unknown", keys, ids=(99,))])
 
 

@@ -171,7 +171,7 @@ def test_types_that_pyiceberg_does_not_know(kind, spark_tables, tmp_path):
     path.write_text(json.dumps(metadata))
     with pytest.raises(UnsupportedTypeError) as caught:
         plan_table(path, IcebergRead())
-    assert f"'un' of the table is of the type {kind}," in str(caught.value)
+    assert f"'un' of the table has the type {kind}," in str(caught.value)
     assert "columns=['id', 'ns', 'nz']" in str(caught.value)
     with pytest.raises(UnsupportedTypeError, match="'un'"):
         plan_table(path, IcebergRead(columns=["id", "un"]))

@@ -110,12 +110,12 @@ def test_what_is_not_there_is_named(refs):
         planned(refs, ref="nobody")
     with pytest.raises(SnapshotError, match="snapshot 77 is not in the table"):
         planned(refs, end_snapshot_id=77)
-    with pytest.raises(SnapshotError, match="start_snapshot_id=77: is no ancestor of snapshot"):
+    with pytest.raises(SnapshotError, match="start_snapshot_id=77: is not an ancestor of snapshot"):
         planned(refs, start_snapshot_id=77, end_snapshot_id=THIRD)
 
 
 def test_the_first_snapshot_that_is_no_append_is_named(refs):
-    with pytest.raises(SnapshotError, match=f"snapshot {OVERWRITE} .* is no append but 'overwrite'"):
+    with pytest.raises(SnapshotError, match=f"snapshot {OVERWRITE} .* is not an append but 'overwrite'"):
         planned(refs, start_snapshot_id=THIRD)
     with pytest.raises(SnapshotError, match=str(OVERWRITE)):
         planned(refs, start_snapshot_id=THIRD, end_snapshot_id=OVERWRITE)
@@ -167,7 +167,7 @@ def test_a_table_without_a_snapshot_has_no_files(spark_tables):
         assert found.files == ()
         assert found.snapshot is None
         assert len(found.table.schema) > 0
-    with pytest.raises(SnapshotError, match="it has none at all"):
+    with pytest.raises(SnapshotError, match="it has no snapshots"):
         planned(path, snapshot_id=1)
 
 

@@ -293,7 +293,7 @@ def test_a_file_that_was_cut_is_an_error_that_tells_both_sizes(tmp_path: Path, s
     for planned in (IcebergFile(form, file.path, 40), IcebergFile(form, file.path, -1)):
         for size in (file.size, 0, 2 * file.size):
             info = DataFileInfo(file.path, size, 40)
-            with pytest.raises(FileReadError, match=f"It has {left} bytes, where .* manifest says {size}") as caught:
+            with pytest.raises(FileReadError, match=f"It has {left} bytes, but .* manifest says {size}") as caught:
                 iceberg_layout(info, planned, file.storage)
             assert file.path in str(caught.value)
             assert not isinstance(caught.value, FileChangedError)

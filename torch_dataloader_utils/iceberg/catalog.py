@@ -27,9 +27,7 @@ _HINT = "version-hint.text"
 _SECRET = re.compile(r"secret|password|token|credential|key|sas|auth", re.IGNORECASE)
 _NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
 _SHOWN = 5  # names listed in an error
-_NAMES = (
-    "Some catalogs, such as SQL ones, keep the tables of each catalog's name apart: give 'name' in catalog_config=."
-)
+_NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name: set 'name' in catalog_config=."
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,10 @@ def open_table(
 
     Raises:
         DataNotFoundError: there is no such table.
-        CatalogError: the catalog cannot be reached, or refuses.
-        FileReadError: the metadata is none.
+        CatalogError: the catalog cannot be reached or refuses access.
+        FileReadError: the file is not table metadata.
         MissingExtraError: the catalog's client is not installed.
-        OptionError: `table` or `catalog_config` is none of these, or a path and a catalog were given.
+        OptionError: `table` or `catalog_config` is none of these, or both a path and a catalog were given.
     """
     if isinstance(table, Table):
         return _loaded(table)
@@ -86,8 +84,8 @@ def open_table(
         )
     if catalog_config is not None and _spelled_as_path(table):
         raise OptionError(
-            f"table={printable(str(table))!r} is a path, for which no catalog is asked, and catalog_config= was given, "
-            "too: leave out catalog_config=, or give the table's name in the catalog, such as 'namespace.table'."
+            f"table={printable(str(table))!r} is a path, which needs no catalog, but catalog_config= was also given: "
+            "leave out catalog_config=, or pass the table's name in the catalog, such as 'namespace.table'."
         )
     if catalog_config is not None or not _is_path(table):
         return _loaded(_from_catalog(str(table), catalog_config))
@@ -127,12 +125,12 @@ def again(table: Any) -> Any:
 def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
     if config is not None and not isinstance(config, Mapping):
         raise OptionError(
-            f"catalog_config={type(config).__name__}: expected a dict, as pyiceberg's load_catalog takes."
+            f"catalog_config={type(config).__name__}: expected a dict of arguments of pyiceberg's load_catalog."
         )
     properties = dict(config or {})
     name = properties.pop("name", None)
     if "." not in identifier:
-        raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (with a '/' in it).")
+        raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (containing '/').")
     shown = "the default catalog (no 'name' was given)" if name is None else f"catalog {name!r}"
     with _asking(f"table={identifier!r}", shown, properties):
         return load_catalog(name, **properties).load_table(identifier)
@@ -153,8 +151,8 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
         original = f"{type(error).__name__}: {error}"
         text = _without_secrets(original, properties)
         message = (
-            f"{table}: {catalog} could not load it: {text.rstrip('. ')}. Check catalog_config=, which pyiceberg's "
-            "load_catalog takes as it is; without it, and for a 'name' alone, pyiceberg's own configuration is used."
+            f"{table}: {catalog} could not load it: {text.rstrip('. ')}. Check catalog_config=, which is passed to "
+            "pyiceberg's load_catalog; without it, or with a 'name' alone, pyiceberg's own configuration is used."
         )
         if text != original:  # nor may a traceback print the cause, which holds a secret
             raise CatalogError(message) from None
@@ -184,7 +182,8 @@ def _metadata_path(storage: Storage, path: str) -> str:
         if files:
             return _latest(storage, folder, files)
     raise DataNotFoundError(
-        f"{printable(path)}: is no Iceberg table: expected a folder 'metadata' with files such as 'v1.metadata.json'."
+        f"{printable(path)}: is not an Iceberg table: expected a folder 'metadata' with files such as "
+        "'v1.metadata.json'."
     )
 
 
@@ -211,8 +210,8 @@ def _latest(storage: Storage, folder: str, files: Sequence[Stored]) -> str:
     if len(paths) > 1:
         raise OptionError(
             f"{printable(folder)}: has {len(paths)} metadata files of version {highest}, such as "
-            f"{[_name(path) for path in paths[:_SHOWN]]}: only the catalog knows which one is the table's. Give the "
-            "path of one, or the catalog."
+            f"{[_name(path) for path in paths[:_SHOWN]]}, and only the catalog knows which is current: pass the path "
+            "of one, or the catalog."
         )
     return paths[0]
 
@@ -236,9 +235,9 @@ def _read(storage: Storage, path: str) -> OpenTable:
     try:
         content = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
     except (ValueError, OSError, EOFError) as error:
-        raise FileReadError(f"{shown}: is no metadata of an Iceberg table: {error}") from error
+        raise FileReadError(f"{shown}: is not metadata of an Iceberg table: {error}") from error
     if not isinstance(content, dict) or "format-version" not in content:
-        raise FileReadError(f"{shown}: is no metadata of an Iceberg table: it has no 'format-version'.")
+        raise FileReadError(f"{shown}: is not metadata of an Iceberg table: it has no 'format-version'.")
     manifests = _inline_manifests(content)
     foreign: dict[int, str] = {}
     defaults: dict[int, str] = {}
@@ -254,7 +253,7 @@ def _read(storage: Storage, path: str) -> OpenTable:
     try:
         metadata = TableMetadataUtil.parse_obj(content)
     except (InvalidError, ValidationError, TypeError, KeyError) as error:
-        raise FileReadError(f"{shown}: is no metadata that pyiceberg can read: {error}") from error
+        raise FileReadError(f"{shown}: is not metadata that pyiceberg can read: {error}") from error
     return OpenTable(shown, metadata, {}, manifests, foreign, defaults)
 
 

@@ -1,4 +1,4 @@
-"""Which files a snapshot's rows are in, and what deletes rows of them: the manifests, read once."""
+"""Which files hold a snapshot's rows, and which files delete rows of them: the manifests, read once."""
 
 from __future__ import annotations
 
@@ -147,6 +147,6 @@ def _check_specs(manifests: Sequence[Manifest], specs: Mapping[int, Any]) -> Non
     for manifest in manifests:
         if manifest.spec_id not in specs:
             raise FileReadError(
-                f"{printable(manifest.path)}: its files are of the partition spec {manifest.spec_id}, and the table "
-                f"has the specs {sorted(specs)}: its metadata is not the one that this manifest was written for."
+                f"{printable(manifest.path)}: its files use the partition spec {manifest.spec_id}, but the table has "
+                f"the specs {sorted(specs)}: its metadata is not the one for which this manifest was written."
             )

@@ -1,4 +1,4 @@
-"""Manifest lists and manifests: which files a snapshot has, with all that version 3 says of them.
+"""Manifest lists and manifests: the files of a snapshot, including everything that version 3 records about them.
 
 pyiceberg reads them in about half the time that fastavro takes, but drops what version 3 added and narrows doubles to
 floats, so its reader is given the schemas of version 3, and doubles are read here. Files whose Avro schemas have no
@@ -143,7 +143,7 @@ def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
 def _check_plain(data: bytes, key_metadata: bytes | None = None) -> None:
     """Check that a file is not encrypted; one with a key that is Avro all the same was deciphered by its store."""
     if data.startswith(_CIPHER) or (key_metadata and not data.startswith(_AVRO)):
-        raise ValueError("the file is encrypted, and encrypted tables cannot be read here: read a copy that is not.")
+        raise ValueError("the file is encrypted, and encrypted tables are not supported: read a decrypted copy.")
 
 
 def content_of(file: DataFile, name: str) -> Any:
@@ -190,7 +190,7 @@ def _avro(data: bytes, schema: Schema, types: Mapping[int, Any], enums: Mapping[
     """The records of an Avro file; pyiceberg takes the end of one that was cut for its end."""
     with _Avro(data, schema, types, enums) as reader:
         if not data.endswith(reader.header.sync):
-            raise EOFError("the file is cut short")
+            raise EOFError("the file is truncated")
         yield from reader
 
 

@@ -1,4 +1,4 @@
-"""The plan of a table: which files a snapshot's rows are in, what deletes rows of them, and what is pruned."""
+"""The plan of a table: which files hold a snapshot's rows, which files delete some of them, and what is pruned."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAME_MAPPING = "schema.name-mapping.default"
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergRead:
-    """What is read of a table, and how it is found.
+    """What is read of a table, and where it is.
 
     Attributes:
         catalog_config: as `open_table` takes it.
@@ -65,7 +65,7 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
 
     Raises:
         DataNotFoundError: there is no such table.
-        CatalogError: the catalog cannot be reached, or refuses.
+        CatalogError: the catalog cannot be reached or refuses access.
         SnapshotError: the table has no such snapshot.
         FileReadError: metadata or a manifest cannot be read.
         ColumnNotFoundError: a filter names a column that the table does not have.
@@ -104,7 +104,7 @@ def newest_snapshot(table: Any, read: IcebergRead) -> SnapshotCursor:
     """The current snapshot of the branch or tag that is read (without one, of the table).
 
     Raises:
-        CatalogError: the catalog cannot be reached, or refuses.
+        CatalogError: the catalog cannot be reached or refuses access.
         SnapshotError: the branch or tag is gone.
     """
     resolved = resolve(_opened_again(table, read).metadata, SnapshotChoice(ref=read.snapshot.ref))
@@ -117,7 +117,7 @@ def refreshed_storage(table: Any, read: IcebergRead) -> tuple[Storage, float | N
     A plan's files stay as they are; only where they are read from is replaced.
 
     Raises:
-        CatalogError: the catalog cannot be reached, or refuses.
+        CatalogError: the catalog cannot be reached or refuses access.
     """
     opened = _opened_again(table, read)
     return _places(opened, read).storage, expires_at(opened.properties)
@@ -147,4 +147,4 @@ def _filter(filters: Any, columns: pa.Schema, resolved: Resolved, opened: OpenTa
         if not others:
             raise
         listed = ", ".join(f"{name!r} ({kind})" for name, kind in others.items())
-        raise ColumnNotFoundError(f"{error} Columns of types that cannot be read here: {listed}.") from error
+        raise ColumnNotFoundError(f"{error} Columns whose types cannot be read here: {listed}.") from error

@@ -1,4 +1,4 @@
-"""What is read of a table: the files of a snapshot, and the manifest that any other source gives."""
+"""What is read of a table: the files of a snapshot, and a manifest like that of any other source."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ class IcebergPlan:
         ]
 
     def manifest(self, options: Options) -> FileManifest:
-        """The manifest of the files, as any other source gives it.
+        """The manifest of the files, like that of any other source.
 
-        A file's footer is read, once, where rows of it are deleted by position, or where it may be cut into splits: a
-        file of at most an eighth of `split_bytes` is one, and what the table's manifests say of it is enough (unless
-        rows, or a strategy of the user's, decide how files are cut).
+        A file's footer is read, once, if some of its rows are deleted by position or if it may be cut into splits: a
+        file of at most an eighth of `split_bytes` is one split, and the table's manifests suffice (unless rows, or a
+        user's strategy, decide how files are cut).
         """
         split, given = options.split, dict(options.read.format_options or {})
         by_bytes = split.split_rows is None and split.split_strategy is None

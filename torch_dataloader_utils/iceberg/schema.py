@@ -113,8 +113,8 @@ def table_schema(
         if top in unsupported:
             readable = [item.name for item in schema.fields if item.name not in unsupported]
             raise UnsupportedTypeError(
-                f"column {top!r} of the table is of the type {unsupported[top]}, which cannot be read here: name "
-                f"the columns to read, such as columns={readable[:5]}."
+                f"column {top!r} of the table has the type {unsupported[top]}, which cannot be read here: name the "
+                f"columns to read, such as columns={readable[:5]}."
             )
     return pa.schema([*(item for item in fields if item.name not in unsupported), *metadata])
 
@@ -124,8 +124,8 @@ def _check_asked(schema: Schema, columns: Sequence[str], metadata_columns: Seque
     for name in columns:
         if name in METADATA_COLUMNS and name not in names and name not in metadata_columns:
             raise ColumnNotFoundError(
-                f"columns: {name!r} is no column of the table but of its metadata: give "
-                f"metadata_columns={(*metadata_columns, name)!r}, and leave it out of columns unless for its place."
+                f"columns: {name!r} is not a column of the table but a metadata column: pass "
+                f"metadata_columns={(*metadata_columns, name)!r}, and keep it in columns only to set its position."
             )
 
 
@@ -145,8 +145,8 @@ def check_metadata_columns(names: Sequence[str], format_version: int) -> None:
             raise OptionError(f"metadata_columns: {name!r}: expected names of {', '.join(METADATA_COLUMNS)}.")
         if name in _LINEAGE and format_version < 3:
             raise OptionError(
-                f"metadata_columns: {name!r} exists in tables of format version 3 on, and this one is of version "
-                f"{format_version}."
+                f"metadata_columns: {name!r} exists only in tables of format version 3 or later, and this table has "
+                f"version {format_version}."
             )
 
 
@@ -204,7 +204,7 @@ def _children(kind: IcebergType) -> Sequence[NestedField]:
 
 def _metadata_field(name: str, schema: Schema) -> pa.Field:
     if any(item.name == name for item in schema.fields):
-        raise OptionError(f"metadata_columns: {name!r} is a column of the table itself.")
+        raise OptionError(f"metadata_columns: {name!r} is a column of the table itself: leave it out.")
     number, kind = METADATA_COLUMNS[name]
     return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
 
@@ -214,7 +214,7 @@ def _field_of(number: int, schemas: Iterable[Schema]) -> NestedField:
         for item in _walk(schema.fields):
             if item.field_id == number:
                 return item
-    raise ColumnNotFoundError(f"equality deletes compare field {number}, which no schema of the table has.")
+    raise ColumnNotFoundError(f"equality deletes compare field {number}, which is in no schema of the table.")
 
 
 def _key_field(field: NestedField) -> pa.Field:

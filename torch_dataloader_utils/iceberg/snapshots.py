@@ -22,14 +22,14 @@ _MAIN = "main"
 
 @dataclass(frozen=True)
 class SnapshotChoice:
-    """What of a table is read: of `snapshot_id`, `ref` and `as_of` at most one; or what was appended between two.
+    """What is read of a table: one of `snapshot_id`, `ref` and `as_of`, or the rows appended between two snapshots.
 
     Attributes:
         snapshot_id: a snapshot.
         ref: a branch or tag.
-        as_of: a time: what was current then. A datetime with a time zone, such a one in ISO form, or milliseconds
-            since 1970.
-        start_snapshot_id: whose successors' appends are read.
+        as_of: a time: reads the snapshot that was current then. A datetime with a time zone, such a time in ISO form,
+            or milliseconds since 1970.
+        start_snapshot_id: the snapshot whose successors' appends are read.
         end_snapshot_id: the last of them; None for the current one.
     """
 
@@ -47,7 +47,7 @@ class SnapshotChoice:
             raise OptionError(f"{listed}: expected one of snapshot_id, ref and as_of, or start_ and end_snapshot_id.")
         for name, value in given.items():
             if name.endswith("snapshot_id") and (isinstance(value, bool) or not isinstance(value, int)):
-                raise OptionError(f"{name}={value!r}: expected a whole number, as the table's history lists them.")
+                raise OptionError(f"{name}={value!r}: expected a whole number, as listed in the table's history.")
         if self.ref is not None and (not isinstance(self.ref, str) or not self.ref):
             raise OptionError(f"ref={self.ref!r}: expected the name of a branch or tag.")
         if self.as_of is not None:
@@ -55,13 +55,13 @@ class SnapshotChoice:
 
     @property
     def incremental(self) -> bool:
-        """Whether only what was appended is read."""
+        """Whether only appended rows are read."""
         return self.start_snapshot_id is not None or self.end_snapshot_id is not None
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a choice means in a table.
+    """The result of a choice in a table.
 
     Attributes:
         snapshot: the snapshot, or None in a table without one.
@@ -75,9 +75,9 @@ class Resolved:
 
 
 def resolve(metadata: TableMetadata, choice: SnapshotChoice, cursor: SnapshotCursor | None = None) -> Resolved:
-    """The snapshot at `cursor`, else the one that `choice` means.
+    """The snapshot at `cursor`, else the one that `choice` selects.
 
-    As in Spark, branches are read with the table's schema, all else with its own.
+    As in Spark, branches are read with the table's schema, everything else with its own.
 
     Raises:
         SnapshotError: there is no such snapshot or ref, or (for appends) one between them changed rows.
@@ -160,7 +160,9 @@ def _at_ref(metadata: TableMetadata, name: str) -> Resolved:
     if ref is None and name == _MAIN:
         return Resolved(_current(metadata), metadata.schema())
     if ref is None:
-        raise SnapshotError(f"ref={name!r}: the table has no such branch or tag: there are {sorted(metadata.refs)}.")
+        raise SnapshotError(
+            f"ref={name!r}: the table has no such branch or tag: expected one of {sorted(metadata.refs)}."
+        )
     snapshot = _by_id(metadata, ref.snapshot_id, f"ref={name!r}")
     is_branch = ref.snapshot_ref_type == SnapshotRefType.BRANCH
     return Resolved(snapshot, metadata.schema() if is_branch else _own_schema(metadata, snapshot))
@@ -187,7 +189,7 @@ def _own_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 def _schema(metadata: TableMetadata, number: int, who: str) -> Schema:
     schema = metadata.schema_by_id(number)
     if schema is None:
-        raise SnapshotError(f"{who} with schema {number}, which the table's metadata does not have (any more).")
+        raise SnapshotError(f"{who} with schema {number}, which the table's metadata does not contain (any more).")
     return schema
 
 
@@ -207,7 +209,7 @@ def _there(snapshots: Iterable[Snapshot]) -> str:
     newest = sorted(snapshots, key=lambda snapshot: snapshot.timestamp_ms, reverse=True)
     listed = [f"{snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)})" for snapshot in newest[:_SHOWN]]
     more = f" and {len(newest) - _SHOWN} older ones" if len(newest) > _SHOWN else ""
-    return f"there are {', '.join(listed)}{more}." if listed else "it has none at all."
+    return f"available are {', '.join(listed)}{more}." if listed else "it has no snapshots."
 
 
 def _utc(timestamp_ms: int) -> str:
@@ -239,7 +241,7 @@ def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | N
         if end is not None:
             oldest = since[-1].snapshot_id
             known = f"snapshot {end.snapshot_id}, whose history goes back to {oldest} (more may have expired)"
-        raise SnapshotError(f"start_snapshot_id={start}: is no ancestor of {known}: {_there(metadata.snapshots)}")
+        raise SnapshotError(f"start_snapshot_id={start}: is not an ancestor of {known}: {_there(metadata.snapshots)}")
     return tuple(snapshot for snapshot in reversed(since) if _is_append(snapshot))
 
 
@@ -252,8 +254,8 @@ def _is_append(snapshot: Snapshot) -> bool:
     operation = None if snapshot.summary is None else snapshot.summary.operation
     if operation not in (Operation.APPEND, Operation.REPLACE):
         raise SnapshotError(
-            f"snapshot {snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)}) is no append but "
-            f"{'of an unknown kind' if operation is None else repr(operation.value)}: only what was appended can be "
-            "read between two snapshots. End before it, or start from it."
+            f"snapshot {snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)}) is not an append but "
+            f"{'of an unknown kind' if operation is None else repr(operation.value)}: between two snapshots, only "
+            "appended rows can be read. End before it, or start from it."
         )
     return bool(operation == Operation.APPEND)

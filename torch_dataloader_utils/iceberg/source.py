@@ -15,7 +15,7 @@ _PINS = ("snapshot_id", "as_of", "end_snapshot_id")
 
 
 class IcebergSource:
-    """A table, and what is read of it. It stays in its process: it may hold a catalog, and its secrets.
+    """A table, and what is read of it. It stays in its process, because it may hold a catalog and its secrets.
 
     Args:
         table: as `plan_table` takes it.
@@ -31,7 +31,7 @@ class IcebergSource:
         """Why the table stays at one snapshot: an option pins it; None where it moves."""
         option = next((name for name in _PINS if getattr(self._chosen, name) is not None), None)
         return option and (
-            f"{option}= was given, which pins the snapshot: leave it out, or give ref= or start_snapshot_id= instead."
+            f"{option}= was given, which pins the snapshot: leave it out, or use ref= or start_snapshot_id= instead."
         )
 
     def newest(self, options: Options) -> SnapshotCursor:

@@ -44,16 +44,16 @@ _EXPIRY = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at", "adl
 def storage_options(scheme: str, properties: Mapping[str, str]) -> dict[str, Any]:
     """The options of the fsspec filesystem for URLs of this scheme, from those of a table's FileIO.
 
-    Only what the store itself needs: no credential of the catalog is among them.
+    Only what the store itself needs, without credentials of the catalog.
 
     Raises:
-        OptionError: the store is to be used in a way that is not possible here.
+        OptionError: the store requires an option that is not supported here.
     """
     for name in _NOT_POSSIBLE:
         if properties.get(name) and scheme in (name.partition(".")[0], "abfs" if name.startswith("adls") else ""):
             raise OptionError(
-                f"the catalog gives {name}= for the table's files, which is not supported: pass storage_options= with "
-                "credentials of your own."
+                f"the catalog sets {name}= for the table's files, which is not supported: pass storage_options= with "
+                "your own credentials."
             )
     makers = {"s3": _s3_options, "gs": _gcs_options, "abfs": _adls_options}
     return makers[scheme](properties) if scheme in makers else {}
@@ -90,7 +90,7 @@ class Places:
             if self._storage_of(url) != self.storage:
                 raise OptionError(
                     f"{printable(url)} is on another storage than the table ({self.storage.protocol}): all files of a "
-                    "table have to be on one."
+                    "table must be on one storage."
                 )
             self._checked.add(place)
         path: str = self._strip(url)

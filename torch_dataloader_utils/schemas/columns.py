@@ -120,7 +120,7 @@ def available_columns(schema: pa.Schema, name: str) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     more = f" and {len(names) - 40} more" if len(names) > 40 else ""
-    return f"{hint}There are {', '.join(names[:40])}{more}."
+    return f"{hint}The columns are {', '.join(names[:40])}{more}."
 
 
 def _dotted(field: pa.Field) -> list[str]:
@@ -129,7 +129,7 @@ def _dotted(field: pa.Field) -> list[str]:
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """The selected columns, named as asked and in that order; nested ones as `parent.child`, structs whole.
+    """The selected columns, with the requested names and order; nested ones as `parent.child`, structs whole.
 
     Raises:
         ColumnNotFoundError: with the nearest name and a list of all.

@@ -43,7 +43,7 @@ def resolve_schema(files: Iterable[tuple[str, pa.Schema]], merge: Merge) -> pa.S
             if merged is None:
                 raise SchemaMismatchError(
                     f"{path}: column {field.name!r} is {field.type}, but {known} in {origin}, and no type holds both "
-                    "exactly. Give schema= with the type to use, or read these files apart."
+                    "exactly. Set schema= with the type to use, or read these files separately."
                 )
             types[field.name] = (merged, origin)
     return pa.schema([pa.field(name, kind) for name, (kind, _) in types.items()])
@@ -70,7 +70,7 @@ def _without_nulls(kind: pa.DataType) -> pa.DataType:
 def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     """`declared` without metadata, once every file's columns are known to be castable to it.
 
-    Columns that it leaves out are not read. A value that does not fit is an error when it is met.
+    Columns that it omits are not read. A value that does not fit is an error when it is read.
 
     Raises:
         OptionError: it is no schema.
@@ -89,8 +89,8 @@ def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) ->
             place = schema.get_field_index(field.name)
             if place >= 0 and not _castable(schema.field(place).type, field.type):
                 raise SchemaMismatchError(
-                    f"{path}: column {field.name!r} is {schema.field(place).type}, which cannot be cast to "
-                    f"{field.type} as schema= asks."
+                    f"{path}: column {field.name!r} is {schema.field(place).type}, which cannot be cast to the type "
+                    f"{field.type} in schema=."
                 )
     return pa.schema([pa.field(field.name, without_views(field.type)) for field in declared])
 
@@ -98,7 +98,7 @@ def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) ->
 def _reject_twins(path: str, schema: pa.Schema) -> None:
     name, times = next(iter(Counter(schema.names).most_common(1)), ("", 0))
     if times > 1:
-        raise SchemaMismatchError(f"{path}: more than one column is called {name!r}: names must be unique.")
+        raise SchemaMismatchError(f"{path}: more than one column is called {name!r}, but names must be unique.")
 
 
 def _castable(old: pa.DataType, new: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Whether loaders deliver every row exactly once, and resume exactly: for strategies, formats and options of your own.
+"""Checks that loaders deliver every row exactly once and resume exactly, for your own strategies, formats and options.
 
 Plain functions that raise AssertionError: they need no test framework.
 """
@@ -34,13 +34,13 @@ def assert_rows_once(
         loader_of: called with `(rank, num_ranks)`, returns the loader of that rank, or `(loader, dataset)`.
         num_ranks: the number of ranks.
         id_column: the key of a batch that identifies its rows, or a function from a batch to the ids of its rows
-            (which then leaves repeats out itself).
+            (which must then leave out repeats itself).
         expected: the ids of all rows; by default those that one rank alone delivers in these epochs.
         epochs: the epochs that deliver each row once *together*: several for a rotation such as `total_shards`.
         valid_key: the key of the mask of real rows, if batches have one.
 
     Raises:
-        AssertionError: rows are missing, repeated or not among the expected ones: says which, and on which ranks.
+        AssertionError: rows are missing, repeated or unexpected. The message lists them, and their ranks.
     """
     epochs = list(epochs)
     ranks_of: dict[Hashable, list[int]] = {}
@@ -65,20 +65,20 @@ def assert_rows_once(
 
 
 def assert_resumes_everywhere(loader: Any, *, every: int = 1, id_column: IdsOf = "id", epoch: int = 0) -> None:
-    """Assert that a state taken after any batch continues with exactly the batches that were left.
+    """Assert that a state taken after any batch continues with exactly the remaining batches.
 
-    States are taken before the first batch, after every `every`-th one and after the last. They pass through JSON, as
-    in a checkpoint file. Each batch must hold the same rows in the same order.
+    States are taken before the first batch, after every `every`-th one and after the last. They are converted to JSON
+    and back, as in a checkpoint file. Each batch must hold the same rows in the same order.
 
     Args:
-        loader: a function that returns a new loader (or `(loader, dataset)`) each time, as a restarted job makes one;
-            or a loader, into which its own states are loaded.
-        every: batches from one state to the next.
+        loader: a function that returns a new loader (or `(loader, dataset)`) each time, like a restarted job; or a
+            loader, into which its own states are loaded.
+        every: the number of batches from one state to the next.
         id_column: the key of a batch that identifies its rows, or a function from a batch to the ids of its rows.
         epoch: the epoch.
 
     Raises:
-        AssertionError: a state is not plain data, or does not continue exactly: says after which batch it was taken.
+        AssertionError: a state is not plain data, or does not resume exactly. The message names the batch.
     """
     if every < 1:
         raise ValueError(f"every={every!r}: expected a whole number of at least 1.")
@@ -137,7 +137,7 @@ def _set_epoch(loader: Any, dataset: Any, epoch: int) -> None:
     if target is not None:
         target.set_epoch(epoch)
     elif epoch:
-        raise TypeError(f"epoch {epoch} was asked for, and neither the loader nor its dataset has set_epoch.")
+        raise TypeError(f"epoch {epoch} was requested, but neither the loader nor its dataset has set_epoch.")
 
 
 def _ids(batch: Any, id_column: IdsOf, valid_key: str | None = None) -> list[Any]:
@@ -147,7 +147,7 @@ def _ids(batch: Any, id_column: IdsOf, valid_key: str | None = None) -> list[Any
     names = batch.keys() if isinstance(batch, Mapping) else batch.schema.names
     if id_column not in names:
         raise KeyError(
-            f"id_column={id_column!r}: the batch has {_listed(names)}; give the column that tells rows apart."
+            f"id_column={id_column!r}: the batch has {_listed(names)}; pass the column that identifies each row."
         )
     ids = _values(batch[id_column])
     if valid_key is None or valid_key not in names:

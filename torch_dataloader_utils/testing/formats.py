@@ -1,4 +1,4 @@
-"""Whether a file format keeps the contract that planning and reading rely on.
+"""Checks that a file format keeps the contract on which planning and reading rely.
 
 Plain functions that raise AssertionError: they need no test framework.
 """
@@ -40,20 +40,20 @@ def check_format(
 ) -> None:
     """Assert that a format keeps the whole contract of `Format` and `Reader`.
 
-    Each table is read back as `check_table` does, and one without rows. Files that are of another format, cut, changed
-    or gone are a `FileReadError` that names the file.
+    Each table is read back as in `check_table`, plus one without rows. Files that are of another format, truncated,
+    changed or missing must raise a `FileReadError` that names the file.
 
     Args:
         format: to check; it need not be registered.
-        write: writes a table as a file at a path, best in several segments: they are read in all ways.
+        write: writes a table as a file at a path, preferably in several segments, which are read in all ways.
         tables: to write, the first with some rows; by default `sample_tables()`. Columns must not hold NaN.
         options: the `format_options` to read with.
         suffix: of the files' names.
-        wrong: contents that are no file of the format.
+        wrong: contents that are not a file of the format.
         cut_shows: whether a file without its last 20 bytes can be distinguished from a whole one.
 
     Raises:
-        AssertionError: says which part of the contract is broken, and how.
+        AssertionError: names the broken part of the contract.
     """
     tables = sample_tables() if tables is None else tables
     for table in tables:
@@ -75,8 +75,8 @@ def check_table(
     """Assert that a table with rows, written as a file of the format, is read back in every way that readers use.
 
     That is: each row once over the segments, one by one, together, in pairs and backwards; columns alone, in any order
-    and none; counts of rows; what is pruned and which columns are said to hold nulls; copies of format and layout by
-    pickle and by `pack`; several readers at a time.
+    and none; row counts; pruning and columns with nulls; copies of format and layout by pickle and by `pack`; several
+    readers at a time.
 
     Args:
         format: to check; it need not be registered.
@@ -86,7 +86,7 @@ def check_table(
         suffix: of the file's name.
 
     Raises:
-        AssertionError: says which part of the contract is broken, and how.
+        AssertionError: names the broken part of the contract.
     """
     with written(format, write, table, options, suffix) as file:
         _check_layout(file)

@@ -1,4 +1,4 @@
-"""Tables and files to check formats with."""
+"""Tables and files for checking formats."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SAMPLE_ROWS = 60
 
 
 def sample_tables(types: Sequence[pa.DataType] | None = None) -> list[pa.Table]:
-    """Tables to write: of 60 rows, with and without nulls, and of one row, with a column "a", "b", ... of each type.
+    """Tables to write, with columns "a", "b", ... of these types: of 60 rows with and without nulls, and of one row.
 
-    Values at the limits of their types are among them.
+    Some values are at the limits of their types.
 
     Args:
-        types: among int64, int8, float64, float32, bool, string, list of int32, and struct with an int32 "x"; by
+        types: some of int64, int8, float64, float32, bool, string, list of int32, and struct with an int32 "x"; by
             default all of these.
     """
     kinds = list(_SAMPLES) if types is None else list(types)

@@ -61,7 +61,7 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
             paths = paths.dictionary_encode()
         paths = paths.unify_dictionaries().combine_chunks()
         if paths.null_count or positions.null_count:
-            raise ValueError("it has nulls, where each row is the path of a file and a position in it.")
+            raise ValueError("it has nulls, but each row must be the path of a file and a position in it.")
         codes, rows = paths.indices.to_numpy(), positions.to_numpy().astype(np.int64, copy=False)
         order = np.argsort(codes, kind="stable")
         codes, rows = codes[order], rows[order]
@@ -84,7 +84,7 @@ def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
             source.seek(delete.offset)
             blob = source.read(delete.length)
         if len(blob) != delete.length:
-            raise ValueError(f"its length says {delete.length} bytes, and {len(blob)} are there.")
+            raise ValueError(f"its length is given as {delete.length} bytes, but {len(blob)} are there.")
         positions = deletion_vector(blob)
     check_count(f"{printable(delete.path)}, {piece}", len(positions), delete.record_count)
     return (replace(delete, seen=size), {None: positions}), positions.nbytes

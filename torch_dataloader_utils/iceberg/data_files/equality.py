@@ -119,7 +119,7 @@ def _key_column(number: int, table: IcebergTable, fields: Sequence[FileField], p
 
 def _key_field(number: int, table: IcebergTable, path: str) -> pa.Field:
     if number not in table.keys:
-        raise SchemaMismatchError(f"{path}: rows are deleted by field {number}, which no schema of the table has.")
+        raise SchemaMismatchError(f"{path}: rows are deleted by field {number}, which is in no schema of the table.")
     field = table.keys[number]
     # A column dropped since is null in later files, even if it was required; uuids compare as their bytes.
     return field.with_nullable(True).with_type(storage_type(field.type))
@@ -150,7 +150,7 @@ def _read_keys(
         fields = file_fields(reader.schema, table.name_mapping, file.path)
         columns = [_key_column(number, table, fields, projection) for number in ids]
         if any(column.source is None for column in columns):
-            raise SchemaMismatchError(f"{file.path}: deletes by the fields {list(ids)}, and does not have them all.")
+            raise SchemaMismatchError(f"{file.path}: deletes by the fields {list(ids)}, but does not have all of them.")
         names = list(dict.fromkeys(column.source for column in columns if column.source is not None))
         read = reader.read(numbers, names)
     with Naming(file.path):

@@ -55,8 +55,8 @@ def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileFi
         return fields
     if name_mapping is None:
         raise SchemaMismatchError(
-            f"{path}: its fields have no Iceberg ids, and the table has no name mapping: set the table's property "
-            "schema.name-mapping.default, which says what names mean in such files."
+            f"{path}: its fields have no Iceberg ids, and the table has no name mapping: set the table property "
+            "schema.name-mapping.default, which assigns names in such files to fields."
         )
     return _mapped(fields, name_mapping)
 

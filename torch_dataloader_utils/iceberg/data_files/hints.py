@@ -1,7 +1,8 @@
 """Sizes and counts of files in manifests: a size is a hint, a count is checked.
 
-Files are rewritten after their commit, and some writers count before the footer is there: real tables have wrong sizes.
-So the store's size is used, and is what later reads are checked against.
+Files are rewritten after their commit, and some writers count before the footer is written: real tables have wrong
+    sizes.
+So the store's size is used, and later reads are checked against it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def own_layout(
 
     Raises:
         FileChangedError: it has changed since it was planned, or has gone.
-        FileReadError: it is damaged, or has other rows than the manifest says.
+        FileReadError: it is damaged, or its rows differ from the manifest.
     """
     if file.seen:
         info = replace(info, file_size=file.seen)
@@ -43,15 +44,14 @@ def own_layout(
 
 
 def check_count(where: str, rows: int, expected: int) -> None:
-    """Check that a file has as many rows as the manifest says, where it does (below 0 it does not).
+    """Check that a file has as many rows as the manifest says, if it says so (below 0 it does not).
 
     Raises:
-        FileReadError: it has others.
+        FileReadError: it has another number.
     """
     if expected >= 0 and rows != expected:
         raise FileReadError(
-            f"{where}: has {rows} rows, where the table's manifest says {expected}: the file or the manifest is "
-            "damaged."
+            f"{where}: has {rows} rows, but the table's manifest says {expected}: the file or the manifest is damaged."
         )
 
 
@@ -73,5 +73,5 @@ def _by_hint(
     except FileChangedError:
         raise
     except FileReadError as error:
-        sizes = f"It has {seen.file_size} bytes, where the table's manifest says {info.file_size}."
+        sizes = f"It has {seen.file_size} bytes, but the table's manifest says {info.file_size}."
         raise FileReadError(f"{error} {sizes}") from error

@@ -28,7 +28,7 @@ def inner_format(name: str) -> Format:
         OptionError: Iceberg has no such format of data files.
     """
     if name not in _NAMES:
-        raise OptionError(f"a file of format {name!r}: Iceberg's data files are one of {', '.join(_NAMES)}.")
+        raise OptionError(f"a file of format {name!r}: expected one of Iceberg's data formats, {', '.join(_NAMES)}.")
     form: Format = import_module(f"torch_dataloader_utils.formats.{name}").FORMAT
     return form
 

@@ -1,4 +1,4 @@
-"""What of a data file an epoch reads: its segments, counted without the rows that are deleted by position."""
+"""The part of a data file that an epoch reads: its segments, counted without the rows that are deleted by position."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def iceberg_layout(
 ) -> FileLayout:
     """The segments of a data file that have rows left, with `file` and its own layout as the metadata.
 
-    Rows are those left after positional deletes and deletion vectors, counted exactly; where equality deletes apply,
-    only reading shows them. One open of the data file; delete files are read once per process.
+    Rows are those left after positional deletes and deletion vectors, counted exactly; if equality deletes apply, they
+    are known only after reading. One open of the data file; delete files are read once per process.
 
     Raises:
         FileReadError: the file, or one that deletes rows of it, is missing or damaged: names it.

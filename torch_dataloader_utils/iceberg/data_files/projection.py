@@ -50,8 +50,8 @@ class Projection:
         convert = None if children_of(kind) else conversion(source.type, kind)
         if convert is None:
             raise SchemaMismatchError(
-                f"{self.path}: column {source.name!r} is {source.type} in the file, which does not become the "
-                f"{kind} that {field.name!r} is in the table."
+                f"{self.path}: column {source.name!r} is {source.type} in the file, which cannot be read as {kind}, "
+                f"the type of {field.name!r} in the table."
             )
         return convert
 
@@ -71,8 +71,8 @@ class Projection:
             parts = [self.absent(child) for child in field.type]
             return lambda rows: pa.StructArray.from_arrays([part(rows) for part in parts], fields=list(field.type))
         raise SchemaMismatchError(
-            f"{self.path}: has no column {field.name!r} (field id {number}), which the table requires, and which has "
-            "no initial default."
+            f"{self.path}: has no column {field.name!r} (field id {number}), which the table requires and which has no "
+            "initial default."
         )
 
     def _struct(self, source: FileField, kind: pa.DataType) -> Convert:
