@@ -128,7 +128,7 @@ def test_a_declared_schema_is_checked_against_each_file() -> None:
     declared = pa.schema([pa.field("a", pa.int8(), metadata={"k": "v"})])
     fits = ("1", pa.schema({"a": pa.int64(), "rest": pa.string()}))
     assert check_schema(declared, [fits, ("2", pa.schema({}))]).equals(pa.schema({"a": pa.int8()}), check_metadata=True)
-    with pytest.raises(SchemaMismatchError, match=r"3: column 'a' is list.*cannot be cast to int8"):
+    with pytest.raises(SchemaMismatchError, match=r"3: column 'a' is list.*cannot be cast to the type int8"):
         check_schema(declared, [fits, ("3", pa.schema({"a": pa.list_(pa.int8())}))])
     with pytest.raises(OptionError, match=r"expected a pyarrow\.Schema"):
         check_schema({"a": "int8"}, [fits])

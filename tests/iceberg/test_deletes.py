@@ -100,9 +100,9 @@ def test_a_corrupt_vector_is_an_error_that_names_it_wherever_it_is_damaged(tmp_p
 
 def test_a_vector_beyond_the_end_of_its_file_is_an_error(tmp_path: Path) -> None:
     delete = vector_file(tmp_path / "v", [1])
-    with pytest.raises(FileReadError, match="its length says"):
+    with pytest.raises(FileReadError, match="its length is given as"):
         positions_of([replace(delete, length=delete.length + 1000)])
-    with pytest.raises(FileReadError, match="its length says"):
+    with pytest.raises(FileReadError, match="its length is given as"):
         positions_of([replace(delete, offset=10**6)])
 
 

@@ -327,7 +327,7 @@ def test_other_files_without_ids_and_mapping_are_read_by_the_tables_names(tmp_pa
 
 
 def test_a_position_of_another_type_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SchemaMismatchError, match=r"'first' is int64 in the file.*string that 'name'"):
+    with pytest.raises(SchemaMismatchError, match=r"'first' is int64 in the file.*string, the type of 'name'"):
         evolved(tmp_path / "f", "parquet", WITHOUT_IDS, [field(1, "name", pa.string())])
 
 

@@ -173,7 +173,7 @@ def test_a_state_that_is_no_plain_data_is_an_error(folder: str) -> None:
 def test_what_cannot_be_checked_is_an_error(folder: str) -> None:
     with pytest.raises(KeyError, match="id_column='row': the batch has id, name"):
         assert_rows_once(loader_of(folder), 2, id_column="row")
-    with pytest.raises(TypeError, match="epoch 3 was asked for"):
+    with pytest.raises(TypeError, match="epoch 3 was requested"):
         assert_rows_once(lambda rank, num_ranks: [{"id": [1]}], 1, epochs=[3])
     with pytest.raises(ValueError, match="every=0"):
         assert_resumes_everywhere(loader_of(folder), every=0)
