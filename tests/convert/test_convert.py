@@ -288,7 +288,7 @@ def test_torch_dtypes_are_known_by_name():
 @pytest.mark.parametrize(("dtype", "rows"), [("int8", [1, 128]), ("uint64", [0, -1]), ("int64", [1.0, math.nan]),
                                              ("int64", [2.0**63]), ("int32", [math.inf])])  # fmt: skip
 def test_values_that_do_not_fit_are_refused(dtype, rows):
-    with pytest.raises(OptionError, match=rf"'x' .* the file: they do not fit {dtype}"):
+    with pytest.raises(OptionError, match=rf"'x' .* the file, which do not fit {dtype}"):
         convert(pa.table({"x": rows}), dtypes={"x": dtype})
 
 

@@ -152,7 +152,7 @@ def test_codes_of_some_columns_and_fields():
     assert found["a"].array.tolist() == [0]
     assert found["b"].to_list() == ["y"]
     assert found["s.t"].array.tolist() == [1]
-    with pytest.raises(ColumnNotFoundError, match=r"'b' has no codes: those that have are \['a', 's.t'\]"):
+    with pytest.raises(ColumnNotFoundError, match=r"'b' has no codes: expected one of \['a', 's.t'\]"):
         made.vocabulary("b")
     assert made.report()["s.t"] == {
         "arrow": "string", "kind": "dense", "dtype": "int64", "shape": "[B]", "codes": 2, "nulls": "error",

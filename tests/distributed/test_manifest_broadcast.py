@@ -159,7 +159,7 @@ def test_what_rank_0_meets_is_raised_by_all(tmp_path: Path) -> None:
         "missing": ["DataNotFoundError: ", "there is no such file or folder"],
         "counting": ["DataNotFoundError: ", "there is no such file or folder"],
         "refused": ["FileReadError: ", "/data/3.parquet", "is refused"],
-        "damaged": ["FileReadError: ", "_m.parquet: the file there is damaged, or no manifest"],
+        "damaged": ["FileReadError: ", "_m.parquet: the file is damaged, or not a manifest"],
     }
     for rank, found in enumerate(ranks):
         for name, expected in words.items():

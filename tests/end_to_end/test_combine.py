@@ -314,7 +314,7 @@ def test_dtypes_asked_for_by_column_and_by_type_agree(tmp_path: Path) -> None:
 def test_codes_must_mean_the_same(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", 0, 6)
     one, other = structured(folder, strings="codes"), structured(write(tmp_path / "b", 6, 6), strings="codes")
-    with pytest.raises(OptionError, match="codes of the key 'text' mean other values"):
+    with pytest.raises(OptionError, match="codes of the key 'text' have other meanings"):
         combine([one, other])
     words = {"text": [f"row {row}" for row in range(12)]}
     alike = [structured(path, strings="codes", vocabulary=words) for path in (folder, tmp_path / "b")]
@@ -328,14 +328,14 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
     [
         ([], {}, OptionError, "at least one dataset"),
         (Plain(3), {}, OptionError, "expected a list of at least one dataset"),
-        ([3], {}, OptionError, "dataset 0 is int: expected a dataset that create_dataloader made, or a map-style"),
+        ([3], {}, OptionError, "dataset 0 is int: expected a dataset from create_dataloader, or a map-style"),
         ([Plain(3)], {"weights": [1, 2]}, OptionError, r"weights=\[1, 2\] for 1 dataset"),
         ([Plain(3)], {"weights": [0]}, OptionError, "a positive number for each"),
-        ([Plain(3)], {"columns": ["id"]}, OptionError, "columns=.* says what a dataset reads"),
-        ([Plain(3)], {"nulls": "mask"}, OptionError, "nulls=.* says what a dataset reads"),
-        ([Plain(3)], {"count_rows": True}, OptionError, "count_rows=.* says what a dataset reads"),
+        ([Plain(3)], {"columns": ["id"]}, OptionError, "columns=.* defines what a dataset reads"),
+        ([Plain(3)], {"nulls": "mask"}, OptionError, "nulls=.* defines what a dataset reads"),
+        ([Plain(3)], {"count_rows": True}, OptionError, "count_rows=.* defines what a dataset reads"),
         ([Plain(3)], {"batch_sized": 3}, UnknownOptionError, "did you mean 'batch_size'"),
-        ([Plain(0)], {}, EmptyDatasetError, r"dataset 0 \(Plain\) has no sample"),
+        ([Plain(0)], {}, EmptyDatasetError, r"dataset 0 \(Plain\) has no samples"),
         ([[(1, 2), (3, 4)]], {}, UnsupportedTypeError, "a sample is tuple: expected a dict"),
         ([[{"x": 1}, {"y": 1}]], {}, SchemaMismatchError, r"a sample has the keys \['y'\]"),
         ([[{"x": 1}, {"x": 1.0}]], {}, SchemaMismatchError, "'x' holds float64 of shape"),
@@ -357,7 +357,7 @@ def test_strategies_that_make_shards_and_combinations_of_combinations(parts: lis
     with pytest.raises(OptionError, match="split_strategy with generate"):
         combine(parts, split_strategy=Own())
     _, dataset = combine(parts)
-    with pytest.raises(OptionError, match="dataset 1 is a combination itself"):
+    with pytest.raises(OptionError, match="dataset 1 is itself a combination"):
         combine([parts[0], dataset])
     with pytest.raises(ColumnNotFoundError, match="no codes"):
         combine([parts[2]])[1].vocabulary("text")

@@ -267,5 +267,5 @@ def test_two_ranks_scan_half_of_the_files_each(tmp_path: Path) -> None:
     assert zero["alone"][0] == 5
     assert zero["alone"][1] == zero["source"]
     assert zero["alone"][2] == names
-    assert zero["failed"].startswith("WorkerError: another rank failed while it made its loader: rank 1: DataNotFound")
+    assert zero["failed"].startswith("WorkerError: another rank failed while creating its loader: rank 1: DataNotFound")
     assert one["failed"].startswith("DataNotFoundError")

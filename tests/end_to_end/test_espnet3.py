@@ -194,4 +194,4 @@ def test_overlapping_shards_are_found() -> None:
             return Subset(self, range(shard_idx * 8, min(shard_idx * 8 + 9, 64)))
 
     told = rule([Overlapping(64)], 4, **ROTATE)
-    assert "dataset 0 (Overlapping): its 8 shards have 71 samples, and the dataset has 64: shards overlap" in told
+    assert "dataset 0 (Overlapping): its 8 shards have 71 samples, but the dataset has 64: shards overlap" in told

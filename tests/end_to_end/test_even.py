@@ -159,7 +159,7 @@ def test_padding_in_each_output(folder: str, output_format: str) -> None:
 
 
 def test_valid_key_must_be_free(folder: str) -> None:
-    with pytest.raises(OptionError, match="valid_key='x' is a column's name"):
+    with pytest.raises(OptionError, match="valid_key='x' is the name of a column"):
         StructuredDataset.create_dataloader(folder, even="pad", valid_key="x")
 
 

@@ -228,7 +228,7 @@ def test_what_filters_leave_is_said_once(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level("INFO", logger="torch_dataloader_utils"):
         StructuredDataset.create_dataloader(tmp_path, filters=[("id", ">=", 1500)])
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == f"{tmp_path}: filters leave 2 of 3 files, and 15 of the 30 row groups looked at"
+    assert line == f"{tmp_path}: filters keep 2 of 3 files, and 15 of the 30 row groups examined"
     caplog.clear()
     StructuredDataset.create_dataloader(tmp_path)
     assert not caplog.records

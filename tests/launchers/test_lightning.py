@@ -203,7 +203,7 @@ def test_validation_and_prediction_meet_each_row_once(folder: str, tmp_path: Pat
 
 
 def test_a_module_without_a_part_says_so(folder: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="has no train=: give it a loader, or a dict of options"):
+    with pytest.raises(OptionError, match="has no train=: pass it a loader or a dict of options"):
         fit(tmp_path, StructuredDataModule(val=make(folder)))
 
 

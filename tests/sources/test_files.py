@@ -114,7 +114,7 @@ def test_no_files_is_an_error_that_says_what_was_there(tmp_path: Path) -> None:
 
 def test_a_file_met_twice_is_an_error_that_names_it(tmp_path: Path) -> None:
     touch(tmp_path, "x.parquet", "y.parquet")
-    with pytest.raises(OptionError, match=r"y\.parquet is named 2 times"):
+    with pytest.raises(OptionError, match=r"y\.parquet is listed 2 times"):
         find_files([tmp_path, tmp_path / "y.parquet"], ReadOptions())
 
 

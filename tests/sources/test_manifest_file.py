@@ -233,18 +233,18 @@ def _bad_footer(good: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (lambda good: b"", "damaged, or no manifest"),
-        (lambda good: b"id,x\n1,2\n", "damaged, or no manifest"),
-        (lambda good: good[: len(good) // 2], "damaged, or no manifest"),
-        (lambda good: good[:-1], "damaged, or no manifest"),
-        (lambda good: good[1000:], "damaged, or no manifest"),
-        (_bad_footer, "damaged, or no manifest"),
-        (_plain, "this Parquet file is no manifest"),
+        (lambda good: b"", "damaged, or not a manifest"),
+        (lambda good: b"id,x\n1,2\n", "damaged, or not a manifest"),
+        (lambda good: good[: len(good) // 2], "damaged, or not a manifest"),
+        (lambda good: good[:-1], "damaged, or not a manifest"),
+        (lambda good: good[1000:], "damaged, or not a manifest"),
+        (_bad_footer, "damaged, or not a manifest"),
+        (_plain, "this Parquet file is not a manifest"),
         (
             partial(_of_version, VERSION - 1),
-            f"it is of version {VERSION - 1}, and this package reads version {VERSION}",
+            f"it has version {VERSION - 1}, but this package reads version {VERSION}",
         ),
-        (partial(_of_version, VERSION + 1), f"it is of version {VERSION + 1}.* Delete it to have it made anew"),
+        (partial(_of_version, VERSION + 1), f"it has version {VERSION + 1}.* Delete it to create a new one"),
     ],
 )
 def test_what_is_no_whole_manifest_of_this_version_is_named_and_kept(
@@ -262,11 +262,11 @@ def test_what_is_no_whole_manifest_of_this_version_is_named_and_kept(
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"path": ("/data", "/more")}, r"path=\['/data'\], and path=\['/data', '/more'\] is asked for\. Delete it"),
-        ({"format": "csv"}, "format=None, and format='csv' is asked for"),
+        ({"path": ("/data", "/more")}, r"path=\['/data'\], not for path=\['/data', '/more'\]\. Delete it"),
+        ({"format": "csv"}, "format=None, not for format='csv'"),
         (
             {"format_options": {"page_checksums": False}},
-            r"format_options=\{'page_checksums': True\}, and format_options=\{'page_checksums': False\}",
+            r"format_options=\{'page_checksums': True\}, not for format_options=\{'page_checksums': False\}",
         ),
         ({"format_options": {"delimiter": ";"}}, "parquet takes page_checksums"),
     ],
@@ -283,7 +283,7 @@ def test_what_is_spelled_otherwise_but_asks_for_the_same_is_served(tmp_path: Pat
     assert unpack_manifest(data, replace(ASKED, format="parquet"), "m") == found
     assert unpack_manifest(data, replace(ASKED, format_options={"page_checksums": True}), "m") == found
     forced = pack_manifest(found, replace(ASKED, format="parquet"))
-    with pytest.raises(OptionError, match="format='parquet', and format=None is asked for"):
+    with pytest.raises(OptionError, match="format='parquet', not for format=None"):
         unpack_manifest(forced, ASKED, "m")
 
 
@@ -341,11 +341,11 @@ def _archive(path: Path) -> Path:
     ],
 )
 def test_links_that_may_hold_secrets_are_refused(tmp_path: Path, link: str) -> None:
-    with pytest.raises(OptionError, match="a manifest keeps no links with a query or a password") as caught:
+    with pytest.raises(OptionError, match="a manifest cannot hold URLs with a query or a password") as caught:
         asked_of([(link, link)], Storage("https", filesystem=fsspec.filesystem("memory")), None, {})
     assert "s3cret" not in str(caught.value)
     (file, *_) = inspected(tmp_path, files=1).files
-    with pytest.raises(OptionError, match="a manifest keeps no links") as caught:
+    with pytest.raises(OptionError, match="a manifest cannot hold URLs") as caught:
         pack_manifest(Inspected("parquet", (replace(file, path=link),)), ASKED)
     assert "s3cret" not in str(caught.value)
 
@@ -390,5 +390,5 @@ def test_a_manifest_among_the_data_is_refused_before_anything_is_inspected(tmp_p
 
 def test_a_stale_file_is_explained_without_secrets() -> None:
     assert stale_remedy("https://host/m?sig=s3cret") == (
-        "It was planned from manifest=https://host/m: delete that, and the files are listed and inspected anew."
+        "It was planned from manifest=https://host/m: delete the manifest, and the next run creates a new one."
     )

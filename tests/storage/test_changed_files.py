@@ -98,7 +98,7 @@ def test_a_file_that_has_gone_is_named(place: Place) -> None:
     place.write(FIRST)
     storage, file = place.opened()
     place.remove()
-    with pytest.raises(FileReadError, match=r"/x has gone since it was planned") as caught:
+    with pytest.raises(FileReadError, match=r"/x has disappeared since it was planned") as caught:
         storage.open_data(file)
     assert file.path in str(caught.value)
 
@@ -111,7 +111,7 @@ def test_a_file_that_was_cut_before_its_footer_was_read_has_changed(place: Place
     for name in ("parquet", "orc"):
         with (
             recording() as noted,
-            pytest.raises(FileChangedError, match=f"was 260000 bytes, and is {left} bytes") as caught,
+            pytest.raises(FileChangedError, match=f"was 260000 bytes and is now {left} bytes") as caught,
         ):
             format_named(name).layout(file, storage, {})
         assert caught.value.size == left
@@ -150,7 +150,7 @@ def test_a_pass_ends_by_the_name_of_the_file(change: Callable[[Path], None], tmp
         pq.write_table(pa.table({"x": [number] * 100}), tmp_path / f"{number}.parquet")
     loader, _ = StructuredDataset.create_dataloader(tmp_path, batch_size=10)
     change(tmp_path / "1.parquet")
-    with pytest.raises(FileChangedError, match=r"1\.parquet has (changed|gone) since it was planned"):
+    with pytest.raises(FileChangedError, match=r"1\.parquet has (changed|disappeared) since it was planned"):
         list(loader)
 
 

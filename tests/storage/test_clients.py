@@ -504,7 +504,7 @@ def test_a_corrupt_file_is_not_read_again() -> None:
 def test_an_unknown_bucket_is_named(moto_s3: Store) -> None:
     storage, path = open_storage("s3://no-such-bucket/x", moto_s3.storage_options)
     assert storage.look(path) is None
-    with pytest.raises(FileReadError, match="no-such-bucket/x has gone"):
+    with pytest.raises(FileReadError, match="no-such-bucket/x has disappeared"):
         storage.open_data(DataFileInfo(path, 10))
     with pytest.raises(FileReadError, match="no-such-bucket: cannot be read: FileNotFoundError"):
         storage.find("no-such-bucket")

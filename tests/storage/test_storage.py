@@ -146,7 +146,7 @@ def test_a_missing_client_names_the_extra(url: str, extra: str, monkeypatch: pyt
 
 
 def test_unknown_protocols_and_filesystems_are_refused() -> None:
-    with pytest.raises(OptionError, match="nope:// is no protocol known here"):
+    with pytest.raises(OptionError, match="nope:// is an unknown protocol"):
         open_storage("nope://b/x")
     with pytest.raises(OptionError, match="filesystem=str: expected an fsspec or a pyarrow filesystem"):
         open_storage("x", None, "s3")

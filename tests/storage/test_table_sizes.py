@@ -279,7 +279,7 @@ def test_a_file_that_changes_after_it_was_read_to_plan_is_an_error(
     assert len(rows_left(file.storage, info, layout)) == 39
     other = file if changed == "data" else placed
     rewrite(other, (Path(other.path) if store == "local" else tmp_path / Path(other.path).name).read_bytes() + b"more")
-    with pytest.raises(FileChangedError, match=f"was {other.size} bytes, and is {other.size + 4} bytes") as caught:
+    with pytest.raises(FileChangedError, match=f"was {other.size} bytes and is now {other.size + 4} bytes") as caught:
         rows_left(file.storage, info, elsewhere(layout))
     assert other.path in str(caught.value)
 

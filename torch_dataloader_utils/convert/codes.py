@@ -118,9 +118,9 @@ class CodesLeaf:
         value = pa.chunked_array(plain_chunks(chunks, self.steps), type=self.type)[row].as_py()
         size = 0 if self.vocabulary is None else len(self.vocabulary)
         return UnknownValueError(
-            f"column {self.key!r} has the value {value!r} in {where}, at row {row} of those read, which is none of the "
-            f"{size} values of its vocabulary. Add it to vocabulary={{{self.key!r}: [...]}}, or leave vocabulary out "
-            "to have all values found by a scan when the loader is made (again, if the files have changed since)."
+            f"column {self.key!r} has the value {value!r} in {where}, at row {row} of those read, which is not among "
+            f"the {size} values of its vocabulary. Add it to vocabulary={{{self.key!r}: [...]}}, or leave vocabulary "
+            "out to collect all values with a scan when the loader is created (again, if the files have changed since)."
         )
 
 
@@ -137,12 +137,12 @@ def given_vocabulary(key: str, type_: pa.DataType, given: Iterable[Any]) -> pa.A
         raise OptionError(f"vocabulary={{{key!r}: ...}}: expected values of type {type_}: {error}") from error
     if vocabulary.null_count:
         raise OptionError(
-            f"vocabulary={{{key!r}: ...}} holds a null: nulls={{{key!r}: ...}} says what becomes of them."
+            f"vocabulary={{{key!r}: ...}} holds a null: leave it out, and set nulls={{{key!r}: ...}} to handle nulls."
         )
     if len(vocabulary.unique()) != len(vocabulary):
         counts = vocabulary.value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-        raise OptionError(f"vocabulary={{{key!r}: ...}} holds {twice!r} more than once: a value has one code.")
+        raise OptionError(f"vocabulary={{{key!r}: ...}} holds {twice!r} more than once: list each value once.")
     return vocabulary
 
 

@@ -1,4 +1,4 @@
-"""The converted columns of a block: numpy arrays that batches are sliced from, and what becomes Python objects late.
+"""The converted columns of a block: numpy arrays to slice batches from, and values that become Python objects late.
 
 A column is rows `[0, n)` of one output key. `slice` gives views, `concat` fresh memory (for batches that cross
 blocks), and so does `take` (rows by number, in any order). `parts` is what a worker process ships: a tiny picklable

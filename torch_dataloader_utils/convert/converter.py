@@ -87,7 +87,7 @@ class Converter:
         """
         leaf = self.codes.get(key)
         if leaf is None or leaf.vocabulary is None:
-            raise ColumnNotFoundError(f"column {key!r} has no codes: those that have are {list(self.codes)}.")
+            raise ColumnNotFoundError(f"column {key!r} has no codes: expected one of {list(self.codes)}.")
         values: list[Any] = leaf.vocabulary.to_pylist()
         return values
 
@@ -216,7 +216,7 @@ def _check_type(plan: ColumnPlan, type_: pa.DataType, where: str) -> None:
     """Buffers are read by the type of the schema: another one would give garbage."""
     if not type_.equals(plan.column_type):
         raise SchemaMismatchError(
-            f"column {plan.column!r} of {where} is of type {type_}, where the schema says {plan.column_type}."
+            f"column {plan.column!r} of {where} is of type {type_}, but the schema says {plan.column_type}."
         )
 
 

@@ -142,8 +142,8 @@ def _cast(values: Array, element: Element, origin: Origin) -> Array:
         low, high = values.min().item(), values.max().item()
         if not (bounds.min <= low and high <= bounds.max):  # so put, NaN is refused too
             raise OptionError(
-                f"column {element.key!r} has values from {low} to {high} in {origin.where}: they do not fit {dtype}, "
-                "which dtypes= asks for."
+                f"column {element.key!r} has values from {low} to {high} in {origin.where}, which do not fit {dtype}: "
+                "choose another dtype in dtypes=."
             )
     with np.errstate(over="ignore"):
         return values.astype(dtype)

@@ -139,7 +139,7 @@ def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan]) -> N
     codes = {plan.key for plan in plans if isinstance(plan.leaf, CodesLeaf)}
     for key in options.vocabulary or {}:
         if key not in codes:
-            raise OptionError(f"vocabulary names {key!r}, which has no codes: give strings={{{key!r}: 'codes'}} too.")
+            raise OptionError(f"vocabulary names {key!r}, which has no codes: also set strings={{{key!r}: 'codes'}}.")
 
 
 def _plan(field: _Field, options: ConvertOptions, casts: Casts) -> ColumnPlan:
@@ -169,8 +169,8 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
         return ListLeaf(element, steps, bare, options.lists)
     if options.strict_types:
         raise UnsupportedTypeError(
-            f"column {field.key!r} of type {field.type} has no tensor, and strict_types=True refuses Python objects. "
-            "Leave it out with columns=, or turn it into numbers, strings or lists of numbers in transform."
+            f"column {field.key!r} of type {field.type} has no tensor form, and strict_types=True refuses Python "
+            "objects. Leave it out with columns=, or convert it to numbers, strings or lists of numbers in transform."
         )
     return ObjectsLeaf(field.type)
 
@@ -222,9 +222,9 @@ def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
     else:
         word = options.nulls.get(key, "own" if leaf.holds_null else "error")
     if filled and word != "fill":
-        raise OptionError(f"fill_values names {key!r}, whose nulls are not filled: give nulls={{{key!r}: 'fill'}} too.")
+        raise OptionError(f"fill_values names {key!r}, whose nulls are not filled: also set nulls={{{key!r}: 'fill'}}.")
     if word == "fill" and not filled:
-        raise OptionError(f"nulls={{{key!r}: 'fill'}} needs a value: give fill_values={{{key!r}: ...}} too.")
+        raise OptionError(f"nulls={{{key!r}: 'fill'}} needs a value: also set fill_values={{{key!r}: ...}}.")
     return word
 
 
@@ -240,7 +240,8 @@ def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
     if isinstance(leaf, (ScalarLeaf, TensorLeaf, ListLeaf)):
         return replace(leaf, element=replace(leaf.element, blank=_fill_value(field.key, value, leaf.element)))
     raise OptionError(
-        f"fill_values names {field.key!r} of type {field.type}: its rows are Python objects, and a null is None."
+        f"fill_values names {field.key!r} of type {field.type}: its rows are Python objects, whose nulls stay None: "
+        "leave it out."
     )
 
 

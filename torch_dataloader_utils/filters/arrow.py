@@ -69,7 +69,7 @@ def _groups(filters: Sequence[Any]) -> Sequence[Sequence[Any]]:
     for group in groups:
         if not isinstance(group, (list, tuple)) or not group or not all(_is_predicate(item) for item in group):
             raise OptionError(
-                f"filters={filters!r}: expected {_EXAMPLE}, or a list of such lists to be joined by 'or'."
+                f"filters={filters!r}: expected {_EXAMPLE}, or a list of such lists, which are combined with OR."
             )
     return groups
 
@@ -98,7 +98,9 @@ def _fitting(expression: pc.Expression, schema: pa.Schema, item: Any) -> pc.Expr
         message = str(error).partition(" in ")[0]  # what follows is the whole schema
         raise ColumnNotFoundError(f"filters: {item}: {message}. {available_columns(schema, '')}") from error
     if not pt.is_boolean(kind):
-        raise OptionError(f"filters: {item} is of type {kind}: expected what is true or false for each row.")
+        raise OptionError(
+            f"filters: {item} is of type {kind}: expected a condition that is true or false for each row."
+        )
     try:
         evaluate(_row_of_nulls(schema), expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # errors that only a row shows

@@ -1,4 +1,4 @@
-"""What a tuple `(column, operator, value)` comes to: a comparison of a column with values of its own type."""
+"""A tuple `(column, operator, value)` as a comparison of a column with values of its own type."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Comparison:
 
 
 def comparison(item: Sequence[Any], schema: pa.Schema) -> Comparison:
-    """What one `(column, operator, value)` comes to over `schema`: the same rows, compared with values of its type.
+    """One `(column, operator, value)` over `schema`, as a comparison with values of the column's type.
 
     Raises:
         ColumnNotFoundError: a column that is not in `schema`.
@@ -84,7 +84,7 @@ def comparison(item: Sequence[Any], schema: pa.Schema) -> Comparison:
         word, values = _membership(word, value, kind, item)
     elif word in _ORDERS:
         if _is_missing(value):
-            raise OptionError(f"filters: {tuple(item)}: nothing compares with null; use 'is null' or 'is not null'.")
+            raise OptionError(f"filters: {tuple(item)}: null cannot be compared; use 'is null' or 'is not null'.")
         word, values = _simplified(word, value, kind, item)
     elif word not in OPERATORS:
         raise OptionError(f"filters: {tuple(item)}: expected one of the operators {', '.join(OPERATORS)}.")
@@ -124,7 +124,7 @@ def _membership(word: str, values: Any, kind: pa.DataType, item: Any) -> tuple[s
 
 
 def _in_order(values: Iterable[Any]) -> Iterable[Any]:
-    """The values, those of a set sorted: a set's order is another one in each process."""
+    """The values, those of a set sorted: a set's order differs between processes."""
     return sorted(values, key=repr) if isinstance(values, Set) else values
 
 

@@ -44,7 +44,7 @@ _SHORT_LIST = 200
 
 
 def file_predicate(leaf: Comparison, schema: Schema) -> ice.BooleanExpression:
-    """The Iceberg expression that is true, or cannot tell, wherever a row can match `leaf`.
+    """The Iceberg expression that is true or undecided wherever a row can match `leaf`.
 
     Args:
         leaf: over the columns of `schema`; others, such as metadata columns, prune nothing.

@@ -1,4 +1,4 @@
-"""What a filter's literal is to a column of some type: a value of that type, or something between two of them."""
+"""A filter's literal among the values of a column's type: one of them, or between two of them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _Floor:
 
 
 def compared(word: str, value: Any, kind: pa.DataType) -> tuple[str, pa.Scalar] | bool:
-    """What `column word value` comes to over columns of type `kind`: the same rows by a comparison with a value of it.
+    """`column word value` as a comparison with a value of type `kind` that selects the same rows.
 
-    That is an operator and a value, or a constant where rows differ only in being null: True for all rows but nulls,
-    False for none. A comparison is by value, exactly: `x < 2.5` of whole numbers is `x <= 2`, `x < 300` of int8 is
+    Returns an operator and a value, or a constant if rows differ only in being null: True for all rows but nulls, False
+    for none. Comparisons are exact: `x < 2.5` over integers is `x <= 2`, `x < 300` of int8 is
     `x <= 127`. Numbers are rounded to the nearest value of a floating type first, as if stored there. Floats stand
     for their shortest decimal form over decimals. NaN equals nothing. Text must spell a value of the type.
 
@@ -63,7 +63,7 @@ def compared(word: str, value: Any, kind: pa.DataType) -> tuple[str, pa.Scalar] 
 
 
 def expected(kind: pa.DataType) -> str:
-    """What literals over columns of this type can be, for an error."""
+    """The literals expected for columns of this type, for an error."""
     for test, text in _EXPECTED:
         if test(kind):
             return text(kind) if callable(text) else text
@@ -80,7 +80,7 @@ def _floor(value: Any, kind: pa.DataType) -> _Floor | None:
         value = value.as_py()
     floor = _by_family(value, kind)
     if isinstance(value, str) and (floor is None or not floor.exact):
-        raise ValueError(f"{value!r} is no value of the type {kind}")
+        raise ValueError(f"{value!r} is not a value of type {kind}")
     return floor
 
 
@@ -102,7 +102,7 @@ def _by_family(value: Any, kind: pa.DataType) -> _Floor | None:
 def _number(value: Any, shortest: bool = False) -> _Exact:
     """The exact value of a number, or of the shortest decimal form of a float."""
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError("a truth value is no number")
+        raise TypeError("a truth value is not a number")
     if isinstance(value, str):
         value = _decimal(value)
     elif shortest and isinstance(value, (float, np.floating)):
@@ -119,7 +119,7 @@ def _number(value: Any, shortest: bool = False) -> _Exact:
 def _decimal(text: str) -> Decimal:
     number = Decimal(text)  # which also reads underscores, spaces, digits beyond ASCII, and "nan"
     if not number.is_finite() or not text.isascii() or any(mark in text for mark in " _\t\n\r\v\f"):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return number
 
 
@@ -225,7 +225,7 @@ def _among_bytes(value: bytes, kind: pa.DataType) -> _Floor:
 
 
 def _same(value: Any, kind: pa.DataType) -> Any:
-    """A value of a type that has no order to lie in between, or of which any literal of the sort is one."""
+    """A value of a type without an order, or of one for which any literal of the kind is a value."""
     if _is_binary(kind):
         return _bytes(value, kind)
     if pt.is_boolean(kind):
@@ -235,17 +235,17 @@ def _same(value: Any, kind: pa.DataType) -> Any:
             return bool(value)
     elif _is_text(kind) and isinstance(value, (str, bytes)):
         return value
-    raise TypeError(f"{value!r} is of another sort")
+    raise TypeError(f"{value!r} is of another kind")
 
 
 # Which types -> what an error says that it expected.
 _EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]], ...] = (
-    (pt.is_integer, lambda kind: f"a number; in quotes, a whole one that fits {kind}"),
+    (pt.is_integer, lambda kind: f"a number; in quotes, an integer that fits {kind}"),
     (pt.is_floating, lambda kind: f"a number; in quotes, one that fits {kind}"),
     (pt.is_decimal, lambda kind: f"a number; in quotes, one that fits {kind} without rounding"),
     (pt.is_boolean, "True or False"),
     (pt.is_date, "a date, or text such as '2024-01-31'"),
-    (pt.is_time, "a time, or text such as '13:45:00' that is no finer than the column"),
+    (pt.is_time, "a time, or text such as '13:45:00' that is not finer than the column"),
     (
         lambda kind: pt.is_timestamp(kind) and kind.tz is not None,
         "a datetime with a timezone, or text such as '2024-01-31T13:45:00+00:00' that fits the column without rounding",

@@ -63,7 +63,7 @@ def _of_text(text: str, kind: pa.DataType) -> int:
         return int(pa.scalar(text).cast(pa.date32()).value) * DAY
     if pt.is_time(kind):
         if ":" not in text:
-            raise ValueError(f"{text!r} is no time of day")
+            raise ValueError(f"{text!r} is not a time of day")
         return _of_text(f"1970-01-01T{text}", pa.timestamp("ns"))
     try:
         return int(pa.scalar(text).cast(pa.timestamp("us", kind.tz)).value) * 1000
@@ -73,5 +73,5 @@ def _of_text(text: str, kind: pa.DataType) -> int:
 
 def _of_clock(clock: time) -> int:
     if clock.tzinfo is not None:
-        raise TypeError(f"{clock!r} has a zone")
+        raise TypeError(f"{clock!r} has a time zone")
     return ((clock.hour * 60 + clock.minute) * 60 + clock.second) * SECOND + clock.microsecond * 1000

@@ -45,8 +45,8 @@ class TableFilter:
 
     Attributes:
         rows: which rows match, exactly.
-        files: true, or cannot tell, wherever a row can match: for pruning.
-        can_hold: whether a data file can hold such a row, as far as `files` cannot tell; None where it can.
+        files: for pruning: true or undecided wherever a row can match.
+        can_hold: whether a data file can hold such a row, if `files` cannot decide it; None if it can.
     """
 
     rows: pc.Expression

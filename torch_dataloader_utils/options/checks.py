@@ -129,7 +129,7 @@ def names(name: str, value: Any) -> list[str]:
     if isinstance(value, str):
         raise OptionError(f"{name}={value!r}: expected a list of names, such as [{value!r}].")
     if isinstance(value, (set, frozenset)):
-        raise OptionError(f"{name}={value!r}: expected a list; the order of a set differs from process to process.")
+        raise OptionError(f"{name}={value!r}: expected a list, because the order of a set differs between processes.")
     items = list(value) if isinstance(value, Iterable) else []
     if not items or not all(isinstance(item, str) for item in items):
         raise OptionError(f"{name}={value!r}: expected a list of at least one name, or None for all columns.")

@@ -105,7 +105,9 @@ class ReadOptions(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.storage_options is not None and self.filesystem is not None:
-            raise OptionError("storage_options and filesystem were both given: a ready filesystem has its own options.")
+            raise OptionError(
+                "storage_options and filesystem were both given: pass one, because a filesystem has its own options."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ class ShardOptions(PolicyOptions, RankOptions):
         if self.steps_per_epoch is not None and self.even != "none":
             raise OptionError(
                 f"steps_per_epoch={self.steps_per_epoch} with even={self.even!r}: exactly n steps on each rank "
-                "are even already; leave even at 'none'."
+                "are already even; leave even at 'none'."
             )
 
 
@@ -236,7 +238,7 @@ class WorkerOptions(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.worker_mode == "process" and self.num_workers is None:
-            raise OptionError("worker_mode='process' needs num_workers: give the number of processes, such as 2.")
+            raise OptionError("worker_mode='process' needs num_workers: set the number of processes, such as 2.")
 
     @property
     def num_shards(self) -> int:

@@ -57,8 +57,8 @@ def check_together(options: Options) -> None:
     shard, batch = options.shard, options.batch
     if shard.count_rows and options.read.transform_rows == "any":
         raise OptionError(
-            "count_rows=True with transform_rows='any': counting does not run transform, which decides there how many "
-            "rows there are. Leave rows out by filters=, or use steps_per_epoch=n or even='sync'."
+            "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
+            "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
     if batch.last_batch != "partial" and (shard.even not in ("none", batch.last_batch)):
         raise OptionError(
@@ -93,7 +93,7 @@ def check_sent(options: Options) -> None:
         ) from error
     if b"__main__" in data and not os.path.exists(getattr(sys.modules["__main__"], "__file__", "")):
         raise OptionError(
-            f"transform={transform!r} was defined interactively, where worker processes do not find it: {_REACHABLE}"
+            f"transform={transform!r} was defined interactively, so worker processes cannot import it: {_REACHABLE}"
         )
 
 
@@ -163,9 +163,11 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
         if name in known:
             continue
         if name in _NOT_OF_TABLES:
-            raise UnknownOptionError(f"{name!r} is an option of files: an Iceberg table's own metadata has it.")
+            raise UnknownOptionError(
+                f"{name!r} is an option for files: leave it out, because the Iceberg table's metadata determines it."
+            )
         if name in _names(TableOptions):
-            raise UnknownOptionError(f"{name!r} is an option of Iceberg tables: use IcebergDataset.create_dataloader.")
+            raise UnknownOptionError(f"{name!r} is an option for Iceberg tables: use IcebergDataset.create_dataloader.")
         raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, owner)}")
     return {name: plain_value(value) for name, value in keywords.items()}
 

@@ -53,11 +53,13 @@ class PolicyOptions(StridedOptions, RotateOptions):
                         f"{item.name}={value!r} with sharding={sharding!r}: {item.name} belongs to sharding={policy!r}."
                     )
         if self.full_rotation and self.total_shards is None:
-            raise OptionError("full_rotation=True without total_shards: give total_shards, or leave full_rotation out.")
+            raise OptionError("full_rotation=True without total_shards: set total_shards, or leave full_rotation out.")
         if self.total_shards is not None and self.stick_to_shard:
-            raise OptionError("total_shards and stick_to_shard=True exclude each other: one moves on, the other stays.")
+            raise OptionError(
+                "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays; set one."
+            )
         if self.shard_batches and self.split_batches:
-            raise OptionError("shard_batches=True and split_batches=True exclude each other: give one.")
+            raise OptionError("shard_batches=True and split_batches=True exclude each other: set one.")
 
 
 def flat_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def flat_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     check_names(policy, given, fields(POLICY_OPTIONS[policy]) if policy in POLICY_OPTIONS else ())
     for name, value in given.items():
         if name in keywords and keywords[name] != value:
-            raise OptionError(f"{name}={keywords[name]!r} and sharding={sharding!r} were both given: give one of them.")
+            raise OptionError(f"{name}={keywords[name]!r} and sharding={sharding!r} were both given: pass one of them.")
     return {**keywords, **given, "sharding": policy}
 
 

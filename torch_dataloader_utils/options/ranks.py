@@ -43,7 +43,7 @@ class RankOptions(Checked):
     def _check_numbers(self) -> None:
         if (self.num_ranks is None) != (self.rank is None):
             raise OptionError(
-                f"num_ranks={self.num_ranks!r}, rank={self.rank!r}: give both, or neither to have them detected."
+                f"num_ranks={self.num_ranks!r}, rank={self.rank!r}: pass both, or neither to detect them."
             )
         if self.num_ranks is not None and self.rank is not None and self.rank >= self.num_ranks:
             raise OptionError(
@@ -58,7 +58,7 @@ class RankOptions(Checked):
             raise OptionError(f"dp_mesh_dims={dims!r} without device_mesh: they name dimensions of a mesh.")
         given = self._given_peers
         if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} were given: each says which ranks there are, so pass one.")
+            raise OptionError(f"{' and '.join(given)} were given, but each defines the ranks: pass one of them.")
         peers = self.peers
         if peers is not None and self.num_ranks not in (None, peers.world.num_ranks):
             raise ShardingError(
@@ -91,7 +91,7 @@ class RankOptions(Checked):
         given, starting = self._given_peers, get_spawning_popen() is not None
         if given and self.num_ranks is None and not starting:
             raise ShardingError(
-                f"{given[0]} cannot be sent to another process: leave it out to have ranks detected there, or pass "
+                f"{given[0]} cannot be sent to another process: leave it out to detect ranks there, or pass "
                 "num_ranks and rank."
             )
         job = job_peers()

@@ -105,11 +105,11 @@ class Plan:
         return plan.as_repeats() if lap else plan
 
     def steps(self, epoch: int) -> list[int] | None:
-        """Batches of each rank, or None where only reading tells."""
+        """Batches of each rank, or None if known only after reading."""
         return self._shares(epoch).steps() if self.exact else None
 
     def rows(self, epoch: int) -> list[int] | None:
-        """Real rows of each rank (padding not among them), or None where only reading tells."""
+        """Real rows of each rank (without padding), or None if known only after reading."""
         return self._shares(epoch).rows() if self.exact else None
 
     def idle_ranks(self, epoch: int) -> list[int]:

@@ -81,7 +81,7 @@ def typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
 
 
 def joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
-    """These windows as one, of which a batch draws from each."""
+    """These windows as one, so that a batch draws from each of them."""
     counts = [window.rows for window in windows if window.rows is not None]
     rows = sum(counts) if len(counts) == len(windows) else None
     splits, of_splits = (sum(getattr(window, name) for window in windows) for name in ("splits", "of_splits"))
@@ -114,7 +114,7 @@ Run: TypeAlias = tuple[Piece, int]  # the rows of consecutive segments of a spli
 
 
 class _Opened:
-    """A piece of which runs are taken, from its first segment on."""
+    """A piece from which runs are taken, starting at its first segment."""
 
     def __init__(self, piece: Piece, file: FileSegments) -> None:
         self._piece = piece

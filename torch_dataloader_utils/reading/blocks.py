@@ -26,7 +26,7 @@ class Block:
         columns: output key -> converted column; None where the output is Arrow or Python lists.
         table: the unconverted rows, for those outputs.
         nbytes: decoded bytes, measured.
-        work: what reading it took, once that is known.
+        work: what reading it took, once known.
     """
 
     rows: int
@@ -109,14 +109,14 @@ class BlockReader(Protocol):
         """
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Hand the task's rows to `add` a few columns at a time: how many rows; None where only `block` can read it."""
+        """Pass the task's rows to `add`, a few columns at a time: their number; None if only `block` can read it."""
 
     def close(self) -> None:
         """Close the files that are open."""
 
 
 def executed(reader: BlockReader, task: Task, queue_full: float = 0.0) -> Block:
-    """The task's rows as one block, and what reading them took, of which `queue_full` seconds passed before."""
+    """The task's rows as one block, with the time of reading them; `queue_full` seconds passed before."""
     with recording() as noted:
         block = reader.block(task)
         if task.pad:
@@ -165,18 +165,18 @@ def noting(where: str, unless: type[Exception] | tuple[()] = ()) -> Iterator[Non
 
 
 def stopped() -> StaleIteratorError:
-    """What a thread gets that waits for a block of a pass which ends meanwhile."""
+    """The error of a thread that waits for a block of a pass when that ends."""
     return StaleIteratorError(
-        "this pass ended while a batch was waited for: another thread closed it or loaded a state, or it was begun in "
-        "the parent of this process. Begin another one."
+        "this pass ended while this thread waited for a batch: another thread closed it or loaded a state, or it was "
+        "begun in the parent of this process. Begin another pass."
     )
 
 
 class Driver(Protocol):
-    """Who decodes: the caller's thread, a pool of threads, or worker processes. All hand on the same blocks."""
+    """Decodes tasks: in the calling thread, a pool of threads, or worker processes. All deliver the same blocks."""
 
     def next_block(self, shard: int) -> Block | None:
-        """The shard's next block in order, None after the last; asking means that the one before is delivered.
+        """The shard's next block in order, None after the last. A call means that the previous block was delivered.
 
         Raises:
             BatchTimeoutError: no block came within the time limit.
@@ -184,7 +184,7 @@ class Driver(Protocol):
         """
 
     def stop(self) -> None:
-        """Let whoever waits for a block get an error instead; for any thread."""
+        """Let anyone waiting for a block get an error instead; for any thread."""
 
     def close(self) -> None:
         """Stop reading and free what is held; idempotent."""

@@ -84,7 +84,7 @@ class Sharing:
         answers = self.exchange(counts)
         failed = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if isinstance(answer, str)]
         if failed:
-            raise WorkerError(f"another rank failed while it made its loader: {'; '.join(failed)}")
+            raise WorkerError(f"another rank failed while creating its loader: {'; '.join(failed)}")
         if len({answer.of for answer in answers}) > 1:
             raise PlanMismatchError(
                 f"ranks see different files to scan: their digests are {[answer.of[:8] for answer in answers]}, by "

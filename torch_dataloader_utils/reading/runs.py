@@ -140,7 +140,7 @@ class RunReader:
             arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]
             yield items, arrays
             del arrays
-        if not known:  # only reading shows how many rows there are, and none of the columns has been read
+        if not known:  # rows are known only after reading, and none of the columns has been read
             rows = len(reader.read(numbers, reader.schema.names[:1])[0])
         constants = dict(file.partition)
         for item in wanted:

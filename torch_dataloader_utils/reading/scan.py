@@ -118,10 +118,10 @@ class TaskReader:
             return block.marked(self._spec.valid_key, not pad), spans
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Hand the task's rows to `add` a few columns at a time: how many rows.
+        """Pass the task's rows to `add`, a few columns at a time; returns their number.
 
         Each is still in the processor's cache from its decoding.
-        None, and nothing was read, where columns depend on each other (filter, transform, stack), or counts on reading.
+        None, without reading, if columns depend on each other (filter, transform, stack) or counts are known only then.
         """
         if not self._spec.columns_stand_alone:
             return None

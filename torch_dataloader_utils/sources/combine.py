@@ -45,8 +45,8 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
     for name in keywords:
         if name in of_parts:
             raise OptionError(
-                f"{name}={keywords[name]!r} says what a dataset reads: give it to the create_dataloader call of the "
-                "dataset, and to combine what shapes the epoch (ranks, order, batches, workers)."
+                f"{name}={keywords[name]!r} defines what a dataset reads: pass it to the dataset's create_dataloader; "
+                "combine takes the options for ranks, order, batches and workers."
             )
 
 
@@ -65,7 +65,7 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
     """
     checked = _weights(weights, len(datasets))
     if hasattr(options.split.split_strategy, "generate"):
-        raise OptionError("split_strategy with generate() makes the shards of one dataset: combine takes split(files).")
+        raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
     sharded_alike([dataset for dataset in datasets if not isinstance(dataset, Source)], options.shard.total_shards)
     members = [_member(dataset, number, checked[number], options) for number, dataset in enumerate(datasets)]
     outputs = [_outputs(member.scan) for member in members]
@@ -74,7 +74,7 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
         if _is_arrow(options) and list(output) != list(outputs[0]):
             raise OptionError(
                 f"Arrow batches need one order of columns: {members[0].name} has {list(outputs[0])}, {member.name} has "
-                f"{list(output)}. Give columns= to order them."
+                f"{list(output)}. Set columns= to order them."
             )
     num_ranks = _known_ranks(options)
     for member in members:
@@ -119,7 +119,7 @@ def _member(dataset: Any, number: int, weight: float | None, options: Options) -
     if is_map_style(dataset):
         return _map_style(dataset, number, weight, options)
     raise OptionError(
-        f"dataset {number} is {type(dataset).__name__}: expected a dataset that create_dataloader made, or a map-style "
+        f"dataset {number} is {type(dataset).__name__}: expected a dataset from create_dataloader, or a map-style "
         "one (with __getitem__ and __len__)."
     )
 
@@ -127,11 +127,11 @@ def _member(dataset: Any, number: int, weight: float | None, options: Options) -
 def _structured(source: Source, number: int, weight: float | None, options: Options) -> _Member:
     scan = source.scan
     if not isinstance(scan, ScanSpec):
-        raise OptionError(f"dataset {number} is a combination itself: give its datasets instead.")
+        raise OptionError(f"dataset {number} is itself a combination: pass its datasets instead.")
     if scan.arrow != _is_arrow(options):
         raise OptionError(
             f"output_format={options.batch.output_format!r} with dataset {number}, which was made for "
-            f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: give both the same output_format."
+            f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: use the same output_format for both."
         )
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = f"dataset {number}" + (f" ({files[0].info.path}, ...)" if files else "")
@@ -176,7 +176,7 @@ def _check_pickles(dataset: Any, name: str) -> None:
         pickle.Pickler(_Nowhere(), protocol=5).dump(dataset)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise OptionError(
-            f"{name} cannot be pickled ({error}), and worker_mode='process' sends it to each worker: make it picklable "
+            f"{name} cannot be pickled ({error}), but worker_mode='process' sends it to each worker: make it picklable "
             "(no lambdas, locks or open files), or use worker_mode='thread'."
         ) from error
 
@@ -200,17 +200,17 @@ def _check_same(first: str, expected: Mapping[str, Output], name: str, given: Ma
     if expected.keys() != given.keys():
         raise OptionError(
             f"the datasets of a combination must have the same keys: {first} has {list(expected)}, {name} has "
-            f"{list(given)}. Name or leave out columns with columns= or transform."
+            f"{list(given)}. Select or rename columns with columns= or transform."
         )
     for key, output in expected.items():
         differing = [word for word in output.keys() | given[key].keys() if output.get(word) != given[key].get(word)]
         if "vocabulary" in differing:
             raise OptionError(
-                f"the codes of the key {key!r} mean other values in {first} than in {name}: give both the same "
+                f"the codes of the key {key!r} have other meanings in {first} than in {name}: give both the same "
                 f"vocabulary={{{key!r}: [...]}}."
             )
         if differing:
             raise OptionError(
-                f"the datasets of a combination must have the same dtypes: the key {key!r} is {output} in {first}, and "
+                f"the datasets of a combination must have the same dtypes: the key {key!r} is {output} in {first}, but "
                 f"{given[key]} in {name}. Cast with dtypes=, or in transform or __getitem__."
             )

@@ -87,12 +87,12 @@ def live_file(file: DataFile, deleted: Sequence[int] | Positions) -> DataFile:
     path, rows = printable(file.info.path), file.info.record_count
     if rows is None:
         raise OptionError(
-            f"{path}: the table deletes rows by number, and files of this format do not say how many rows they have: "
-            "expected one with row counts, such as Parquet."
+            f"{path}: the table deletes rows by number, and files of this format do not record row counts: "
+            "expected a format that does, such as Parquet."
         )
     if positions[0] < 0 or positions[-1] >= rows:
         wrong = positions[0] if positions[0] < 0 else positions[-1]
-        raise FileReadError(f"{path}: the table deletes row {wrong}, and the file has {rows} rows.")
+        raise FileReadError(f"{path}: the table deletes row {wrong}, but the file has {rows} rows.")
     segments = tuple(live_segments(file.layout.segments, positions))
     layout = replace(file.layout, segments=segments, metadata=LiveRows(file.layout, positions))
     return replace(file, info=replace(file.info, record_count=rows - len(positions)), layout=layout)
@@ -174,9 +174,9 @@ def deletion_vector(blob: bytes) -> Positions:
             "deletion vectors need pyroaring: pip install 'torch-dataloader-utils[iceberg]'"
         ) from error
     if int.from_bytes(blob[:4], "big") != len(blob) - 8:
-        raise ValueError(f"its length says {int.from_bytes(blob[:4], 'big')} bytes, and it has {len(blob)}.")
+        raise ValueError(f"its length is given as {int.from_bytes(blob[:4], 'big')} bytes, but it has {len(blob)}.")
     if blob[4:8] != _VECTOR_MAGIC:
-        raise ValueError(f"it begins with {blob[4:8]!r}, where {_VECTOR_MAGIC!r} is expected.")
+        raise ValueError(f"it begins with {blob[4:8]!r}, expected {_VECTOR_MAGIC!r}.")
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
-        raise ValueError("its checksum is wrong: the bytes were damaged.")
+        raise ValueError("its checksum is wrong: the bytes are damaged.")
     return np.array(BitMap64.deserialize(blob[8:-4]).to_array(), np.int64)

@@ -59,7 +59,9 @@ def files_schema(
 def _reject_unknown(schema: pa.Schema, known: set[str]) -> None:
     for name in schema.names:
         if name not in known:
-            raise ColumnNotFoundError(f"schema= has a column {name!r} that no file has: there are {sorted(known)}.")
+            raise ColumnNotFoundError(
+                f"schema= has a column {name!r} that no file has: expected some of {sorted(known)}."
+            )
 
 
 def _partition_type(texts: Iterable[str | None]) -> pa.DataType:

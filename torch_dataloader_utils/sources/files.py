@@ -61,7 +61,7 @@ def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[St
     _reject_tables(storage, files)
     for twice, times in Counter(file.path for file in files).items():
         if times > 1:
-            raise OptionError(f"path: {printable(twice)} is named {times} times: every row would be read as often.")
+            raise OptionError(f"path: {printable(twice)} is listed {times} times: list it once, or its rows repeat.")
     return storage, files
 
 
@@ -206,7 +206,7 @@ def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> li
                 return [{} for _ in files]
             raise OptionError(
                 f"partitioning='hive': {printable(file.path)} has the keys {list(texts)}, but "
-                f"{printable(files[0].path)} has {list(values[0])}. All files must share them."
+                f"{printable(files[0].path)} has {list(values[0])}: all files must have the same keys."
             )
     return values
 

@@ -1,4 +1,4 @@
-"""The bytes of a manifest file: what listing and footers gave, as Parquet.
+"""The bytes of a manifest file: the listed files and their footers, as Parquet.
 
 It holds what was found before schemas were resolved and filters pruned, so it serves any columns and filters. It holds
 no secret: neither storage options nor links that are signed or carry a password.
@@ -86,8 +86,9 @@ def reject_secrets(paths: Iterable[str]) -> None:
     for path in paths:
         if _SIGNED.search(path) or _PASSWORD.search(path):
             raise OptionError(
-                f"manifest= with {_PASSWORD.sub('://', printable(path))}: a manifest keeps no links with a query or a "
-                "password, which may be secrets. Pass credentials as storage_options=, or leave manifest= out."
+                f"manifest= with {_PASSWORD.sub('://', printable(path))}: a manifest cannot hold URLs with a query or "
+                "a password, because these may be secrets. Pass credentials as storage_options=, or leave manifest= "
+                "out."
             )
 
 
@@ -122,7 +123,7 @@ def unpack_manifest(data: bytes, asked: Asked, name: str) -> Inspected:
         name: of the manifest, for errors.
 
     Raises:
-        FileReadError: it is no manifest, of a newer version, or damaged.
+        FileReadError: it is not a manifest, has a newer version, or is damaged.
         OptionError: it was made for something else.
     """
     try:
@@ -134,15 +135,15 @@ def unpack_manifest(data: bytes, asked: Asked, name: str) -> Inspected:
         raise
     except Exception as error:
         raise FileReadError(
-            f"manifest={name}: the file there is damaged, or no manifest: {type(error).__name__}: {error}. Give "
-            "another path; or delete it, if it was a manifest, to have it made anew."
+            f"manifest={name}: the file is damaged, or not a manifest: {type(error).__name__}: {error}. Use "
+            "another path; or, if it was a manifest, delete it, and the next run creates a new one."
         ) from error
 
 
 def _files(table: pa.Table, header: Mapping[str, Any]) -> Iterator[InspectedFile]:
     columns = [table.column(name).to_pylist() for name in _COLUMNS.names]
     if _checksum(columns) != header["checksum"]:
-        raise ValueError("its checksum is not that of its content")
+        raise ValueError("its checksum does not match its content")
     unpack = format_named(header["format"]).unpack
     for path, size, relative, version, footer in zip(*columns, strict=True):
         layout, schema = unpack(footer)
@@ -162,14 +163,14 @@ def _header(metadata: Mapping[bytes, bytes] | None, name: str) -> dict[str, Any]
     """The manifest's header, once it is known to be one that this version reads."""
     if not metadata or _KEY not in metadata:
         raise FileReadError(
-            f"manifest={name}: this Parquet file is no manifest. Give the path of a manifest, or one where there is no "
-            "file yet, and it is made there."
+            f"manifest={name}: this Parquet file is not a manifest: pass the path of a manifest, or of a file that "
+            "does not exist yet, to create one there."
         )
     header: dict[str, Any] = json.loads(metadata[_KEY])
     if header["version"] != VERSION:
         raise FileReadError(
-            f"manifest={name}: it is of version {header['version']}, and this package reads version {VERSION}. "
-            "Delete it to have it made anew, or give another manifest=."
+            f"manifest={name}: it has version {header['version']}, but this package reads version {VERSION}. "
+            "Delete it to create a new one, or use another manifest=."
         )
     return header
 
@@ -185,8 +186,8 @@ def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
     for option, (theirs, ours) in sides.items():
         if theirs != ours:
             raise OptionError(
-                f"manifest={name}: it was made for {option}={_shortened(theirs)}, and {option}={_shortened(ours)} is "
-                "asked for. Delete it to have it made anew, or give another manifest=."
+                f"manifest={name}: it was made for {option}={_shortened(theirs)}, not for {option}={_shortened(ours)}. "
+                "Delete it to create a new one, or use another manifest=."
             )
 
 

@@ -1,4 +1,4 @@
-"""The manifest file: made by the first run or rank, and taken by all others instead of listing and footers."""
+"""The manifest file: created by the first run or rank, and read by all others instead of listing files and footers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def kept_inspection(
         peers: the processes that run the loader; None for all.
 
     Raises:
-        FileReadError: the file there is no manifest, of another version, or damaged.
+        FileReadError: the file is not a manifest, has another version, or is damaged.
         OptionError: the manifest is for something else, lies among the data, or cannot be saved.
     """
 
@@ -95,9 +95,9 @@ def kept_inspection(
 
 
 def stale_remedy(manifest: AnyPath) -> str:
-    """What to do about a file that is not as the manifest says: a sentence for the error."""
+    """The remedy for a file that differs from the manifest: a sentence for the error."""
     name = printable(str(stringify_path(manifest)))
-    return f"It was planned from manifest={name}: delete that, and the files are listed and inspected anew."
+    return f"It was planned from manifest={name}: delete the manifest, and the next run creates a new one."
 
 
 def read_manifest(storage: Storage, path: str) -> bytes | None:
@@ -111,7 +111,7 @@ def read_manifest(storage: Storage, path: str) -> bytes | None:
     if stored is None:
         return None
     if stored.folder:
-        raise OptionError(f"manifest={printable(path)} is a folder: give the path of a file.")
+        raise OptionError(f"manifest={printable(path)} is a folder: pass the path of a file.")
     with Naming(path, "manifest"), storage.open(path) as source:
         data: bytes = source.read()
         return data
@@ -131,8 +131,8 @@ def write_manifest(storage: Storage, path: str, data: bytes) -> None:
                 sink.write(data)  # in one go: object stores show an object once all of it is there
     except Exception as error:
         raise OptionError(
-            f"manifest={printable(path)}: it cannot be written: {type(error).__name__}: {printable(str(error))}. Give "
-            "a path that can, or leave manifest= out."
+            f"manifest={printable(path)}: it cannot be written: {type(error).__name__}: {printable(str(error))}. Use "
+            "a writable path, or leave manifest= out."
         ) from error
 
 
@@ -155,6 +155,6 @@ def _reject_among_data(place: str, asked: Asked) -> None:
     for entry in asked.path:
         if lists(entry, place):
             raise OptionError(
-                f"manifest={printable(place)} lies among the data of {printable(entry)}, and would be read as data "
-                "when that is listed. Give a place outside, or a name there that begins with '_'."
+                f"manifest={printable(place)} lies among the data of {printable(entry)} and would be read as data: "
+                "use a path outside, or a name that begins with '_'."
             )

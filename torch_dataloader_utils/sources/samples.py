@@ -50,7 +50,7 @@ def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
         kinds = ", ".join(f"{_name(x)}: {'sharded' if is_sharded(x) else 'plain'}" for x in datasets)
         raise ShardingError(
             f"sharded and plain map-style datasets are mixed ({kinds}): if one has shard() and total_shards, all must. "
-            "A shard() that returns self will do with total_shards=1."
+            "For a plain dataset, a shard() that returns self with total_shards=1 suffices."
         )
     for dataset in datasets:
         _check_contract(dataset, total_shards)
@@ -68,7 +68,7 @@ def first_samples(dataset: Any, name: str) -> list[Any]:
     """
     total = len(dataset)
     if not total:
-        raise EmptyDatasetError(f"{name} has no sample: its keys cannot be known, so it cannot be combined.")
+        raise EmptyDatasetError(f"{name} has no samples, so its keys are unknown and it cannot be combined.")
     # Drawn, since what recurs in a dataset may recur at regular distances.
     drawn = {random_below(total, derive_key("probe", probe)) for probe in range(_PROBES)}
     return [dataset[place] for place in sorted({0, *drawn})]
@@ -122,10 +122,12 @@ def _check_contract(dataset: Any, total_shards: int | None) -> None:
         value = getattr(dataset, attribute, None)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ShardingError(
-                f"{name} has shard(), and {attribute}={value!r}: expected a whole number of at least 1 as an attribute."
+                f"{name} has shard(), but {attribute}={value!r}: expected a whole number of at least 1 as an attribute."
             )
     if total_shards not in (None, given):
-        raise ShardingError(f"total_shards={total_shards}, and {name} has total_shards={given}: give both the same.")
+        raise ShardingError(
+            f"total_shards={total_shards}, but {name} has total_shards={given}: use the same number for both."
+        )
 
 
 def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
@@ -133,12 +135,12 @@ def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
     covered = sum(lengths)
     if covered > total:
         raise ShardingError(
-            f"{name}: its {len(lengths)} shards have {covered} samples, and the dataset has {total}: shards overlap, "
-            "so some samples would come twice. Let shard(i) return each sample in one shard only."
+            f"{name}: its {len(lengths)} shards have {covered} samples, but the dataset has {total}: shards overlap, "
+            "so some samples would be delivered twice. Make shard(i) return each sample in one shard only."
         )
     if covered < total:
         _LOG.warning(
-            "%s: its %d shards have %d of %d samples; the other %d are in no shard and never come",
+            "%s: its %d shards have %d of %d samples; the other %d are in no shard and are never delivered",
             name, len(lengths), covered, total, total - covered,
         )  # fmt: skip
 

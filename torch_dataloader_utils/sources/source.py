@@ -69,7 +69,7 @@ class Source:
 
     @property
     def size(self) -> str:
-        """How much it is, in words."""
+        """Its size, in words."""
         counts = [split.row_count for split in self.splits]
         rows = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
         return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
@@ -83,7 +83,7 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
     def manifest() -> FileManifest:
         made = build_manifest(path, options.read, shard.num_ranks, shard.peers)
         if not made.has_rows:
-            raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, and they hold no rows at all.")
+            raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they hold no rows at all.")
         return made
 
     return source_of(manifest, options, name)
@@ -138,8 +138,8 @@ def _why_empty(manifest: FileManifest, counted: bool) -> str:
 def _check_processes(storage: Storage, options: Options) -> None:
     if storage.per_process and options.worker.worker_mode == "process" and options.worker.num_workers:
         raise OptionError(
-            f"worker_mode='process' with {storage.protocol}://: its files are in this process's memory, where others "
-            "cannot see them. Leave worker_mode at 'thread'."
+            f"worker_mode='process' with {storage.protocol}://: its files are in this process's memory, which other "
+            "processes cannot read. Use worker_mode='thread'."
         )
 
 
@@ -219,7 +219,7 @@ def mask_key(options: Options, keys: Sequence[str]) -> str | None:
         return None
     if key in keys:
         raise OptionError(
-            f"valid_key={key!r} is a column's name, and the mask of real rows needs one of its own: pass another "
+            f"valid_key={key!r} is the name of a column, but the mask of real rows needs a separate name: pass another "
             "valid_key, such as 'is_real'."
         )
     return key
@@ -230,7 +230,7 @@ def _transform(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, p
     if read.transform is None:
         for name, default in (("transform_schema", None), ("transform_format", "arrow")):
             if getattr(read, name) != default:
-                raise OptionError(f"{name} was given without transform.")
+                raise OptionError(f"{name} was given without transform: pass transform, or leave {name} out.")
         return None, given
     schema = read.transform_schema
     if not isinstance(schema, (pa.Schema, type(None))):

@@ -1,4 +1,4 @@
-"""A ready snapshot for tables whose data files are of the package's formats, with rows deleted by number."""
+"""A ready-made snapshot for tables of data files in the package's formats, with rows deleted by number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TableFile:
         path: below the table's location.
         size: bytes.
         deleted: numbers of the rows that are deleted, counted from 0 in the file as written, in any order.
-        partition: column -> value as text (None: null), of columns that are not in the file; all files have the same.
+        partition: column -> value as text (None: null), for columns that are not in the file; the same for all files.
     """
 
     path: str
@@ -39,10 +39,10 @@ class FileSnapshot:
 
     Attributes:
         name: of the table, for messages.
-        cursor: which snapshot it is.
+        cursor: of the snapshot.
         location: folder or URL of the table.
         files: its data files, in the order in which an unshuffled epoch reads them.
-        schema: what the files are read as, partition columns included; None merges the schemas of the files.
+        schema: the schema to read the files as, including partition columns; None merges the files' schemas.
         format: of the files.
     """
 
@@ -54,20 +54,20 @@ class FileSnapshot:
     format: str = "parquet"
 
     def manifest(self, options: Options) -> FileManifest:
-        """The files with the rows that are left; reads the footer of each.
+        """The files with their remaining rows; reads the footer of each.
 
         Raises:
-            FileReadError: a file is missing, damaged or listed twice, or does not have the rows that are deleted.
+            FileReadError: a file is missing, damaged or listed twice, or does not contain its deleted rows.
             SchemaMismatchError: a file's columns do not fit the schema.
-            OptionError: no files and no schema, files that differ in their partition columns, or a format that does
-                not number rows.
+            OptionError: there are no files and no schema, files have different partition columns, or the format does
+                not count rows.
         """
         if not self.files and self.schema is None:
-            raise OptionError(f"{self.name}: {self.cursor} has no files: give FileSnapshot its schema=.")
+            raise OptionError(f"{self.name}: {self.cursor} has no files: pass schema= to FileSnapshot.")
         check_listed_once([file.path for file in self.files])
         keys = {tuple(sorted(file.partition)) for file in self.files}
         if len(keys) > 1:
-            raise OptionError(f"{self.name}: {self.cursor}: files differ in their partition columns: {sorted(keys)}.")
+            raise OptionError(f"{self.name}: {self.cursor}: files have different partition columns: {sorted(keys)}.")
         read = replace(options.read, schema=self.schema, format=self.format)
         storage, [(_, folder)] = open_entries(self.location, read)
         paths = [f"{folder.rstrip('/')}/{file.path}" for file in self.files]

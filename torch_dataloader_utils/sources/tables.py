@@ -1,4 +1,4 @@
-"""Tables: what a loader needs of one, whatever its format."""
+"""Tables of any format: the interface a loader needs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SnapshotCursor:
 
     Attributes:
         end: id of the snapshot; None for a table without one.
-        start: id of the snapshot after which rows were appended, where only these are read; None for all rows.
-        schema: id of the schema that it is read with, where the table keeps several.
+        start: id of the snapshot after which rows were appended, if only these are read; None for all rows.
+        schema: id of the schema with which it is read, if the table has several.
     """
 
     end: Id
@@ -35,7 +35,7 @@ class SnapshotCursor:
 
 
 class TableSnapshot(Protocol):
-    """One snapshot of a table. It is pickled with the dataset, so it holds no catalog and no secret.
+    """One snapshot of a table. It is pickled with the dataset, so it must hold no catalog and no secret.
 
     `FileSnapshot` is one for tables of plain data files.
     """
@@ -47,42 +47,42 @@ class TableSnapshot(Protocol):
 
     @property
     def cursor(self) -> SnapshotCursor:
-        """What `TableSource.snapshot` finds it by again."""
+        """The cursor with which `TableSource.snapshot` returns it again."""
         ...
 
     def manifest(self, options: Options) -> FileManifest:
         """The snapshot's data files with their rows (those deleted are not counted), schema and reader.
 
         Args:
-            options: of the loader: `read` has the filters and where files are, `split` how they are cut.
+            options: of the loader: `read` has the filters and the storage, `split` defines how files are cut.
         """
         ...
 
 
 @runtime_checkable
 class TableSource(Protocol):
-    """A table: finds its snapshots. It stays in the process that makes the loader, so it may hold a catalog."""
+    """A table that looks up its snapshots. It stays in the process that creates the loader: it may hold a catalog."""
 
     @property
     def pinned(self) -> str | None:
-        """Why the table stays at one snapshot, and what to do about it: a sentence for errors; None where it moves."""
+        """A sentence for errors: why the table stays at one snapshot, and what to do. None if it can move."""
         ...
 
     def newest(self, options: Options) -> SnapshotCursor:
-        """The newest snapshot; asked on rank 0 alone, whose answer all ranks get."""
+        """The newest snapshot. Called only on rank 0, whose answer all ranks use."""
         ...
 
     def snapshot(self, cursor: SnapshotCursor | None, options: Options) -> TableSnapshot:
         """A snapshot of the table.
 
         Args:
-            cursor: which one: the snapshot returned must have just this one. None: what the user asked for, by default
+            cursor: the snapshot to return, which must have this cursor. None: the one the user requested, by default
                 the newest.
-            options: of the loader: `read.storage_options` and `read.filesystem` say how files are reached.
+            options: of the loader: `read.storage_options` and `read.filesystem` give access to the files.
 
         Raises:
             DataNotFoundError: there is no such table.
-            SnapshotError: the table does not have this snapshot, or cannot say what was appended.
+            SnapshotError: the table does not have this snapshot, or does not record what was appended.
         """
         ...
 
@@ -91,10 +91,8 @@ def check_listed_once(paths: Sequence[str]) -> None:
     """Check that a snapshot lists each of its files once.
 
     Raises:
-        FileReadError: it does not: names one.
+        FileReadError: it lists one repeatedly. The message names it.
     """
     path, times = max(Counter(paths).items(), key=itemgetter(1), default=("", 0))
     if times > 1:
-        raise FileReadError(
-            f"{printable(path)}: the table lists this file {times} times: its rows would be read as often."
-        )
+        raise FileReadError(f"{printable(path)}: the table lists this file {times} times, but must list it once.")

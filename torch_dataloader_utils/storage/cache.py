@@ -55,7 +55,7 @@ def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | s
             pass
     except OSError as error:
         raise OptionError(
-            f"cache_dir={os.fspath(cache_dir)!r}: expected a folder on a local disk that can be written: {error}"
+            f"cache_dir={os.fspath(cache_dir)!r}: expected a writable folder on a local disk: {error}"
         ) from error
     return CacheOptions(folder, size)
 
@@ -71,8 +71,8 @@ def can_cache(storage_identity: str, file: DataFileInfo) -> bool:
 @functools.cache
 def _warn_unversioned(storage_identity: str) -> None:
     _LOG.warning(
-        "%s gives no version of its files (an etag or a time of change), so a changed file would pass for a "
-        "cached one: files without a version are read without the cache.",
+        "%s reports no version of its files (an etag or a modification time), so changed files could not be "
+        "detected: files without a version are read without the cache.",
         storage_identity,
     )
 

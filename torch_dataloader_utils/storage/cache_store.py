@@ -120,7 +120,7 @@ class BlockStore:
         """Log a WARNING, once per process and kind."""
         if kind not in self._warned:
             self._warned.add(kind)
-            _LOG.warning("cache_dir=%r: %s. Reading continues, from the store where need be.", self.folder, message)
+            _LOG.warning("cache_dir=%r: %s. Reading continues from the store if necessary.", self.folder, message)
 
 
 @cache

@@ -92,8 +92,8 @@ class HeldFile:
             if not renewal.possible:
                 raise PermissionError(
                     f"the store refuses the credentials that the catalog gave {renewal.validity}, and only the process "
-                    "that made the loader can ask for others. Worker processes have new ones from the next epoch on; "
-                    f"worker_mode='thread' has them within one. ({type(error).__name__}: {error})"
+                    "that created the loader can request new ones. Worker processes get new ones in the next epoch; "
+                    f"use worker_mode='thread' to renew them within an epoch. ({type(error).__name__}: {error})"
                 ) from error
             if renewal.instead_of(by, self._storage) is None:
                 raise

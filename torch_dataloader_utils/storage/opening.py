@@ -64,9 +64,9 @@ def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any
         raise
     except ValueError as error:
         if protocol in available_protocols():
-            raise OptionError(f"{protocol}://: its client refuses the options it was given: {error}") from error
+            raise OptionError(f"{protocol}://: its client refuses the given options: {error}") from error
         raise OptionError(
-            f"{protocol}:// is no protocol known here: register it with fsspec, or give filesystem=."
+            f"{protocol}:// is an unknown protocol: register it with fsspec, or pass filesystem=."
         ) from error
     except FileNotFoundError as error:  # an archive, which is opened to see what is in it
         raise DataNotFoundError(f"{printable(url)}: there is no such archive.") from error

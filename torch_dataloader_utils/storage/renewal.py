@@ -86,7 +86,7 @@ class Renewal(Generic[S]):
             if time.time() >= self._expires_at:
                 raise
             self._renew_at = _half_life(self._expires_at)
-            _LOG.warning("credentials could not be renewed; those at hand hold %s: %s", self.validity, error)
+            _LOG.warning("credentials could not be renewed; the current ones are valid %s: %s", self.validity, error)
 
     def _renew(self) -> None:
         assert self._ask is not None

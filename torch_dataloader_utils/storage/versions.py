@@ -93,15 +93,15 @@ def check_unchanged(file: DataFileInfo, now: Facts) -> None:
 def gone(file: DataFileInfo) -> FileChangedError:
     """The error that says so."""
     return FileChangedError(
-        f"{printable(file.path)} has gone since it was planned. Its rows would be lost: make the loader anew, and "
-        "remove no files that are being read."
+        f"{printable(file.path)} has disappeared since it was planned, so its rows would be lost: create the loader "
+        "again, and do not remove files that are being read."
     )
 
 
 def _changed(file: DataFileInfo, now: Facts, was: str, is_now: str) -> FileChangedError:
     error = FileChangedError(
-        f"{printable(file.path)} has changed since it was planned: it was {was}, and is {is_now}. Rows would be "
-        "lost or come twice: make the loader anew, and write new files instead of changing those that are being read."
+        f"{printable(file.path)} has changed since it was planned: it was {was} and is now {is_now}. Rows would be "
+        "lost or repeated: create the loader again, and write new files instead of changing those in use."
     )
     error.size = now.size
     return error

@@ -64,7 +64,7 @@ class TextFormat(Format):
             return TextReader(file, layout, storage, chosen, given, parser)
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
-        """The plan and the schema: the ranges, of which a file may have very many, follow from the plan."""
+        """The plan and the schema: the ranges, which may be very many, follow from the plan."""
         return super().pack(replace(layout, segments=()), schema)
 
     def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
