@@ -376,5 +376,5 @@ def test_the_signature_lists_just_the_options_that_are_accepted() -> None:
     names = list(inspect.signature(combine).parameters)
     assert names[:2] == ["datasets", "weights"]
     for name in set(inspect.signature(StructuredDataset.create_dataloader).parameters) - {"path", *names}:
-        with pytest.raises(OptionError, match=f"{name}=None says what a dataset reads"):
+        with pytest.raises(OptionError, match=f"{name}=None defines what a dataset reads"):
             combine([Plain(4)], **{name: None})

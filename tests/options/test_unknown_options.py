@@ -77,5 +77,5 @@ def test_the_table_holds_no_option_and_points_to_options_that_exist() -> None:
 def test_options_of_tables_and_of_files_name_each_other() -> None:
     with pytest.raises(UnknownOptionError, match=r"IcebergDataset.create_dataloader"):
         parse_options({"snapshot_id": 1})
-    with pytest.raises(UnknownOptionError, match="option of files"):
+    with pytest.raises(UnknownOptionError, match="option for files"):
         parse_table_options({"partitioning": None})

@@ -47,7 +47,8 @@ def test_patterns_become_names(columns: list[str], expected: list[str]) -> None:
 
 @pytest.mark.parametrize("pattern", ["g*", "ID*", "s.z*", "labe?s"])
 def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_name(pattern: str) -> None:
-    with pytest.raises(ColumnNotFoundError, match=r"no column matches '.*': .*There are id, f1, f0, s, f\*") as caught:
+    message = r"no column matches '.*': .*The columns are id, f1, f0, s, f\*"
+    with pytest.raises(ColumnNotFoundError, match=message) as caught:
         named_columns(SCHEMA, ["id", pattern])
     assert ("did you mean 'label'?" in str(caught.value)) == (pattern == "labe?s")
 

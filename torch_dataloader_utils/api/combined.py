@@ -103,11 +103,11 @@ def combine(
         device_mesh: the DeviceMesh whose data-parallel places are the ranks.
         dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp*.
         accelerator: the accelerate.Accelerator whose processes are the ranks.
-        stick_to_shard: with sharding="rotate": a rank keeps its shard in all epochs.
-        full_rotation: with sharding="rotate": of `total_shards` every rank meets every one in time.
-        total_shards: with sharding="rotate": the number of shards, one of which is a rank's epoch.
-        shard_batches: with sharding="strided": ranks get whole batches in turn, not rows.
-        split_batches: with sharding="strided": each batch is shared among the ranks.
+        stick_to_shard: with sharding="rotate": each rank keeps its shard in all epochs.
+        full_rotation: with sharding="rotate": every rank reads each of the `total_shards` in turn.
+        total_shards: with sharding="rotate": the number of shards; a rank reads one per epoch.
+        shard_batches: with sharding="strided": ranks take turns by batch, not by row.
+        split_batches: with sharding="strided": each batch is split among the ranks.
         sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
         even: equal steps on all ranks: drop rows, repeat rows, or stop with the first rank.

@@ -151,7 +151,7 @@ def entry_named(name: str) -> FormatEntry:
 
 
 def format_of(path: str) -> str | None:
-    """The name of the format for the path's suffix, or None; a text format's may be followed by that of a compression."""
+    """The name of the format for the path's suffix, or None. A compression's suffix may follow a text format's."""
     suffix, compressed = _suffix(path)
     entries = (entry for entry in FORMATS.values() if entry.text or not compressed)
     return next((entry.name for entry in entries if suffix in entry.suffixes), None)

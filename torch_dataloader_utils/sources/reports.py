@@ -23,7 +23,7 @@ def report_pruned(manifest: FileManifest, name: str) -> None:
     pruned = manifest.pruned
     if pruned.segments_after < pruned.segments_before or pruned.files_after < pruned.files_before:
         _LOG.info(
-            "%s: filters leave %d of %d files, and %d of the %d %ss looked at",
+            "%s: filters keep %d of %d files, and %d of the %d %ss examined",
             name, pruned.files_after, pruned.files_before, pruned.segments_after, pruned.segments_before,
             manifest.opener.segment_name,
         )  # fmt: skip
