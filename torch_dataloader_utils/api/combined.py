@@ -15,7 +15,7 @@ from torch_dataloader_utils.sources.combine import check_keywords, combined_sour
 
 
 class CombinedDataset(LoaderDataset):
-    """Several datasets as one, whose rows are mixed."""
+    """Several datasets as one, with their rows mixed."""
 
 
 def _combine(
@@ -75,10 +75,10 @@ def combine(
     show_progress: bool = False,
     progress_interval_sec: float = 120,
 ) -> tuple[StructuredLoader[OutputFormat, Collated], CombinedDataset]:
-    """A loader over the rows of several datasets in one epoch, and its dataset.
+    """A loader that mixes the rows of several datasets in each epoch, and its dataset.
 
-    The ranks share each dataset by itself; then each rank mixes its rows of all of them, split by split, so that every
-    beginning of the epoch holds rows of each in proportion; then `even` acts on what the ranks have.
+    Each dataset is sharded among the ranks separately. Then each rank mixes its rows of all datasets, split by split,
+    so that any beginning of the epoch holds rows of each in proportion. Finally, `even` applies to the mixed rows.
 
     Example:
         ```python
@@ -112,7 +112,7 @@ def combine(
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
         even: equal steps on all ranks: drop rows, repeat rows, or stop with the first rank.
         steps_per_epoch: exactly this many batches on each rank in every epoch.
-        sync_every: steps between two agreements of the ranks with even="sync".
+        sync_every: steps between two synchronisations with even="sync".
         shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
         shuffle_seed: the seed of all orders; the same on every rank.
         shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
@@ -120,7 +120,7 @@ def combine(
         shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
         batch_size: rows per batch.
         last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
-        valid_key: the batch entry that is False for repeated rows, where there can be any.
+        valid_key: the batch entry that is False for repeated rows, if there can be any.
         output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
         collate_fn: maps each finished batch to whatever the loader should yield.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
@@ -128,14 +128,14 @@ def combine(
         prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         persistent_workers: keep worker processes between epochs.
-        multiprocessing_context: how worker processes start; None: forkserver, or spawn without it.
+        multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
         timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
         show_progress: show a progress bar during scans at construction (progress extra).
-        progress_interval_sec: seconds between two log lines about progress.
+        progress_interval_sec: the seconds between two log lines about progress.
 
     Raises:
-        OptionError: datasets whose keys or dtypes differ, options of the datasets, or a value that cannot work.
-        ShardingError: numbers of shards and ranks that do not fit together.
-        EmptyDatasetError: a map-style dataset without samples.
+        OptionError: the datasets' keys or dtypes differ, an option belongs to the datasets, or a value cannot work.
+        ShardingError: the numbers of shards and ranks do not fit together.
+        EmptyDatasetError: a map-style dataset has no samples.
     """
     raise NotImplementedError

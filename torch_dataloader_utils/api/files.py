@@ -24,7 +24,7 @@ def _create_dataloader(path: Any, **options: Any) -> tuple[StructuredLoader[Any,
 
 
 class StructuredDataset(LoaderDataset):
-    """Files of structured data as batches of tensors; `create_dataloader` makes it."""
+    """Files of structured data as batches of tensors; created by `create_dataloader`."""
 
     def __init__(self, source: Source | None = None, options: Options | None = None, **unknown: Any) -> None:
         if source is None or options is None or unknown:
@@ -101,7 +101,7 @@ class StructuredDataset(LoaderDataset):
         show_progress: bool = False,
         progress_interval_sec: float = 120,
     ) -> tuple[StructuredLoader[OutputFormat, Collated], StructuredDataset]:
-        """A loader over the files at `path`, and its dataset.
+        """A loader of the files at `path`, and its dataset.
 
         Example:
             ```python
@@ -118,17 +118,17 @@ class StructuredDataset(LoaderDataset):
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             partitioning: whether key=value folders become columns; auto: if all files have the same keys.
-            schema: the pyarrow.Schema to read as; None resolves one over all files.
-            storage_options: options of the path's fsspec file system, such as credentials.
-            filesystem: a ready fsspec or pyarrow file system, instead of storage_options.
-            manifest: a file that caches the list of files and their footers; made if missing.
+            schema: the pyarrow.Schema to read as; None merges those of all files.
+            storage_options: options of the path's fsspec filesystem, such as credentials.
+            filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
+            manifest: a file that caches the list of files and their footers; created if missing.
             cache_dir: a local folder that caches data read from a remote store.
             cache_bytes: the maximum size of cache_dir, such as "10GiB".
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
-            transform: maps each Arrow record batch (or see transform_format) to another; runs where data are read.
+            transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.
             transform_rows: "any" if transform may change the number of rows.
             transform_schema: the schema that transform returns; None calls it once on an empty batch.
-            transform_format: what transform gets and returns: record batches, dicts of arrays or tensors, DataFrames.
+            transform_format: the form of rows in transform: record batches, dicts of arrays or tensors, DataFrames.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
             split_rows: the same in rows; overrides split_bytes.
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
@@ -146,9 +146,9 @@ class StructuredDataset(LoaderDataset):
             sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
             canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
             even: equal steps on all ranks: drop rows, repeat rows, or stop with the first rank.
-            count_rows: count rows in a scan where files do not record them.
+            count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            sync_every: steps between two agreements of the ranks with even="sync".
+            sync_every: steps between two synchronisations with even="sync".
             shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
@@ -156,13 +156,13 @@ class StructuredDataset(LoaderDataset):
             shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
             batch_size: rows per batch.
             last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
-            valid_key: the batch entry that is False for repeated rows, where there can be any.
+            valid_key: the batch entry that is False for repeated rows, if there can be any.
             output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
             collate_fn: maps each finished batch to whatever the loader should yield.
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
             fill_values: replacements for nulls in columns with nulls="fill": {"column": value}.
-            nulls: nulls where the dtype has none: raise, add a mask, fill, or drop the row.
+            nulls: nulls in columns whose dtype has none: raise, add a mask, fill, or drop the row.
             strings: strings as Python lists, as bytes with offsets, or as codes of a vocabulary.
             vocabulary: the values of columns of codes, in order: {"column": [value, ...]}.
             lists: lists of varying length: values with offsets, padded, or nested tensors.
@@ -173,17 +173,17 @@ class StructuredDataset(LoaderDataset):
             prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
             pin_memory: put batches in page-locked memory, for faster copies to a GPU.
             persistent_workers: keep worker processes between epochs.
-            multiprocessing_context: how worker processes start; None: forkserver, or spawn without it.
+            multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
             timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
             show_progress: show a progress bar during scans at construction (progress extra).
-            progress_interval_sec: seconds between two log lines about progress.
+            progress_interval_sec: the seconds between two log lines about progress.
 
         Raises:
-            UnknownOptionError: a keyword that does not exist.
-            OptionError: a value that cannot work.
-            DataNotFoundError: no data files at `path`.
-            FileReadError: a file that cannot be read.
-            ColumnNotFoundError: a column that no file has.
+            UnknownOptionError: a keyword does not exist.
+            OptionError: a value cannot work.
+            DataNotFoundError: there are no data files at `path`.
+            FileReadError: a file cannot be read.
+            ColumnNotFoundError: no file has a column.
             SchemaMismatchError: files disagree about a column's type.
             EmptyDatasetError: the files hold no rows.
         """

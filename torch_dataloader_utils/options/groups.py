@@ -70,17 +70,19 @@ class ReadOptions(Checked):
         one_of("auto", "hive", None),
         doc="whether key=value folders become columns; auto: if all files have the same keys",
     )
-    schema: Any = option(None, doc="the pyarrow.Schema to read as; None resolves one over all files")
+    schema: Any = option(None, doc="the pyarrow.Schema to read as; None merges those of all files")
     # Credentials: never in a repr, a log or an error.
     storage_options: Mapping[str, Any] | None = option(
         None,
         credentials("as the fsspec filesystem of the path takes it"),
-        doc="options of the path's fsspec file system, such as credentials",
+        doc="options of the path's fsspec filesystem, such as credentials",
         repr=False,
     )
-    filesystem: Any = option(None, doc="a ready fsspec or pyarrow file system, instead of storage_options", repr=False)
+    filesystem: Any = option(
+        None, doc="an existing fsspec or pyarrow filesystem, instead of storage_options", repr=False
+    )
     manifest: str | os.PathLike[str] | None = option(
-        None, maybe(path), doc="a file that caches the list of files and their footers; made if missing"
+        None, maybe(path), doc="a file that caches the list of files and their footers; created if missing"
     )
     cache_dir: str | os.PathLike[str] | None = option(
         None, maybe(path), doc="a local folder that caches data read from a remote store"
@@ -92,14 +94,14 @@ class ReadOptions(Checked):
     transform: Callable[..., Any] | None = option(
         None,
         maybe(function),
-        doc="maps each Arrow record batch (or see transform_format) to another; runs where data are read",
+        doc="maps each Arrow record batch (or see transform_format) to another; runs where reading does",
     )
     transform_rows: str = option("same", one_of("same", "any"), doc='"any" if transform may change the number of rows')
     transform_schema: Any = option(None, doc="the schema that transform returns; None calls it once on an empty batch")
     transform_format: str = option(
         "arrow",
         one_of("arrow", "numpy", "torch", "pandas", "polars"),
-        doc="what transform gets and returns: record batches, dicts of arrays or tensors, DataFrames",
+        doc="the form of rows in transform: record batches, dicts of arrays or tensors, DataFrames",
     )
 
     def __post_init__(self) -> None:
@@ -136,11 +138,11 @@ class ShardOptions(PolicyOptions, RankOptions):
     even: str = option(
         "none", one_of(*EVEN), doc="equal steps on all ranks: drop rows, repeat rows, or stop with the first rank"
     )
-    count_rows: bool = option(False, flag, doc="count rows in a scan where files do not record them")
+    count_rows: bool = option(False, flag, doc="count rows in a scan if files do not record them")
     steps_per_epoch: int | None = option(
         None, maybe(whole(1)), doc="exactly this many batches on each rank in every epoch"
     )
-    sync_every: int = option(16, whole(1), doc='steps between two agreements of the ranks with even="sync"')
+    sync_every: int = option(16, whole(1), doc='steps between two synchronisations with even="sync"')
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,9 +162,7 @@ class BatchOptions(Checked):
     last_batch: str = option(
         "partial", one_of(*LAST_BATCH), doc="a short last batch: deliver it, drop it, or fill it up with repeated rows"
     )
-    valid_key: str = option(
-        "valid", word, doc="the batch entry that is False for repeated rows, where there can be any"
-    )
+    valid_key: str = option("valid", word, doc="the batch entry that is False for repeated rows, if there can be any")
     output_format: str = option(
         "torch",
         one_of("torch", "numpy", "arrow", "dict"),
@@ -190,7 +190,7 @@ class ConvertOptions(Checked):
     nulls: NullPolicy = option(
         "error",
         word_or_words("error", "mask", "fill", "drop"),
-        doc="nulls where the dtype has none: raise, add a mask, fill, or drop the row",
+        doc="nulls in columns whose dtype has none: raise, add a mask, fill, or drop the row",
     )
     strings: NullPolicy = option(
         "list",
@@ -229,11 +229,11 @@ class WorkerOptions(Checked):
     pin_memory: bool = option(False, flag, doc="put batches in page-locked memory, for faster copies to a GPU")
     persistent_workers: bool = option(True, flag, doc="keep worker processes between epochs")
     multiprocessing_context: Any = option(
-        None, _start_method, doc="how worker processes start; None: forkserver, or spawn without it"
+        None, _start_method, doc="how worker processes start; None: forkserver, or spawn if unavailable"
     )
     timeout: float = option(600, seconds, doc="seconds without a batch before BatchTimeoutError; 0 waits forever")
     show_progress: bool = option(False, flag, doc="show a progress bar during scans at construction (progress extra)")
-    progress_interval_sec: float = option(120, interval, doc="seconds between two log lines about progress")
+    progress_interval_sec: float = option(120, interval, doc="the seconds between two log lines about progress")
 
     def __post_init__(self) -> None:
         super().__post_init__()
