@@ -249,7 +249,7 @@ def test_files_and_samples_as_arrow(parts: list[Any], tmp_path: Path) -> None:
     )
     table = pa.Table.from_batches(batches).filter(pa.compute.field("valid"))
     assert sorted(table["id"].to_pylist()) == [*range(20), *range(100, 124)]
-    with pytest.raises(OptionError, match="dataset 0, which was made for torch or numpy: give both the same"):
+    with pytest.raises(OptionError, match="dataset 0, which was made for torch or numpy: use the same"):
         combine([parts[0]], output_format="arrow")
 
 
@@ -261,7 +261,7 @@ def test_masks_of_padding_may_not_be_a_key(parts: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"id": 7}, r"a sample has the keys \['id'\], and the first one has \['id', 'speech', 'text'\]"),
+        ({"id": 7}, r"a sample has the keys \['id'\], but the first one has \['id', 'speech', 'text'\]"),
         ({"id": 7.5, "speech": np.ones(1, np.float32), "text": ""}, "'id' holds float64 of shape .*'dtype': 'int64'"),
         ({"id": 7, "speech": np.ones(1), "text": ""}, "'speech' holds float64 of shape .1., .*'dtype': 'float32'"),
         ({"id": 7, "speech": np.ones((1, 1), np.float32), "text": ""}, r"'speech' holds float32 of shape \[1, 1\]"),

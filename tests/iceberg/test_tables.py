@@ -53,7 +53,7 @@ def test_no_such_table_or_catalog(tmp_path, catalog):
         plan_table(5, IcebergRead())
     with pytest.raises(DataNotFoundError, match="there is no such"):
         plan_table(str(tmp_path / "nowhere"), IcebergRead())
-    with pytest.raises(DataNotFoundError, match="is no Iceberg table"):
+    with pytest.raises(DataNotFoundError, match="is not an Iceberg table"):
         plan_table(str(tmp_path), IcebergRead())
 
 

@@ -255,7 +255,7 @@ def test_any_rows_can_be_deleted(tmp_path_factory: pytest.TempPathFactory, data:
 @pytest.mark.parametrize(("deleted", "row"), [([140], "140"), ([2, -1], "-1")])
 def test_a_deleted_row_that_the_file_does_not_have_is_an_error(folder: Path, deleted: list[int], row: str) -> None:
     size = (folder / "b.parquet").stat().st_size
-    with pytest.raises(FileReadError, match=rf"b\.parquet: the table deletes row {row}, and the file has 40 rows"):
+    with pytest.raises(FileReadError, match=rf"b\.parquet: the table deletes row {row}, but the file has 40 rows"):
         rows_left(folder, [TableFile("b.parquet", size, deleted)])
 
 

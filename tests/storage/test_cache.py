@@ -239,7 +239,7 @@ def test_options_are_checked_at_construction(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="cache_bytes"):
             cache_options(tmp_path, value)
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match=r"cache_dir=.*can be written"):
+    with pytest.raises(OptionError, match=r"cache_dir=.*expected a writable folder"):
         cache_options(tmp_path / "file" / "below")
 
 
