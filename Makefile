@@ -72,6 +72,12 @@ clean:
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
 
+# All of them, resolved once: what CI needs.
+.venv/all: .venv/python pyproject.toml constraints.txt
+	@echo "installing torch-dataloader-utils with all extras into .venv (some minutes the first time)"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[demo,test-stores,test-launchers,dev]"
+	@touch $(addprefix .venv/,demo test test-stores test-launchers dev) $@
+
 .venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
