@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,21 @@ settings.register_profile("dev", deadline=None, suppress_health_check=[HealthChe
 # The same examples on every run: a red run is the change's doing.
 settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples=100, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+# Test modules import these; what a test sends to a worker process is defined in one.
+_OF_TEST_MODULES = ["torch", "pandas", "pyarrow.parquet", "pytest", "hypothesis.strategies"]
+
+
+def pytest_sessionstart() -> None:
+    """Start the fork server with what worker processes import of tests, else each would take a second or two for it.
+
+    (What they import in a program, without torch, is tested in scripts.)
+    """
+    if hasattr(os, "fork"):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch_dataloader_utils.executors.worker", *_OF_TEST_MODULES])
+        forkserver.ensure_running()
 
 
 def pytest_collection_finish() -> None:

@@ -245,10 +245,12 @@ def test_windows_by_bytes_hold_every_row_once(sizes: Any, size: int, k: int | st
     if k is None:
         most = max(segment.rows * 10 for file in files for segment in file.layout.segments)
         assert all(len(window) * 10 <= max(size, 2 * most) for window in windows)
-        # Two splits at least, but in the last window.
-        ends = {(piece.source.file.path, piece.rows.start): piece for piece in pieces}
-        split_of_row = {row: key for key, piece in ends.items() for row in rows_in([piece])}
-        assert all(len({split_of_row[row] for row in window}) > 1 for window in windows[:-1]) or len(pieces) < 3
+        # Two splits at least, until only one is left.
+        piece_of = {row: number for number, piece in enumerate(pieces) for row in rows_in([piece])}
+        splits = [{piece_of[row] for row in window} for window in windows]
+        alone = [len(numbers) == 1 for numbers in splits]
+        assert alone == sorted(alone)
+        assert len(set().union(*(numbers for numbers in splits if len(numbers) == 1))) <= 1
 
 
 def test_workers_share_the_bytes_of_a_rank() -> None:
