@@ -6,6 +6,7 @@ from torch_dataloader_utils.options.groups import ConvertOptions as ConvertOptio
 from torch_dataloader_utils.options.groups import ReadOptions as ReadOptions
 from torch_dataloader_utils.options.groups import SplitOptions as SplitOptions
 from torch_dataloader_utils.options.groups import WorkerOptions as WorkerOptions
+from torch_dataloader_utils.options.groups import check_last_batch as check_last_batch
 from torch_dataloader_utils.options.keywords import Call as Call
 from torch_dataloader_utils.options.keywords import Options as Options
 from torch_dataloader_utils.options.keywords import option_defaults as option_defaults

@@ -154,6 +154,19 @@ class ShardOptions(PolicyOptions, RankOptions):
             )
 
 
+def check_last_batch(last_batch: str, even: str) -> None:
+    """Check that `even` leaves the last batch to `last_batch`, or treats it alike.
+
+    Raises:
+        OptionError: they exclude each other.
+    """
+    if last_batch != "partial" and even not in ("none", last_batch):
+        raise OptionError(
+            f"last_batch={last_batch!r} with even={even!r}: even decides about the last batch; leave last_batch at "
+            "'partial'."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(Checked):
     """What a batch is."""

@@ -20,6 +20,7 @@ from torch_dataloader_utils.options.groups import (
     ShardOptions,
     SplitOptions,
     WorkerOptions,
+    check_last_batch,
 )
 from torch_dataloader_utils.options.policies import flat_keywords
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
@@ -60,11 +61,7 @@ def check_together(options: Options) -> None:
             "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
             "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
-    if batch.last_batch != "partial" and (shard.even not in ("none", batch.last_batch)):
-        raise OptionError(
-            f"last_batch={batch.last_batch!r} with even={shard.even!r}: even decides about the last batch; "
-            "leave last_batch at 'partial'."
-        )
+    check_last_batch(batch.last_batch, shard.even)
     if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
         raise OptionError(
             f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -101,25 +100,3 @@ def take(pieces: Iterable[Piece], first: int, last: int) -> list[Piece]:
             out.append(piece if high - low == size else piece.cut(low, high))
         at += size
     return out
-
-
-def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
-    """`count` rows of padding: the first rows of `pieces` (which hold some), repeated as often as needed."""
-    first = [replace(piece, pad=True) for piece in take(pieces, 0, count)]
-    out = list(first)
-    missing = count - total_rows(first)
-    while missing > 0:
-        again = take(first, 0, missing)
-        out += again
-        missing -= total_rows(again)
-    return out
-
-
-def end_with(pieces: Sequence[Piece], batch_rows: int, last_batch: str, following: Iterable[Piece]) -> list[Piece]:
-    """The pieces with their last, short batch dropped, padded by their own rows, or completed by `following` ones."""
-    short = total_rows(pieces) % batch_rows
-    if not short or last_batch == "partial":
-        return list(pieces)
-    if last_batch == "drop":
-        return take(pieces, 0, total_rows(pieces) - short)
-    return [*pieces, *padding(pieces if last_batch == "pad" else following, batch_rows - short)]

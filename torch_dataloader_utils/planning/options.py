@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
-from torch_dataloader_utils.options import EVEN, LAST_BATCH, PolicyOptions
+from torch_dataloader_utils.options import EVEN, LAST_BATCH, PolicyOptions, check_last_batch
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.planning.sharding import Policy
@@ -72,11 +72,7 @@ class PlanOptions(PolicyOptions):
         for name, allowed in (("even", EVEN), ("last_batch", LAST_BATCH), ("assignment", ("lpt", "turn"))):
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, allowed))}.")
-        if self.even != "none" and self.last_batch not in ("partial", self.even):
-            raise OptionError(
-                f"even={self.even!r} with last_batch={self.last_batch!r}: even already decides about the last batch; "
-                "leave last_batch at 'partial'."
-            )
+        check_last_batch(self.last_batch, self.even)
 
     @property
     def shuffles_rows(self) -> bool:

@@ -10,15 +10,8 @@ import numpy as np
 
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.planning.even import (
-    end_with,
-    even_targets,
-    left_out_runs,
-    padding,
-    take,
-    total_rows,
-    transfers,
-)
+from torch_dataloader_utils.planning.even import even_targets, left_out_runs, take, total_rows, transfers
+from torch_dataloader_utils.planning.last_batch import end_with, padding
 from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions

@@ -1,0 +1,31 @@
+"""A rank's last, short batch: dropped, or filled with rows that are marked as padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from torch_dataloader_utils.model import Piece
+from torch_dataloader_utils.planning.even import take, total_rows
+
+
+def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
+    """`count` rows of padding: the first rows of `pieces` (which hold some), repeated as often as needed."""
+    first = [replace(piece, pad=True) for piece in take(pieces, 0, count)]
+    out = list(first)
+    missing = count - total_rows(first)
+    while missing > 0:
+        again = take(first, 0, missing)
+        out += again
+        missing -= total_rows(again)
+    return out
+
+
+def end_with(pieces: Sequence[Piece], batch_rows: int, last_batch: str, following: Iterable[Piece]) -> list[Piece]:
+    """The pieces with their last, short batch dropped, padded by their own rows, or completed by `following` ones."""
+    short = total_rows(pieces) % batch_rows
+    if not short or last_batch == "partial":
+        return list(pieces)
+    if last_batch == "drop":
+        return take(pieces, 0, total_rows(pieces) - short)
+    return [*pieces, *padding(pieces if last_batch == "pad" else following, batch_rows - short)]
