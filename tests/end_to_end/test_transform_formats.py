@@ -226,3 +226,23 @@ def test_a_missing_library_is_named_with_its_extra(folder: str, name: str, monke
     monkeypatch.setitem(sys.modules, name, None)  # as import has it where it is not installed
     with pytest.raises(MissingExtraError, match=rf"transform_format='{name}' needs {name}.*\[{name}\]"):
         StructuredDataset.create_dataloader(folder, transform=doubled, transform_format=name)
+
+
+@pytest.mark.parametrize("rows", ["same", "any"])
+@pytest.mark.parametrize("name", ["arrow", "numpy"])
+def test_it_is_not_called_for_blocks_of_which_a_filter_leaves_no_row(name: str, rows: str, folder: str) -> None:
+    def refused(given: Any) -> Any:
+        if not len(given["id"]):
+            raise ValueError("no rows")
+        return given
+
+    loader = loader_of(
+        folder,
+        name,
+        refused,
+        columns=["id"],
+        transform_rows=rows,
+        transform_schema=pa.schema({"id": pa.int64()}),
+        filters=pc.starts_with(pc.field("text"), "dog"),  # statistics do not rule it out
+    )
+    assert list(loader) == []

@@ -9,6 +9,7 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.converter import compact
 from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
 from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.reading.transform_formats import no_rows
 from torch_dataloader_utils.schemas.merge import kept_schema
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def transformed(table: pa.Table, spec: ScanSpec, where: str) -> pa.Table:
-    """What the scan's transform returns for these rows; `where` names them in errors.
+    """What the scan's transform returns for these rows; `where` names them in errors. It is not called for no rows.
 
     Raises:
         UnsupportedTypeError: it is not a record batch.
@@ -24,6 +25,8 @@ def transformed(table: pa.Table, spec: ScanSpec, where: str) -> pa.Table:
     """
     recorder().enter("transform")
     assert spec.transform is not None
+    if not table.num_rows:  # a filter left none: there is nothing to do, and not every transform can take them
+        return pa.Table.from_batches([no_rows(spec.output_schema)])
     batch = compact(table)
     try:
         result = spec.transform(batch)
