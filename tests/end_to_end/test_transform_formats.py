@@ -246,3 +246,13 @@ def test_it_is_not_called_for_blocks_of_which_a_filter_leaves_no_row(name: str, 
         filters=pc.starts_with(pc.field("text"), "dog"),  # statistics do not rule it out
     )
     assert list(loader) == []
+
+
+@pytest.mark.parametrize("output", ["torch", "arrow"])
+@pytest.mark.parametrize("name", ["arrow", *FORMATS])
+def test_columns_may_be_declared_to_have_no_nulls(name: str, output: str, folder: str) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    options = {"columns": ["id"], "transform_schema": schema, "output_format": output}
+    batches = list(loader_of(folder, name, lambda rows: rows, **options))
+    assert [row for batch in batches for row in batch["id"].tolist()] == list(range(ROWS))
+    assert output == "torch" or batches[0].schema == schema
