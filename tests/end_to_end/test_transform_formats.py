@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -256,3 +257,13 @@ def test_columns_may_be_declared_to_have_no_nulls(name: str, output: str, folder
     batches = list(loader_of(folder, name, lambda rows: rows, **options))
     assert [row for batch in batches for row in batch["id"].tolist()] == list(range(ROWS))
     assert output == "torch" or batches[0].schema == schema
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_nulls_of_floats_are_filled_and_masked_behind_a_transform(name: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([0.5, None, 2.5])}), tmp_path / "x.parquet")
+    options = {"columns": ["x"], "nulls": {"x": "fill"}, "fill_values": {"x": -1}}
+    (batch,) = loader_of(str(tmp_path), name, lambda rows: rows, **options)
+    assert batch["x"].tolist() == [0.5, -1, 2.5]
+    (batch,) = loader_of(str(tmp_path), name, lambda rows: rows, columns=["x"], nulls={"x": "mask"})
+    assert batch["x_valid"].tolist() == [True, False, True]

@@ -116,7 +116,7 @@ def _returned(name: str, value: Any) -> Returned:
 
 def _rows(values: Array, mask: Array | None) -> pa.Array:
     if values.ndim == 1:
-        return pa.array(values, mask=mask)
+        return pa.array(values, mask=_with_nans(values, mask))
     shape = values.shape[1:]
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     bitmap = None if mask is None else _bitmap(np.logical_or.reduce(mask.reshape(len(mask), -1), axis=1))
@@ -125,6 +125,16 @@ def _rows(values: Array, mask: Array | None) -> pa.Array:
     if len(shape) == 1:
         return rows
     return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(flat.type, shape), rows)
+
+
+def _with_nans(values: Array, mask: Array | None) -> Array | None:
+    """The mask with NaN, which stands for a null in what the transform got."""
+    if values.dtype.kind != "f":
+        return mask
+    nans = np.isnan(values)
+    if not nans.any():
+        return mask
+    return nans if mask is None else nans | mask
 
 
 def _bitmap(nulls: Array) -> pa.Buffer:
