@@ -93,6 +93,7 @@ def test_s3_options_of_other_libraries_are_those_of_s3fs(library: str) -> None:
 def test_flags_written_as_text() -> None:
     assert client_options("s3://b", {"skip_signature": "true"}) == {"anon": True}
     assert client_options("s3://b", {"anonymous": "False"}) == {"anon": False}
+    assert client_options("s3://b", {"anon": "false"}) == {"anon": False}
     assert client_options("s3://b", {"endpoint_override": "h:1"}) == {"endpoint_url": "https://h:1"}
 
 
@@ -145,6 +146,15 @@ def test_two_names_of_one_option_are_refused(options: dict[str, Any]) -> None:
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "options", [{"client_kwargs": "t0p-s3cret"}, {("t0p-s3cret",): "t0p-s3cret"}], ids=["dict", "name"]
+)
+def test_options_of_the_wrong_type_are_refused_without_their_values(options: dict[Any, Any]) -> None:
+    with pytest.raises(OptionError, match=r"storage_options: .*(a dict as 'client_kwargs'|strings as names)") as caught:
+        open_storage("s3://b/x", options)
+    assert "s3cret" not in str(caught.value)
+
+
 def test_options_in_client_kwargs_are_kept() -> None:
     options = client_options("s3://b", {"region": "r", "client_kwargs": {"verify": False}})
     assert options == {"client_kwargs": {"verify": False, "region_name": "r"}}
@@ -157,8 +167,8 @@ def test_options_in_client_kwargs_are_kept() -> None:
 def test_every_option_of_the_client_is_left_as_it_is(protocol: str, kind: type, data: st.DataObject) -> None:
     parameters = inspect.signature(kind.__init__).parameters.values()
     named = [item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD and item.name != "self"]
-    # An endpoint becomes a URL, and options of the client within client_kwargs may be the same as others.
-    names = sorted({*named, "use_listings_cache", "skip_instance_cache"} - {"endpoint_url", "client_kwargs"})
+    # An endpoint becomes a URL, a flag a bool, and options within client_kwargs may be the same as others.
+    names = sorted({*named, "use_listings_cache", "skip_instance_cache"} - {"endpoint_url", "anon", "client_kwargs"})
     options = dict.fromkeys(data.draw(st.sets(st.sampled_from(names))), "x")
     assert client_options(f"{protocol}://b/x", options) == options
 

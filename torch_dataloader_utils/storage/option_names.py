@@ -100,7 +100,8 @@ def client_options(url: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options as fsspec's clients take them, for a URL that may be a chain (`zip://x::s3://bucket/a.zip`).
 
     Raises:
-        OptionError: a name that the client of S3, Google Cloud Storage or Azure does not have, or two for one option.
+        OptionError: a name that the client of S3, Google Cloud Storage or Azure does not have, two for one option, or
+            client_kwargs that are no dict.
         ImportError: a client is not installed.
     """
     protocols = [part.partition("://")[0] for part in url.split("::")]
@@ -118,9 +119,11 @@ def translated(protocol: str, given: Mapping[str, Any]) -> dict[str, Any]:
     kind = get_filesystem_class(protocol)
     if kind.__module__.partition(".")[0] != store.package:
         return dict(given)  # the user's own client
+    if not isinstance(given.get("client_kwargs"), (Mapping, type(None))):
+        raise OptionError(f"storage_options: {protocol}:// takes a dict as 'client_kwargs'.")
     names = {name: _client_name(name, store, kind, protocol) for name in given}
     _reject_twins(names, given)
-    options = {name: value for name, value in given.items() if names[name] == name}
+    options = {name: _value(name, name, value) for name, value in given.items() if names[name] == name}
     for name, target in names.items():
         outer, dot, inner = target.partition(".")
         if dot:
@@ -136,6 +139,8 @@ def _client_name(name: str, store: _Store, kind: type, protocol: str) -> str:
     Raises:
         OptionError: it has none: names the nearest.
     """
+    if not isinstance(name, str):
+        raise OptionError("storage_options: expected strings as names of options.")
     accepted = _accepted(kind) | set(store.passed_on)
     if name in accepted or name.startswith(store.starts):
         return name
