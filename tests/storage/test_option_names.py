@@ -191,5 +191,27 @@ def test_options_for_a_table_replace_what_its_catalog_says() -> None:
     assert places.storage == open_storage("s3://b/t", expected)[0]
 
 
+@pytest.mark.parametrize("own", [{"key": "k", "secret": "s"}, {"profile": "p"}, {"anon": True}], ids=str)
+def test_credentials_for_a_table_are_not_mixed_with_those_of_its_catalog(own: dict[str, Any]) -> None:
+    properties = {
+        "s3.access-key-id": "old",
+        "s3.secret-access-key": "old",
+        "s3.session-token": "old",
+        "s3.endpoint": "http://h:1",
+    }
+    places = Places("s3://b/t", properties, own, None)
+    assert places.storage == open_storage("s3://b/t", {**own, "endpoint_url": "http://h:1"})[0]
+
+
+def test_options_for_a_table_keep_the_region_and_proxy_of_its_catalog() -> None:
+    properties = {"s3.region": "r", "s3.proxy-uri": "http://p"}
+    places = Places("s3://b/t", properties, {"verify": False, "config_kwargs": {"read_timeout": 3}}, None)
+    expected = {
+        "client_kwargs": {"region_name": "r", "verify": False},
+        "config_kwargs": {"proxies": {"http": "http://p", "https": "http://p"}, "read_timeout": 3},
+    }
+    assert places.storage == open_storage("s3://b/t", expected)[0]
+
+
 def test_a_local_path_takes_any_options(tmp_path: Path) -> None:
     assert open_storage(tmp_path, {"aws_access_key_id": "k"})[0] == Storage()

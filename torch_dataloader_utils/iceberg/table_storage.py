@@ -37,6 +37,9 @@ _ADLS = {
     "client_secret": ("adls.client-secret",),
     "credential": ("adls.credential",),
 }
+_NESTED = ("client_kwargs", "config_kwargs")  # dicts of options
+_IDENTITIES = ("key", "profile", "anon", "account_key", "sas_token", "connection_string", "credential")
+_CREDENTIALS = (*_IDENTITIES, "secret", "token")  # what belongs to an identity
 _NOT_POSSIBLE = ("s3.signer", "adls.token")
 _EXPIRY = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at", "adls.sas-token-expires-at-ms")
 
@@ -103,8 +106,7 @@ class Places:
         scheme = _spelled(url).partition("://")[0] if "://" in url else "file"
         if scheme == "file":
             return {}
-        # Under the client's own names, so that the user's replace the catalog's.
-        return {**storage_options(scheme, self._properties), **client_options(_spelled(url), self._options)}
+        return _over(storage_options(scheme, self._properties), client_options(_spelled(url), self._options))
 
     def _stripper(self) -> Any:
         """A function from URLs to paths; it opens nothing."""
@@ -114,6 +116,14 @@ class Places:
             kind = self.storage.recipe[0]
             return lambda url: kind._strip_protocol(_spelled(url))
         return lambda url: open_storage(_spelled(url), None, self._filesystem)[1]
+
+
+def _over(catalog: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of both, under the client's own names; the user's count, and no credentials of both are mixed."""
+    if any(user.get(name) for name in _IDENTITIES):
+        catalog = {name: value for name, value in catalog.items() if name not in _CREDENTIALS}
+    both = {name: {**catalog[name], **user[name]} for name in _NESTED if catalog.get(name) and user.get(name)}
+    return {**catalog, **user, **both}
 
 
 def _spelled(url: str) -> str:
