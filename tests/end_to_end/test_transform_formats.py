@@ -261,9 +261,12 @@ def test_columns_may_be_declared_to_have_no_nulls(name: str, output: str, folder
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_nulls_of_floats_are_filled_and_masked_behind_a_transform(name: str, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": pa.array([0.5, None, 2.5])}), tmp_path / "x.parquet")
-    options = {"columns": ["x"], "nulls": {"x": "fill"}, "fill_values": {"x": -1}}
+    vectors = pa.array([[1, 2], None, [3, None]], pa.list_(pa.float32(), 2))
+    pq.write_table(pa.table({"x": pa.array([0.5, None, 2.5]), "v": vectors}), tmp_path / "x.parquet")
+    options = {"columns": ["x", "v"], "nulls": {"x": "fill", "v": "fill"}, "fill_values": {"x": -1, "v": -1}}
     (batch,) = loader_of(str(tmp_path), name, lambda rows: rows, **options)
     assert batch["x"].tolist() == [0.5, -1, 2.5]
-    (batch,) = loader_of(str(tmp_path), name, lambda rows: rows, columns=["x"], nulls={"x": "mask"})
-    assert batch["x_valid"].tolist() == [True, False, True]
+    assert batch["v"].tolist() == [[1, 2], [-1, -1], [3, -1]]
+    options = {"columns": ["x", "v"], "nulls": {"x": "mask", "v": "mask"}}
+    (batch,) = loader_of(str(tmp_path), name, lambda rows: rows, **options)
+    assert batch["x_valid"].tolist() == batch["v_valid"].tolist() == [True, False, True]

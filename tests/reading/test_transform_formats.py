@@ -74,11 +74,11 @@ def same(rows: Any) -> Any:
 
 
 def keeps_nulls(kind: pa.DataType, name: str) -> bool:
-    """Whether nulls of this type come back as nulls: not as NaN, nor as an error."""
+    """Whether nulls of this type come back as nulls, not as an error."""
     values = kind.value_type if pa.types.is_fixed_size_list(kind) else kind
     if name in ("pandas", "polars") or not (pa.types.is_primitive(values) or pa.types.is_boolean(values)):
         return True
-    return pa.types.is_floating(kind) or (name == "numpy" and not pa.types.is_floating(values))
+    return pa.types.is_floating(values) or name == "numpy"
 
 
 # ---------------------------------------------------------------------------------------------------------- identity
@@ -314,6 +314,18 @@ def test_rows_of_tensors_fill_a_column_of_tensors(name: str) -> None:
             batch_of(x=pa.array([7])),
             schema,
         )
+
+
+NULLABLE = pa.schema({"f": pa.list_(pa.float32(), 2), "i": pa.list_(pa.int8(), 2)})
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_nan_and_masked_numbers_of_rows_become_nulls(rows: int) -> None:
+    values = np.array([[1, 2], [np.nan, 4], [np.nan, np.nan]], np.float32)[:rows]
+    whole = np.ma.MaskedArray(np.zeros((rows, 2), np.int8), np.isnan(values))
+    result = run(lambda given: {"f": values, "i": whole}, "numpy", batch_of(x=pa.array([0] * rows)), NULLABLE)
+    assert result["f"].to_pylist() == [[1, 2], [None, 4], None][:rows]
+    assert result["i"].to_pylist() == [[0, 0], [None, 0], None][:rows]
 
 
 def test_objects_under_a_name_that_was_there_are_of_the_type_that_was_there() -> None:

@@ -115,11 +115,14 @@ def _returned(name: str, value: Any) -> Returned:
 
 
 def _rows(values: Array, mask: Array | None) -> pa.Array:
+    nulls = _with_nans(values, mask)
     if values.ndim == 1:
-        return pa.array(values, mask=_with_nans(values, mask))
+        return pa.array(values, mask=nulls)
     shape = values.shape[1:]
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    bitmap = None if mask is None else _bitmap(np.logical_or.reduce(mask.reshape(len(mask), -1), axis=1))
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1), mask=None if nulls is None else nulls.reshape(-1))
+    bitmap = None
+    if nulls is not None and nulls.size:
+        bitmap = _bitmap(np.logical_and.reduce(nulls.reshape(len(nulls), -1), axis=1))
     kind = pa.list_(flat.type, prod(shape))
     rows = pa.Array.from_buffers(kind, len(values), [bitmap], children=[flat])
     if len(shape) == 1:
