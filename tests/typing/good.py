@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import torch
 
@@ -58,6 +58,11 @@ tables, _ = StructuredDataset.create_dataloader("data/", output_format="arrow")
 num_rows: int = sum(table.num_rows for table in tables)
 lists, _ = StructuredDataset.create_dataloader("data/", output_format="dict")
 first: list[str] = next(iter(lists))["city"]
+
+
+def rows_as(output_format: Literal["torch", "numpy"]) -> int:
+    chosen, _ = StructuredDataset.create_dataloader("data/", output_format=output_format)
+    return sum(len(batch["x"]) for batch in chosen)
 
 
 def pairs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,7 +15,14 @@ from torch_dataloader_utils.loader.accelerated import (
     loaded_by_accelerate,
     preparing_accelerator,
 )
-from torch_dataloader_utils.loader.batch_types import Batch, Collated, Collated_co, NumpyBatch, OutputFormat_co
+from torch_dataloader_utils.loader.batch_types import (
+    Batch,
+    Collated,
+    Collated_co,
+    Format,
+    NumpyBatch,
+    OutputFormat_co,
+)
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.sampler import EpochSampler
 from torch_dataloader_utils.options import Options
@@ -69,7 +76,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     @overload
     def __iter__(self: StructuredLoader[Literal["numpy"], None]) -> Iterator[NumpyBatch]: ...
     @overload
-    def __iter__(self: StructuredLoader[Literal["arrow", "dict"], None]) -> Iterator[Any]: ...
+    def __iter__(self: StructuredLoader[Format, None]) -> Iterator[Any]: ...
     @overload
     def __iter__(self: StructuredLoader[Any, Collated]) -> Iterator[Collated]: ...
     def __iter__(self) -> Iterator[Any]:
