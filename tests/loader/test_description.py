@@ -67,7 +67,7 @@ def test_the_text_of_a_small_dataset(folder: Path) -> None:
         "  files       3 (...)",
         "  rows        120",
         "  row groups  12",
-        "  splits      3: runs of row groups, shuffled and shared among ranks and workers",
+        "  splits      3: runs of row groups, shared among ranks and workers",
         "  shuffle     off: each epoch delivers the rows in file order",
         "",
         "A batch: a dict of torch tensors, B = 16 rows",

@@ -57,7 +57,7 @@ class Description:
         decoded_bytes: estimated bytes of all their columns once decoded.
         segments: how many row groups, stripes or other smallest pieces of files there are.
         segment_name: what the format calls such a piece.
-        splits: how many runs of such pieces: what is shuffled, and shared among ranks and workers.
+        splits: how many runs of such pieces: what ranks and workers share, and a shuffle permutes.
         rows: rows of the dataset; None where only reading shows it.
         rows_unfiltered: rows before filters and `transform`; None where the format does not say.
         batch_rows: rows of a batch of one rank: B.
@@ -147,7 +147,7 @@ class Description:
             ("files", f"{self.files:,} ({stored}about {in_bytes(self.decoded_bytes)} decoded)"),
             ("rows", self._rows_in_words),
             (f"{self.segment_name}s", f"{self.segments:,}"),
-            ("splits", f"{self.splits:,}: runs of {self.segment_name}s, shuffled and shared among ranks and workers"),
+            ("splits", f"{self.splits:,}: runs of {self.segment_name}s, shared among ranks and workers"),
             ("shuffle", self.shuffle),
         ]
 
