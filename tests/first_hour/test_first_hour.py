@@ -57,13 +57,18 @@ def linked(pages: set[Path]) -> set[Path]:
     return {target for target in targets if target.exists()}
 
 
-@pytest.fixture(scope="module")
-def reachable() -> set[Path]:
-    """The pages that are at most two clicks away from the README or the first page of the documentation."""
-    pages = {ROOT / "README.md", ROOT / "docs" / "index.md"}
+def reached(page: Path) -> set[Path]:
+    """The pages that are at most two clicks away from this one."""
+    pages = {page}
     for _ in range(CLICKS):
         pages |= linked(pages)
     return pages
+
+
+@pytest.fixture(scope="module")
+def reachable() -> set[Path]:
+    """The pages that are at most two clicks away from the README, and from the first page of the documentation."""
+    return reached(ROOT / "README.md") & reached(ROOT / "docs" / "index.md")
 
 
 def test_there_is_a_script_for_each_task() -> None:
