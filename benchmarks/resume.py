@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "in-line": {"num_workers": 0},
     "2 threads": {"num_workers": 2},
     "2 processes": {"num_workers": 2, "worker_mode": "process"},
-    "row shuffle": {"shuffle_buffer_size": 100_000},
+    "row shuffle": {"shuffle": True, "shuffle_buffer_size": 100_000},
     "strided, 2 ranks": {"sharding": "strided", "num_ranks": 2, "rank": 0},
 }
 
@@ -45,7 +45,9 @@ def write(folder: Path) -> None:
 
 def first_batch(folder: Path, state: dict[str, Any] | None, options: dict[str, Any]) -> tuple[float, Any]:
     """Seconds to the first batch, and the loader; worker processes run already."""
-    loader, dataset = StructuredDataset.create_dataloader(folder, batch_size=1024, shuffle=True, **options)
+    loader, dataset = StructuredDataset.create_dataloader(
+        folder, **{"batch_size": 1024, "shuffle": "splits", **options}
+    )
     if options.get("worker_mode") == "process":
         next(iter(loader))
     if state is None:

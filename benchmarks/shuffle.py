@@ -31,7 +31,8 @@ def measure(folder: Path, size: int, open_splits: int, workers: str, rounds: int
     """In a fresh process: ratio to LIMIT, and peak memory in MB (of this process alone)."""
     torch.set_num_threads(1)  # as in throughput.py
     before = peak_bytes()
-    loader = ours(folder, size, shuffle_buffer_size=BUFFER, shuffle_open_splits=open_splits, **WORKERS[workers])
+    options = {"shuffle": True, "shuffle_buffer_size": BUFFER, "shuffle_open_splits": open_splits}
+    loader = ours(folder, size, **options, **WORKERS[workers])
     rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
     for _ in range(2):
         rate(loader, rows)

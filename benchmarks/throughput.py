@@ -117,10 +117,9 @@ def first_rate(batches: Any, seconds: float) -> float:
 
 
 def ours(folder: Path, size: int, **options: Any) -> Any:
-    """Our loader with split shuffle."""
-    loader, _ = StructuredDataset.create_dataloader(
-        str(folder), batch_size=size, shuffle=True, strings="bytes", **options
-    )
+    """Our loader, unless the options say otherwise with the order of splits shuffled alone."""
+    options = {"shuffle": "splits", "strings": "bytes", **options}
+    loader, _ = StructuredDataset.create_dataloader(str(folder), batch_size=size, **options)
     return loader
 
 
