@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import UnknownOptionError
+from torch_dataloader_utils import CombinedDataset, IcebergDataset, StructuredDataset, UnknownOptionError
 from torch_dataloader_utils.options import TableOptions, option_defaults, parse_options, parse_table_options
 from torch_dataloader_utils.options.unknown import _HINTS, _SYNONYMS
 
@@ -79,3 +81,16 @@ def test_options_of_tables_and_of_files_name_each_other() -> None:
         parse_options({"snapshot_id": 1})
     with pytest.raises(UnknownOptionError, match="option for files"):
         parse_table_options({"partitioning": None})
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (StructuredDataset, "StructuredDataset.create_dataloader(path, ...)"),
+        (IcebergDataset, "IcebergDataset.create_dataloader(table, ...)"),
+        (CombinedDataset, "combine(datasets, ...)"),
+    ],
+)
+def test_a_class_that_is_called_names_the_function_that_makes_it(kind: Any, call: str) -> None:
+    with pytest.raises(UnknownOptionError, match=re.escape(f"{kind.__name__}(...): use {call}.")):
+        kind("data/", batch_size=8)

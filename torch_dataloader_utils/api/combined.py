@@ -6,16 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import made_by
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import parse_options
+from torch_dataloader_utils.options import Options, parse_options
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
+from torch_dataloader_utils.sources.source import Source
 
 
 class CombinedDataset(LoaderDataset):
-    """Several datasets as one, with their rows mixed."""
+    """Several datasets as one, with their rows mixed; `combine` makes it."""
+
+    def __init__(self, source: Source | None = None, options: Options | None = None, **unknown: Any) -> None:
+        if source is None or options is None or unknown:
+            raise UnknownOptionError("CombinedDataset(...): use combine(datasets, ...).")
+        super().__init__(source, options)
 
 
 def _combine(
