@@ -304,7 +304,7 @@ FROZEN = {
     "rest contiguous bytes": "6bf1723b5590",
     "canonical strided bytes": "d5e4c5d8051d",
     "rest strided bytes": "d7ae8ada778f",
-    "unshuffled all": "893f05016d33",
+    "unshuffled all": "e81996990241",
     "laps all": "90c9ce2402aa",
     "unknown all": "f11ea14dedc2",
     "tasks all": "52dabd073615",

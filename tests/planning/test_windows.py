@@ -234,6 +234,11 @@ def test_all_opens_every_split_and_takes_a_share_of_each() -> None:
     assert all(len(files_of(window)) == 4 for window in windows)
 
 
+def test_all_of_uneven_splits_that_fit_is_one_window() -> None:
+    (window,) = windows_by_bytes(data_files([[1, 1], [1]]), 30, "all")
+    assert len(window) == 3
+
+
 @given(groups, st.integers(1, 300), st.none() | st.integers(1, 5) | st.just("all"), st.integers(1, 12))
 def test_windows_by_bytes_hold_every_row_once(sizes: Any, size: int, k: int | str | None, split_rows: int) -> None:
     files = data_files(sizes)
