@@ -133,13 +133,26 @@ def test_windows_of_few_large_row_groups_are_warned_about(tmp_path: Path, caplog
     with caplog.at_level(logging.WARNING):
         epochs(path, [0, 1], split_rows=1000, shuffle_bytes="20kB")
     (record,) = [record for record in caplog.records if "splits at a time" in record.message]
-    assert "shuffle=True mixes the rows of 2 of 6 splits at a time" in record.message
+    assert "the shuffle mixes the rows of 2 of 6 splits at a time" in record.message
     assert "Increase shuffle_bytes" in record.message
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         epochs(path, [0], split_rows=1000)
         epochs(path, [0], split_rows=1000, shuffle_buffer_size=100, shuffle_open_splits=2)  # as asked
         epochs(path, [0], split_rows=3000, shuffle_bytes="1kB")  # there are no more
+    assert "splits at a time" not in caplog.text
+
+
+def test_workers_that_read_few_splits_each_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "data.parquet", 6000, 1000)
+    with caplog.at_level(logging.WARNING):
+        epochs(path, [0, 1], split_rows=1000, num_workers=3)
+    (record,) = [record for record in caplog.records if "splits at a time" in record.message]
+    assert "the shuffle mixes the rows of 2 of 6 splits at a time: each of the 3 workers" in record.message
+    assert "num_workers=None" in record.message
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        epochs(write(tmp_path / "small.parquet", 6000, 100), [0], split_rows=100, num_workers=3)
     assert "splits at a time" not in caplog.text
 
 

@@ -222,8 +222,9 @@ def test_one_huge_row_group_is_warned_about_once(tmp_path: Path, caplog: pytest.
 def test_workers_without_splits_are_warned_about(folder: Path) -> None:
     shown = described(folder, num_workers=5, shuffle=True)
     assert sorted(shown.worker_splits)[:2] == [0, 0]
-    (problem,) = problems(shown)
-    assert "2 of the rank's 5 workers have nothing to read" in problem
+    idle, few = problems(shown)
+    assert "2 of the rank's 5 workers have nothing to read" in idle
+    assert "each of the 3 workers shuffles the splits that it reads" in few
     assert "workers those of this rank read" in words(shown)
 
 

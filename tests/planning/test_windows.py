@@ -284,3 +284,14 @@ def test_a_plan_says_how_many_splits_and_rows_a_window_has() -> None:
     assert joint.window == ShuffleWindow(
         rows=24, splits=6, of_splits=10, windows=2
     )  # a split is cut between the two ranks
+
+
+def test_a_batch_draws_from_a_window_of_one_worker() -> None:
+    files = data_files([[4]] * 6)
+    plan = make_plan(files, 1, batch_size=4, num_shards=3, window_bytes=2**20).rank(0, 0)
+    assert plan.window == ShuffleWindow(rows=8, splits=2, of_splits=6, windows=3)
+    assert make_plan(files, 1, num_shards=3, window_bytes=2**20).rank(0, 0).window == ShuffleWindow(24, 6, 6)
+    # A worker gets 2 rows of another's split, and mixes these two hardly.
+    plan = make_plan(data_files([[6], [10]]), 1, batch_size=4, num_shards=2, window_bytes=2**20).rank(0, 0)
+    assert sorted(len(piece.source.pieces) for shard in plan.shards for piece in shard) == [1, 2]
+    assert plan.window == ShuffleWindow(rows=4, splits=1, of_splits=2, windows=2)

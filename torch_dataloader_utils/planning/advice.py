@@ -80,11 +80,18 @@ def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | No
     window = None if shuffle.window_bytes is None else plan.window
     if window is None or window.splits >= min(_FEW_SPLITS, window.of_splits):
         return None
+    workers = 1 if plan.joint else sum(bool(shard) for shard in plan.shards)
+    if window.windows == workers > 1:
+        why = f"each of the {workers} workers shuffles the splits that it reads"
+        remedy = "Use num_workers=None, which reads with all cores and shuffles all splits together."
+    else:
+        shared = f", which {workers} workers share" if workers > 1 else ""
+        why = f"no more fit shuffle_bytes={shuffle.window_bytes:,}{shared}"
+        remedy = "Increase shuffle_bytes, or make splits smaller: by split_bytes, or by writing smaller row groups."
     return Advice(
-        f"shuffle={shuffle.shuffle!r} mixes the rows of {window.splits} of {window.of_splits} splits at a time: no "
-        f"more of these large row groups fit shuffle_bytes={shuffle.window_bytes:,}. If the data are sorted, batches "
-        "are not random samples.",
-        "Increase shuffle_bytes, or write smaller row groups.",
+        f"the shuffle mixes the rows of {window.splits} of {window.of_splits} splits at a time: {why}. "
+        "If the data are sorted, batches are not random samples.",
+        remedy,
     )
 
 

@@ -16,7 +16,7 @@ from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
-from torch_dataloader_utils.planning.windows import ShuffleWindow, joint_window, typical_window
+from torch_dataloader_utils.planning.windows import ShuffleWindow, window_of_batches
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.printing import plural
 
@@ -95,9 +95,8 @@ class RankPlan:
 
     @cached_property
     def window(self) -> ShuffleWindow | None:
-        """A typical shuffle window of those that a batch draws from; None where rows are not shuffled."""
-        windows = [window for window in map(typical_window, self.shards) if window is not None]
-        return joint_window(windows) if self.joint and windows else next(iter(windows), None)
+        """A typical shuffle window of those that batches draw from; None where rows are not shuffled."""
+        return window_of_batches(self.shards, joint=self.joint)
 
     def as_repeats(self) -> RankPlan:
         """The same rows in the same order, marked as repeats."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
 
@@ -24,13 +24,13 @@ OPEN_SPLITS = 4  # of windows sized by rows, where the option does not say
 
 @dataclass(frozen=True)
 class ShuffleWindow:
-    """A typical window of a shard.
+    """A typical window of those that batches draw from.
 
     Attributes:
         rows: delivered from it; None where they are known only after reading.
         splits: from which it draws (k).
-        of_splits: that the shard has (S).
-        windows: that the shard has.
+        of_splits: that all batches draw from (S).
+        windows: that there are.
     """
 
     rows: int | None
@@ -68,7 +68,25 @@ def windowed(
     )
 
 
-def typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
+def window_of_batches(shards: Shards, *, joint: bool) -> ShuffleWindow | None:
+    """A typical window of those that the batches of these shards draw from; None without any.
+
+    Args:
+        shards: the pieces of each worker.
+        joint: whether a batch draws from a window of each shard; else from one of a single shard.
+    """
+    windows = [window for window in map(_typical_window, shards) if window is not None]
+    if not windows:
+        return None
+    if joint:
+        return _joint_window(windows)
+    # That of the fewest splits: a few rows of one more, which fill a worker's last batch, do not mix it.
+    fewest = min(windows, key=lambda window: window.splits)
+    of_splits = len(_splits_in([piece for shard in shards for piece in shard]))
+    return replace(fewest, of_splits=of_splits, windows=sum(window.windows for window in windows))
+
+
+def _typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
     """The middle one of a shard's windows by the number of their splits; None without any.
 
     The last is not looked at, unless it is the only one: it holds what is left.
@@ -80,7 +98,7 @@ def typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
     return ShuffleWindow(None if piece.rows is None else len(piece), splits, len(_splits_in(shard)), len(windows))
 
 
-def joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
+def _joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
     """These windows as one, so that a batch draws from each of them."""
     counts = [window.rows for window in windows if window.rows is not None]
     rows = sum(counts) if len(counts) == len(windows) else None
