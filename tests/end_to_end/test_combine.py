@@ -378,3 +378,10 @@ def test_the_signature_lists_just_the_options_that_are_accepted() -> None:
     for name in set(inspect.signature(StructuredDataset.create_dataloader).parameters) - {"path", *names}:
         with pytest.raises(OptionError, match=f"{name}=None defines what a dataset reads"):
             combine([Plain(4)], **{name: None})
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_split_bytes_cuts_samples_as_if_each_had_64_kib(shuffle: bool) -> None:
+    for options, splits in (({}, 1), ({"split_bytes": "2MiB"}, 4), ({"split_rows": 16}, 7)):
+        _, dataset = combine([Plain(100)], num_ranks=1, rank=0, shuffle=shuffle, **options)
+        assert len(dataset.source.splits) == splits

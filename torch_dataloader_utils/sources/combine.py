@@ -147,9 +147,9 @@ def _map_style(dataset: Any, number: int, weight: float | None, options: Options
     columns = columns_of(samples, keys, name)
     size = sum(column.nbytes for column in columns.values()) // len(samples) + 1
     files = sample_files(dataset, number, name, size, options.split.split_rows)
-    # Without a shuffle one split for each shard, unless split_rows says otherwise.
     split = replace(options.split, split_strategy=None)
-    if not options.shuffle.shuffle:
+    # Without a shuffle one split for each shard, unless split_rows or split_bytes says otherwise.
+    if not options.shuffle.shuffle and split.split_bytes == options.shuffle.split_bytes:
         split = replace(split, split_bytes=2**62)
     part = Part(weight, dataset.total_shards, dataset.dist_world_size) if is_sharded(dataset) else Part(weight)
     return _Member(
