@@ -239,6 +239,13 @@ def test_all_of_uneven_splits_that_fit_is_one_window() -> None:
     assert len(window) == 3
 
 
+def test_all_takes_of_each_split_in_proportion_to_its_size() -> None:
+    files = data_files([[2] * 4, [2] * 12])
+    windows = windows_by_bytes(files, 80, "all")
+    assert [sum(name == "000.parquet" for name, _ in window) for window in windows] == [2] * 4
+    assert [len(window) for window in windows] == [8] * 4
+
+
 @given(groups, st.integers(1, 300), st.none() | st.integers(1, 5) | st.just("all"), st.integers(1, 12))
 def test_windows_by_bytes_hold_every_row_once(sizes: Any, size: int, k: int | str | None, split_rows: int) -> None:
     files = data_files(sizes)

@@ -183,9 +183,11 @@ def _sets(opened: Sequence[_Opened], options: PlanOptions) -> Iterator[tuple[lis
         return ((runs, 1) for runs in _fitting(opened, size))
     number = len(opened) if isinstance(given, str) else given or OPEN_SPLITS
     if most is None:
-        fits = given == "all" and sum(each.size for each in opened) <= size
-        share = size if fits else size // max(number, 1)
-        sets = _from_open(opened, number, lambda each: each.run_of_bytes(share))
+        sizes = [each.size for each in opened]
+        # Of all splits, in proportion to their sizes: so that none ends before the others.
+        shares = [size * part // max(sum(sizes), 1) if isinstance(given, str) else size // number for part in sizes]
+        quotas = dict(zip(opened, shares, strict=True))
+        sets = _from_open(opened, number, lambda each: each.run_of_bytes(quotas[each]))
         return ((runs, -(-sum(taken for _, taken in runs) // max(size, 1))) for runs in sets)
     quota = max(1, most // max(number, 1))
     sets = _from_open(opened, number, lambda each: each.run_of_rows(quota))
