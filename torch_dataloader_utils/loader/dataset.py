@@ -185,12 +185,8 @@ class LoaderDataset(IterableDataset[Any]):
 
         They count as taken. Call it with the same numbers on every rank.
         """
-        if self._here.worker is not None:
-            raise OptionError(
-                "skip_steps in a worker of a foreign loader: only this package's loader can leave out steps. Iterate "
-                "the loader that create_dataloader returns."
-            )
-        self._passes.skip_steps(*_steps(first, last))
+        here = self._here
+        here.passes.skip_steps(*_steps(first, last, here.worker is not None))
 
     def source_cursor(self) -> dict[str, Any] | None:
         """The position in the source's history of the live or next pass, as plain data; None without a history."""
@@ -233,7 +229,12 @@ class LoaderDataset(IterableDataset[Any]):
         return self._local.here()
 
 
-def _steps(first: Any, last: Any) -> tuple[int, int]:
+def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
+    if foreign:
+        raise OptionError(
+            "skip_steps in a worker of a foreign loader: only this package's loader can leave out steps. Iterate the "
+            "loader that create_dataloader returns."
+        )
     begin, end = _whole(first), _whole(last)
     if not 0 <= begin <= end:
         raise OptionError(f"skip_steps({first!r}, {last!r}): expected the steps [a, b) with 0 <= a <= b.")
