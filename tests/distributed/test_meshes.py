@@ -94,7 +94,7 @@ def test_groups_and_meshes_that_do_not_have_all_processes(data: str, tmp_path: P
     check([other["rows"]], [0])
     assert "process 2 is not one of its members" in other["outside"]["error"]
     for found in (first, second):
-        assert "process(es) 2 did not begin this pass within 1.5 s" in found["late"]["error"]
+        assert "process(es) 2 did not begin this pass within timeout=1.5 s" in found["late"]["error"]
 
 
 @pytest.mark.slow

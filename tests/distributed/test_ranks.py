@@ -114,7 +114,7 @@ def test_ranks_that_do_not_fit_together_are_stopped(data: str, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named(data: str, tmp_path: Path) -> None:
     first, _, last = launch("missing", data, tmp_path, 3)
-    assert "process(es) 2 did not begin this pass within 2.0 s" in first["error"]
+    assert "process(es) 2 did not begin this pass within timeout=2.0 s" in first["error"]
     assert first["seconds"] < 6
     assert last["error"] is None
 

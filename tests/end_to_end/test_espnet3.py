@@ -164,7 +164,7 @@ def test_total_shards_needs_shard() -> None:
     assert "total_shards=8 is set but shard() is not implemented" in rule([half], 4)
     unset = Utterances(64)
     unset.total_shards = None
-    assert "Utterances has shard(), and total_shards=None: expected a whole number" in rule([unset], 4, **ROTATE)
+    assert "Utterances has shard(), but total_shards=None: expected a whole number" in rule([unset], 4, **ROTATE)
     unset.total_shards, unset.dist_world_size = 8, None
     assert "dist_world_size=None: expected a whole number" in rule([unset], 4, **ROTATE)
 
@@ -183,7 +183,7 @@ def test_datasets_agree_on_total_shards_and_dist_world_size() -> None:
     assert "must share one total_shards and dist_world_size: Utterances: 8 and 4, Utterances: 16 and 4" in told
     assert "Utterances: 8 and 2" in rule([Utterances(64), Utterances(64, 8, 2)], 4)
     told = rule([Utterances(64)], 4, sharding="rotate", total_shards=16)
-    assert "total_shards=16, and Utterances has total_shards=8" in told
+    assert "total_shards=16, but Utterances has total_shards=8" in told
 
 
 def test_overlapping_shards_are_found() -> None:

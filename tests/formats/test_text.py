@@ -135,7 +135,7 @@ def test_a_file_that_shrinks_under_a_reader_is_an_error(tmp_path: Path) -> None:
     info, layout = laid_out(path, b"abc\n" * 1000, 100)
     reader = FORM.open(info, layout, Storage(), LINES, SCHEMA)
     path.write_bytes(b"abc\n" * 500)
-    with pytest.raises(FileReadError, match=r"ends before byte \d+, where 4000 were planned"):
+    with pytest.raises(FileReadError, match=r"ends before byte \d+, but 4000 bytes were planned"):
         reader.read([30], ["line"])
     reader.close()
 

@@ -342,7 +342,7 @@ def test_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "torch_dataloader_utils"):
         source(tmp_path, filters=THIRDS, count_rows=True, strings={"pair.tag": "codes"}, columns=["pair.tag"])
         pruned, counted = caplog.records
-        assert "filters leave 2 of 2 files" in pruned.message
+        assert "filters keep 2 of 2 files" in pruned.message
         assert counted.message == f"counted 2 file(s) in {counted.args[1]:.1f} s: 8 live rows; pair.tag: 1 values"
         caplog.clear()
         with Progress("stripe", interval=1e-9).over(3) as advance:
