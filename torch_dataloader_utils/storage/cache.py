@@ -1,4 +1,4 @@
-"""`cache_dir=`: remote files read through a folder on the local disk, shared by all processes of the node."""
+"""`cache_dir=`: a cache of remote files on the local disk, shared by all processes of the node."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from torch_dataloader_utils.storage.remote import Fetch, Range, coalesced
 from torch_dataloader_utils.units import parse_bytes
 
 _LOG = logging.getLogger(__name__)
-_LEAST = 1 << 24  # bytes: less holds not even what a few threads read at a time
+_LEAST = 1 << 24  # bytes: a smaller cache could not hold what a few threads read at once
 
-BLOCK = 1 << 19  # bytes: about a column of a row group
-FOOTER = 1 << 16  # bytes: what readers of Parquet and ORC ask for first; planning reads nothing else
-REQUEST = 1 << 24  # bytes of one request at most: more and smaller ones would wait for the store more often
+BLOCK = 1 << 19  # bytes: about one column of a row group
+FOOTER = 1 << 16  # bytes: what readers of Parquet and ORC fetch first; planning reads nothing else
+REQUEST = 1 << 24  # bytes: the largest request; smaller ones would wait for the store more often
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """A folder for blocks of remote files, and how many bytes of them it may hold."""
+    """A folder for blocks of remote files, and its size limit in bytes."""
 
     folder: str
     size_bytes: int
 
 
 def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | str = "10GiB") -> CacheOptions | None:
-    """The checked options of a cache, or None without a folder. Makes the folder if need be.
+    """The checked options of a cache, or None without a folder. Creates the folder if needed.
 
     Raises:
-        OptionError: the folder cannot be written, or `cache_bytes` is no size or too small.
+        OptionError: the folder cannot be written to, or `cache_bytes` is not a size or is too small.
     """
     size = parse_bytes(cache_bytes, "cache_bytes")
     if cache_dir is None:
@@ -61,7 +61,7 @@ def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | s
 
 
 def can_cache(storage_identity: str, file: DataFileInfo) -> bool:
-    """Whether the file's size and version are known, so that a changed file is noticed; warns once if not."""
+    """Whether the file's size and version are known, so that a changed file is detected; warns once if not."""
     known = bool(file.version) and file.file_size > 0
     if not known:
         _warn_unversioned(storage_identity)
@@ -78,20 +78,20 @@ def _warn_unversioned(storage_identity: str) -> None:
 
 
 def block_edges(size: int) -> list[int]:
-    """Where the blocks of a file of `size` bytes begin and end: n + 1 positions from 0 to `size`."""
+    """Where the n blocks of a file of `size` bytes begin and end: n + 1 positions from 0 to `size`."""
     if size <= BLOCK:
         return [0, size]
     return [*range(0, size - FOOTER, BLOCK), size - FOOTER, size]
 
 
 class CachedRanges:
-    """Ranges of one version of a remote file: from the cache as far as it has them, else from the store.
+    """Ranges of one version of a remote file, read from the cache where possible and otherwise from the store.
 
     Args:
-        storage_identity: which store: protocol, endpoint, bucket; no secrets.
-        file: with the size and version that its bytes are kept under: other versions have other bytes.
+        storage_identity: identifies the store: protocol, endpoint, bucket; no secrets.
+        file: its size and version are part of each block's key, because other versions have other bytes.
         fetch: reads ranges of that version from the store.
-        options: where blocks are kept.
+        options: the folder that keeps blocks, and its size limit.
     """
 
     def __init__(self, storage_identity: str, file: DataFileInfo, fetch: Fetch, options: CacheOptions) -> None:
@@ -103,7 +103,7 @@ class CachedRanges:
         self._store = block_store(options.folder, options.size_bytes)
 
     def fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
-        """The bytes of each range; what the cache lacks of them is kept in it from now on."""
+        """The bytes of each range; blocks that the cache lacks are fetched and added to it."""
         stage = recorder().enter("read")
         try:
             return self._fetch(ranges)
@@ -127,7 +127,7 @@ class CachedRanges:
         return [buffers[i].slice(a - starts[i], b - a) for i, (a, b) in zip(places, ranges, strict=True)]
 
     def _fill(self, missing: Sequence[int], views: dict[int, memoryview]) -> None:
-        """Read these blocks (in ascending order) from the store, into their views and the cache."""
+        """Read these blocks (in ascending order) from the store into their views and the cache."""
         runs = self._runs(missing)
         ranges = [(self._edges[run[0]], self._edges[run[-1] + 1]) for run in runs]
         for run, (start, stop), data in zip(runs, ranges, self._fetch_from_store(ranges), strict=True):
@@ -141,7 +141,7 @@ class CachedRanges:
         recorder().count("cache_misses", len(missing))
 
     def _runs(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The blocks (in ascending order) by request: neighbours, up to `REQUEST` bytes."""
+        """The blocks (in ascending order) grouped into requests: adjacent blocks, up to `REQUEST` bytes each."""
         runs: list[list[int]] = []
         for n in numbers:
             if runs and n == runs[-1][-1] + 1 and self._edges[n + 1] - self._edges[runs[-1][0]] <= REQUEST:

@@ -1,7 +1,7 @@
-"""Blocks of remote files in a folder that all processes of a node share: a file each, complete once it has its name.
+"""Blocks of remote files in a folder that all processes of a node share: one file each, complete once it is renamed.
 
-Why no library: diskcache compares no checksums, keeps what killed writers leave, and its SQLite connections must not be
-open while a process forks; fsspec's caches have no size limit.
+Why not a library: diskcache verifies no checksums and keeps what killed writers leave behind, and its SQLite
+connections must not be open while a process forks; fsspec's caches have no size limit.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import numpy as np
 
 _LOG = logging.getLogger(__name__)
 
-_BUSY = 5.0  # seconds to wait for another process that counts or evicts
-_PAUSE = 30.0  # seconds without further tries after the folder failed
-_RECOUNT_EVERY = 3600.0  # seconds between two counts of the folder, which find what killed processes left
-_ABANDONED = 600.0  # seconds after which a file without its final name is no longer being written
-_SHARE = 16  # evicting frees one part in so many, so that it is seldom needed
-_SEAL = 8  # bytes at the end of a block's file
+_BUSY = 5.0  # seconds to wait while another process counts or evicts
+_PAUSE = 30.0  # seconds to leave the folder alone after it failed
+_RECOUNT_EVERY = 3600.0  # seconds between counts of the folder, which find what killed processes left behind
+_ABANDONED = 600.0  # seconds after which a file without its final name counts as abandoned
+_SHARE = 16  # eviction leaves 1 / _SHARE of the limit free, so that it is rarely needed
+_SEAL = 8  # bytes of the checksum at the end of a block's file
 _COUNT = struct.Struct("<qd")  # bytes in the folder, and when they were counted, in seconds since 1970
 _NAME = re.compile(r"[0-9a-f]{32}-\d+(?P<unfinished>\.[0-9a-f]+)?\.block")
 
 
 class BlockStore:
-    """The blocks in `folder`, at most `size_bytes` of them; used by any number of threads and processes.
+    """The blocks in `folder`, at most `size_bytes` in all; may be used by any number of threads and processes.
 
-    Nothing here raises for what the disk does: a block that cannot be read is missing, one that cannot be written is
-    not kept, and one WARNING says so. Reads write nothing, so what was stored first is evicted first: a pass over more
-    data than fit would gain nothing from knowing what was used last.
+    Disk errors are never raised: a block that cannot be read counts as missing, one that cannot be written is not kept,
+    and a WARNING reports it once. Reads write nothing, so eviction is first in, first out: tracking the last use would
+    not help a pass over more data than fits.
     """
 
     def __init__(self, folder: str, size_bytes: int) -> None:
@@ -44,10 +44,10 @@ class BlockStore:
         self.size_bytes = size_bytes
         self._resume = 0.0
         self._warned: set[str] = set()
-        self._attempt(lambda: self._admit(0, lambda: None))  # size_bytes may have been more the last time
+        self._attempt(lambda: self._admit(0, lambda: None))  # the limit may have been larger before
 
     def read(self, key: str, into: memoryview) -> bool:
-        """Whether `into`, as long as the block, now holds it."""
+        """Whether the block was read into `into`, which has the block's length."""
         path, seal = self._path(key), bytearray(_SEAL + 1)
         try:
             with open(path, "rb", buffering=0) as file:
@@ -63,14 +63,14 @@ class BlockStore:
         return intact
 
     def put(self, key: str, block: memoryview) -> None:
-        """Keep the block, if the disk lets."""
+        """Store the block if the disk allows it."""
         self._attempt(lambda: self._write(key, block))
 
     def _path(self, key: str) -> str:
         return os.path.join(self.folder, key[:2], f"{key}.block")
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """Do `work`, unless that has failed a moment ago."""
+        """Do `work`, unless the folder failed a moment ago."""
         if time.monotonic() < self._resume:
             return
         try:
@@ -85,7 +85,7 @@ class BlockStore:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             with open(unfinished, "xb") as file:
-                self._admit(size, lambda: file.truncate(size))  # others that count see all of it from now on
+                self._admit(size, lambda: file.truncate(size))  # others that count now see its full size
                 file.write(block)
                 file.write(_seal(key, block))
             os.replace(unfinished, path)
@@ -95,7 +95,7 @@ class BlockStore:
             raise
 
     def _admit(self, size: int, take: Callable[[], object]) -> None:
-        """Take `size` bytes of the folder by `take`, once as much was evicted as that needs."""
+        """Evict what `size` more bytes in the folder require, then claim them by calling `take`."""
         with _locked(os.path.join(self.folder, "count")) as descriptor:
             data = os.pread(descriptor, _COUNT.size, 0)
             total, counted_at = _COUNT.unpack(data) if len(data) == _COUNT.size else (0, 0.0)
@@ -105,7 +105,7 @@ class BlockStore:
             os.pwrite(descriptor, _COUNT.pack(total + size, counted_at), 0)
 
     def _evict(self, limit: int) -> int:
-        """The bytes in the folder, counted anew; if they were more than `limit`, the oldest have gone."""
+        """The bytes in the folder, counted again; evicts the oldest blocks if there are more than `limit`."""
         files = sorted(_block_files(self.folder))
         total = sum(size for _, size, _, _ in files)
         least = total if total <= limit else min(limit, self.size_bytes - self.size_bytes // _SHARE)
@@ -130,9 +130,9 @@ def block_store(folder: str, size_bytes: int) -> BlockStore:
 
 
 def checksum_of(data: memoryview) -> int:
-    """The sum of the data's words of 64 bits, as a signed word: every single changed word shows.
+    """The sum of the data's 64-bit words, as a signed word: it detects every change of a single word.
 
-    Faster than memory (zlib's crc32 is not, on most machines), so every read can afford to compare it.
+    It is faster than memory (zlib's crc32 is not, on most machines), so every read can afford to verify it.
     """
     whole = len(data) // 8 * 8
     words = np.frombuffer(data[:whole], "<i8")
@@ -141,13 +141,13 @@ def checksum_of(data: memoryview) -> int:
 
 
 def _seal(key: str, block: memoryview) -> bytes:
-    """The checksum of a block under its key: zeros, or another block's bytes, do not have it."""
+    """The checksum of a block and its key: neither zeros nor another block's bytes match it."""
     mark = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=_SEAL).digest(), "little")
     return ((checksum_of(block) + mark) % (1 << 8 * _SEAL)).to_bytes(_SEAL, "little")
 
 
 def _block_files(folder: str) -> Iterator[tuple[float, int, str, bool]]:
-    """When each was last written, in seconds since 1970; its bytes; its path; whether it lacks its final name."""
+    """Per block: when it was last written (seconds since 1970), bytes, path, whether it lacks its final name."""
     for below in os.scandir(folder):
         if len(below.name) == 2 and below.is_dir():
             for entry in os.scandir(below):
@@ -160,10 +160,10 @@ def _block_files(folder: str) -> Iterator[tuple[float, int, str, bool]]:
 
 @contextmanager
 def _locked(path: str) -> Iterator[int]:
-    """A descriptor of the file, made if need be, which no other thread or process has locked.
+    """A descriptor of the file (created if needed), locked against all other threads and processes.
 
     Raises:
-        TimeoutError: another has, for too long: it may have been stopped.
+        TimeoutError: another process has held the lock for too long; it may be suspended.
     """
     descriptor, end = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), time.monotonic() + _BUSY
     try:
@@ -177,5 +177,5 @@ def _locked(path: str) -> Iterator[int]:
             time.sleep(0.001)
         yield descriptor
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing would leave the lock to a child that was forked meanwhile
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave the lock with a child forked meanwhile
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a store's client opens, and the client that is pyarrow's."""
+"""Files as a store's client opens them, and the client that uses pyarrow's filesystems."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch_dataloader_utils.storage.versions import Facts, Stored, facts_of, fac
 
 
 class Opened(Protocol):
-    """A file that a client has opened; it can be read while this lives, and by several threads if `parallel`.
+    """A file that a client has opened; readable while this object lives, by several threads at once if `parallel`.
 
     Attributes:
-        facts: what the store reported when it was opened; the size always.
+        facts: what the store reported when the file was opened; the size is always known.
     """
 
     parallel: bool
     facts: Facts
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes `[start, stop)`, which lie in the file: one request."""
+        """The bytes `[start, stop)`, which must lie within the file; one request."""
         ...
 
     def confirm(self) -> None:
-        """Check that the file has the size that it was opened by: asks the store, once, if it was not asked yet.
+        """Check that the file has the size it was opened with; asks the store, unless it was asked before.
 
         Raises:
-            FileChangedError: it has another.
+            FileChangedError: it has another size.
         """
         ...
 
@@ -40,13 +40,13 @@ class Opened(Protocol):
 
 
 class ArrowClient:
-    """A store through pyarrow's filesystem. It stays in its process; each call is tried once."""
+    """A store accessed through a pyarrow filesystem. It stays in its process and retries nothing."""
 
     def __init__(self, fs: pafs.FileSystem) -> None:
         self.fs = fs
 
     def look(self, path: str) -> Stored | None:
-        """What lies at `path`, or None."""
+        """The file or folder at `path`, or None."""
         info = self.fs.get_file_info(path)
         return None if info.type == pafs.FileType.NotFound else _listed(info)
 
@@ -56,21 +56,21 @@ class ArrowClient:
         return [_listed(info) for info in infos if info.type != pafs.FileType.Directory]
 
     def open(self, path: str, size: int = 0) -> Opened:
-        """The file; pyarrow always asks about it first."""
+        """The opened file; pyarrow always requests its metadata first."""
         return ArrowFile(self.fs, path)
 
     def arrow(self, path: str) -> pafs.FileSystem | None:
-        """The filesystem."""
+        """The pyarrow filesystem."""
         return self.fs
 
 
 class ArrowFile:
-    """A file that pyarrow has opened, after asking the store about it.
+    """A file opened by pyarrow, which requests its metadata first.
 
     Args:
         fs: the filesystem.
-        path: of the file.
-        typed: a context in which errors get the type that shows whether they may pass, where somebody knows better.
+        path: the file's path.
+        typed: a context that replaces errors whose type does not show whether they are transient, where possible.
     """
 
     parallel = True
@@ -90,7 +90,7 @@ class ArrowFile:
             return complete(self._file.read_at(stop - start, start), start, stop)
 
     def confirm(self) -> None:
-        """Nothing: the store was asked."""
+        """Does nothing: the store was asked when the file was opened."""
 
     def close(self) -> None:
         """Close the file."""
@@ -98,10 +98,10 @@ class ArrowFile:
 
 
 def complete(data: bytes, start: int, stop: int) -> bytes:
-    """The data, if it is all of the bytes `[start, stop)`.
+    """The data, checked to be all of the bytes `[start, stop)`.
 
     Raises:
-        ShortReadError: it is less.
+        ShortReadError: it is shorter.
     """
     if len(data) < stop - start:
         raise ShortReadError(f"{len(data)} of the {stop - start} bytes from {start} arrived")

@@ -1,4 +1,4 @@
-"""Errors that name the file, and no secret."""
+"""Errors that name the file and reveal no secret."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch_dataloader_utils.printing import printable as printable
 
 
 class Naming:
-    """A context that turns what a store or decoder raises into a `FileReadError` naming the file and the piece of it.
+    """A context that turns errors of a store or decoder into a `FileReadError` that names the file and its piece.
 
-    pyarrow's and the stores' own errors seldom say which file they are about, and come from many unrelated classes.
-    A class, not a generator: one is entered for every column that is decoded.
+    Errors of pyarrow and of stores rarely name the file, and belong to many unrelated classes. This is a class, not a
+    generator, because one is entered for every decoded column.
 
     Args:
-        path: of the file.
-        piece: of the file, or a function that returns it.
+        path: the file's path.
+        piece: which part of the file, or a function that returns it.
     """
 
     __slots__ = ("_path", "_piece")
@@ -40,7 +40,7 @@ class Naming:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what a traceback prints before it."""
+    """The error, and those that a traceback prints before it."""
     seen: set[int] = set()
     last: BaseException | None = error
     while last is not None and id(last) not in seen:

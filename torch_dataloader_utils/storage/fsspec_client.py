@@ -1,4 +1,4 @@
-"""A store through its fsspec client; data through pyarrow's where that reaches the same."""
+"""Stores accessed through fsspec; data is read through pyarrow where that reaches the same store."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GONE = (404, 410)
 
 
 class FsspecClient:
-    """A store through fsspec's client for listings and inquiries, and pyarrow's for data where that is the same.
+    """A store that is listed and queried through fsspec, and read through pyarrow where that is equivalent.
 
-    It stays in its process; each call is tried once, and listings are asked for anew each time.
+    It stays in its process, retries nothing and never reuses a listing.
     """
 
     def __init__(self, fs: fsspec.AbstractFileSystem) -> None:
@@ -30,9 +30,9 @@ class FsspecClient:
         self._natives: dict[str, pafs.FileSystem | None] = {}
 
     def look(self, path: str) -> Stored | None:
-        """What lies at `path`, or None."""
+        """The file or folder at `path`, or None."""
         if path.endswith("/") and path.startswith(("http://", "https://")):
-            return Stored(path, folder=True)  # a page of links, which answers as a file does
+            return Stored(path, folder=True)  # an index page, which the server serves like a file
         try:
             return _stored(path, self.info(path))
         except FileNotFoundError:
@@ -50,9 +50,9 @@ class FsspecClient:
         return [_stored(path, info) for path, info in infos.items() if info and info["type"] != "directory"]
 
     def open(self, path: str, size: int = 0) -> Opened:
-        """The file; clients that read by path need no request where the size is known.
+        """The opened file; clients that read by path need no request if the size is known.
 
-        pyarrow always asks first, and still reads more files a second.
+        pyarrow always requests the metadata first, and still reads more files per second.
         """
         native = self.arrow(path)
         if native is not None:
@@ -65,28 +65,28 @@ class FsspecClient:
     def arrow(self, path: str) -> pafs.FileSystem | None:
         """The pyarrow filesystem of the path's bucket, if there is one."""
         if "//" in path:
-            return None  # pyarrow takes no empty part of a name
+            return None  # pyarrow accepts no empty path segments
         bucket = path.partition("/")[0]
         if bucket not in self._natives:
             self._natives[bucket] = native_filesystem(self.fs, bucket)
         return self._natives[bucket]
 
     def info(self, path: str) -> Mapping[str, Any]:
-        """What the store reports of `path`, now."""
+        """The store's current metadata of `path`, never from a cache."""
         self.fs.invalidate_cache()
         with _true_faults(self.fs):
             info: Mapping[str, Any] = self.fs.info(path)
         return info
 
     def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """The bytes `[start, stop)`, or all: one request. A server without ranges sends all."""
+        """The bytes `[start, stop)`, or all; one request. A server without range support sends the whole file."""
         with _true_faults(self.fs):
             data: bytes = self.fs.cat_file(path, start=start, end=stop)
         return data
 
     @contextmanager
     def _typed(self, path: str) -> Iterator[None]:
-        """A context in which an error of pyarrow without a type becomes fsspec's, where that one is permanent."""
+        """A context that replaces an untyped error of pyarrow with fsspec's for the same file, if that is permanent."""
         try:
             yield
         except OSError as error:
@@ -103,15 +103,15 @@ class FsspecClient:
 
 
 class _ByPath:
-    """A file of a client that keeps nothing open."""
+    """A file of a client that keeps no handle open."""
 
     parallel = True
 
     def __init__(self, client: FsspecClient, path: str, facts: Facts, asked: bool) -> None:
         self._client = client
         self._path = path
-        self._asked = asked  # the store, for these facts
-        # All of the file, where its server has sent it: it knows no ranges, or no sizes.
+        self._asked = asked  # whether the store was asked for these facts
+        # The whole file, if its server sent it whole: it supports no ranges, or reports no size.
         self._whole = client.read(path) if facts.size is None else None
         self.facts = facts if self._whole is None else Facts(len(self._whole), facts.etag, facts.mtime)
 
@@ -132,7 +132,7 @@ class _ByPath:
         self._whole = None
 
     def _sent(self, start: int, stop: int) -> bytes:
-        """The bytes `[start, stop)`, as far as they came."""
+        """The bytes `[start, stop)`, or fewer if fewer arrived."""
         if self._whole is None:
             data = self._client.read(self._path, start, stop)
             if len(data) <= stop - start:
@@ -142,7 +142,7 @@ class _ByPath:
 
 
 class _ByHandle:
-    """A file that fsspec keeps open: of an archive, of a server with sessions."""
+    """A file that fsspec keeps open, such as one in an archive or on a server with sessions."""
 
     parallel = False
 
@@ -155,7 +155,7 @@ class _ByHandle:
         return complete(self._handle.read(stop - start), start, stop)
 
     def confirm(self) -> None:
-        """Nothing: it was asked."""
+        """Does nothing: the store was asked when the file was opened."""
 
     def close(self) -> None:
         self._handle.close()
@@ -167,7 +167,7 @@ def _stored(path: str, info: Mapping[str, Any]) -> Stored:
 
 
 def _walks(fs: fsspec.AbstractFileSystem) -> bool:
-    """Whether it lists by fsspec's own walk over folders."""
+    """Whether it lists by fsspec's generic walk over folders."""
     kind = type(fs)
     if isinstance(fs, AsyncFileSystem):
         return kind.find is AsyncFileSystem.find and kind._find is AsyncFileSystem._find
@@ -189,21 +189,21 @@ def _walked(fs: fsspec.AbstractFileSystem, folder: str, recursive: bool) -> dict
 
 
 def _reads_by_path(fs: fsspec.AbstractFileSystem) -> bool:
-    """Whether it has a way of its own to read a range of a path, instead of opening the file each time."""
+    """Whether it can read a range of a path directly, instead of opening the file each time."""
     return isinstance(fs, AsyncFileSystem) or type(fs).cat_file is not fsspec.AbstractFileSystem.cat_file
 
 
 @contextmanager
 def _true_faults(fs: fsspec.AbstractFileSystem) -> Iterator[None]:
-    """A context in which what clients report as something else is raised as what it is."""
+    """A context that raises the true error where a client misreports it."""
     try:
         yield
     except FileNotFoundError as error:
-        cause = error.__cause__  # fsspec's HTTP client reports every failed inquiry as "not found"
+        cause = error.__cause__  # fsspec's HTTP client reports every failed metadata request as "not found"
         if cause is None or isinstance(cause, (LookupError, FileNotFoundError)) or status_of(cause) in _GONE:
             raise
         raise cause from None
     except OSError as error:
         if type(error) is OSError and error.errno is None and type(fs).__module__.startswith("gcsfs."):
-            raise PermissionError(*error.args) from None  # all that gcsfs raises so are refusals (403)
+            raise PermissionError(*error.args) from None  # gcsfs raises these only for refusals (403)
         raise

@@ -1,4 +1,4 @@
-"""Locks that a forked child finds open, whoever held them in its parent."""
+"""Locks that are unlocked in a forked child, whoever held them in its parent."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Protocol
 
 
 class Renewable(Protocol):
-    """What a fork may leave in a state that nobody in the child can end."""
+    """Something that a fork may leave in a state that no thread of the child can end."""
 
     def renew(self) -> None:
-        """Make it usable; called in the child, where no other thread runs."""
+        """Make it usable again; called in the child, where no other thread runs."""
 
 
 _RENEWED: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def renew_in_children(thing: Renewable) -> None:
-    """Have it renewed in forked children, as long as it lives."""
+    """Renew `thing` in forked children for as long as it lives."""
     _RENEWED.add(thing)
 
 
@@ -34,10 +34,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class ForkLock:
-    """A `threading.RLock` of this process; a pickled one is open.
+    """A `threading.RLock` that is unlocked in forked children and after unpickling.
 
     Attributes:
-        lock: the lock itself, for where the time of a Python call counts.
+        lock: the lock itself, for code where the cost of a Python call matters.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class ForkLock:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Open it, whoever holds it."""
+        """Unlock it, whoever holds it."""
         self.lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[ForkLock], tuple[()]]:

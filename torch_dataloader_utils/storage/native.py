@@ -1,9 +1,9 @@
-"""pyarrow's filesystem for what an fsspec client reaches, where the two are proven to reach it the same way.
+"""The pyarrow filesystem equivalent to an fsspec client, where the two are proven to reach the store the same way.
 
-The fsspec client is what the user has configured, so it is asked what it has resolved: credentials, endpoint, region.
-Credentials that expire stay with the client that renews them: then there is no pyarrow filesystem. There is one
-for S3 alone: pyarrow's for Google takes only credentials that expire, and begins to download a file when it is opened;
-pyarrow's for Azure ends the process where a server or proxy answers a refusal without a body.
+The user configures the fsspec client, so credentials, endpoint and region are those that it resolved. Credentials that
+expire stay with the client that renews them: there is no pyarrow filesystem then. Only S3 has one: pyarrow's Google
+filesystem accepts only credentials that expire, and starts to download a file when it is opened; its Azure filesystem
+crashes the process when a server or proxy sends a refusal without a body.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fsspec.asyn import sync
 
 from torch_dataloader_utils.storage.locks import ForkLock
 
-_CONNECTIONS = 64  # of a client to its store: as many requests can be in flight
+_CONNECTIONS = 64  # of a client to its store: the most requests that can be in flight
 _LOCK = ForkLock()
 
-# Settings of botocore that pyarrow shares, or that only tune the client.
+# Settings of botocore that pyarrow has too, or that only tune the client.
 _CLIENT_KWARGS = {"region_name", "endpoint_url", "use_ssl"}
 _CONFIG_KWARGS = {"s3", "signature_version", "connect_timeout", "read_timeout", "retries", "max_pool_connections"}
 
 
 def native_filesystem(fs: fsspec.AbstractFileSystem, bucket: str) -> pafs.FileSystem | None:
-    """The pyarrow filesystem for the bucket that `fs` reaches, or None where it might not be the same."""
+    """The pyarrow filesystem for the bucket that `fs` reaches, or None where it might behave differently."""
     kind = type(fs)
     if f"{kind.__module__}.{kind.__qualname__}" != "s3fs.core.S3FileSystem":
         return None
@@ -41,13 +41,13 @@ def native_filesystem(fs: fsspec.AbstractFileSystem, bucket: str) -> pafs.FileSy
 
 
 def _proxied(url: str) -> bool:
-    """Whether a proxy of the environment applies, which pyarrow does not know."""
+    """Whether a proxy from the environment applies, which pyarrow would ignore."""
     parts = urlsplit(url)
     return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
 
 
 def _s3(fs: Any, bucket: str) -> pafs.FileSystem | None:
-    client = fs.s3  # connects, which makes the session
+    client = fs.s3  # connects, which creates the session
     url, config = client.meta.endpoint_url, client.meta.config
     access = _s3_access(fs, config)
     addressing = dict(config.s3 or {})
@@ -63,14 +63,14 @@ def _s3(fs: Any, bucket: str) -> pafs.FileSystem | None:
             **place,
             force_virtual_addressing=style == "virtual",
             connect_timeout=config.connect_timeout,
-            # Tries are counted and bounded in one place: ours.
+            # Retries are counted and limited in one place: ours.
             retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
         )
 
 
 @contextmanager
 def _connections() -> Iterator[None]:
-    """A context in which clients are made with enough connections: as many as pyarrow has I/O threads, at least 25."""
+    """A context in which clients get enough connections: pyarrow allows one per I/O thread, and at least 25."""
     with _LOCK:
         before = pa.io_thread_count()
         pa.set_io_thread_count(max(before, _CONNECTIONS))
@@ -81,7 +81,7 @@ def _connections() -> Iterator[None]:
 
 
 def _s3_plain(fs: Any, url: str, config: Any) -> bool:
-    """Whether no setting is in use that pyarrow does not have."""
+    """Whether pyarrow has all of the settings in use."""
     special = (fs.requester_pays, fs.s3_additional_kwargs, fs.version_aware, config.proxies)
     clear = config.use_dualstack_endpoint is not True and config.use_fips_endpoint is not True
     return (
@@ -94,7 +94,7 @@ def _s3_plain(fs: Any, url: str, config: Any) -> bool:
 
 
 def _s3_access(fs: Any, config: Any) -> Mapping[str, Any] | None:
-    """Credentials as pyarrow takes them; None for those that expire, and for none at all."""
+    """Credentials as arguments for pyarrow; None if they expire, or if there are none."""
     from aiobotocore.credentials import AioCredentials
     from botocore import UNSIGNED
 
@@ -111,15 +111,15 @@ def _s3_access(fs: Any, config: Any) -> Mapping[str, Any] | None:
 
 
 def _s3_place(fs: Any, bucket: str) -> Mapping[str, Any] | None:
-    """Endpoint and region as pyarrow takes them."""
+    """Endpoint and region as arguments for pyarrow; None if the region is unknown."""
     meta = fs.s3.meta
     parts = urlsplit(meta.endpoint_url)
     if not (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
         region = "us-east-1" if meta.region_name in (None, "aws-global") else meta.region_name
         return {"scheme": parts.scheme, "endpoint_override": parts.netloc, "region": region}
     try:
-        # botocore follows a bucket to its region, pyarrow does not.
+        # botocore follows redirects to a bucket's region, pyarrow does not.
         region = fs.call_s3("head_bucket", Bucket=bucket).get("BucketRegion")
     except OSError:
-        return None  # allowed to read objects perhaps, but not to ask this
+        return None  # perhaps allowed to read objects, but not to ask for the region
     return None if region is None else {"scheme": parts.scheme, "region": region}

@@ -1,4 +1,4 @@
-"""Open files of remote stores: each request retried, and the file opened again where credentials were renewed."""
+"""Open files of remote stores: requests are retried, and files reopened after credentials were renewed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_IN_FLIGHT = 32  # requests of a process beyond those of its reading threads
+_IN_FLIGHT = 32  # concurrent requests of a process, besides those of its reading threads
 
 
 class HeldFile:
-    """A file, opened at first use, and again where the latest storage is another one. For one thread at a time.
+    """A file that is opened at first use, and reopened when its storage was renewed. For one thread at a time.
 
     Args:
         storage: where it is.
-        open_by: opens it by a storage.
+        open_by: opens it through the given storage.
     """
 
     def __init__(self, storage: Storage, open_by: Callable[[Storage], Opened]) -> None:
@@ -37,25 +37,25 @@ class HeldFile:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The file's size in bytes."""
         size = self._accepted(self._by_latest).facts.size
         assert size is not None
         return size
 
     def fetch(self, ranges: Sequence[Range]) -> list[bytes]:
-        """The bytes of each range, all in flight at once if the file can be; each request is retried on its own."""
+        """The bytes of each range, requested all at once if the file allows it; each request is retried on its own."""
         return self._accepted(lambda: self._fetch(self._by_latest(), ranges))
 
     def confirm(self) -> None:
-        """Check that the file has the size that it was opened by, as `Opened.confirm` does.
+        """Check that the file has the size it was opened with, as `Opened.confirm` does.
 
         Raises:
-            FileChangedError: it has another.
+            FileChangedError: it has another size.
         """
         self._accepted(lambda: retried(self._by_latest().confirm))
 
     def close(self) -> None:
-        """Close the file, unless others may read it, too: the last one lets go of it."""
+        """Close the file, unless others may be reading it: then the last of them releases it."""
         if self._opened is not None and not self._opened.parallel:
             self._opened.close()
 
@@ -80,7 +80,7 @@ class HeldFile:
         return self._opened
 
     def _accepted(self, call: Callable[[], T]) -> T:
-        """What the call returns, with other credentials where those at hand are refused; the time counts as reading."""
+        """What `call` returns, repeated with new credentials if the current ones are refused; timed as reading."""
         noted = recorder()
         stage = noted.enter("read")
         try:
@@ -104,5 +104,5 @@ class HeldFile:
 
 @lru_cache(maxsize=1)
 def _pool(pid: int) -> ThreadPoolExecutor:
-    """This process's threads that wait for requests; a forked child has none of its parent's."""
+    """This process's threads for requests; a forked child inherits no threads, so it needs its own."""
     return ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="ranges")

@@ -29,17 +29,17 @@ _EXTRAS = {
 def open_storage(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, filesystem: Any = None
 ) -> tuple[Storage, str]:
-    """The storage that `path` lies on, and the path as that storage names it (absolute on the local disk).
+    """The storage that holds `path`, and the path as that storage names it (absolute on the local disk).
 
     Args:
         path: a local path or a URL such as "s3://bucket/folder".
-        storage_options: what the fsspec filesystem of the URL's protocol takes (credentials, endpoints), as it or as
+        storage_options: options of the fsspec filesystem for the URL's protocol (credentials, endpoints), as it or
             other libraries spell them.
         filesystem: a ready fsspec or pyarrow filesystem, used instead.
 
     Raises:
         MissingExtraError: the protocol's client is not installed.
-        OptionError: the protocol is not known, its client has no such option, or `filesystem` is no filesystem.
+        OptionError: the protocol is unknown, its client has no such option, or `filesystem` is not a filesystem.
     """
     url = stringify_path(path)
     if not isinstance(url, str) or not url:
@@ -68,7 +68,7 @@ def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any
         raise OptionError(
             f"{protocol}:// is an unknown protocol: register it with fsspec, or pass filesystem=."
         ) from error
-    except FileNotFoundError as error:  # an archive, which is opened to see what is in it
+    except FileNotFoundError as error:  # an archive, which is opened to list its contents
         raise DataNotFoundError(f"{printable(url)}: there is no such archive.") from error
     return fs, path
 

@@ -1,6 +1,6 @@
-"""`storage_options` as other libraries spell them, as the store's client takes them; unknown ones are refused by name.
+"""Translates `storage_options` from other libraries' names to those of the store's client; rejects unknown names.
 
-Names are those of boto3, pandas, pyarrow, polars, pyiceberg and of environment variables. Values are never shown.
+It knows the names of boto3, pandas, pyarrow, polars, pyiceberg and of environment variables. Errors never show values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fsspec.registry import get_filesystem_class
 
 from torch_dataloader_utils.errors import OptionError
 
-_IMPLIED = "implied"  # what needs no option: plain HTTP is allowed where the endpoint is one
+_IMPLIED = "implied"  # needs no option: plain HTTP is allowed if the endpoint's URL says so
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class _Store:
     """How options of a store's client may be spelled.
 
     Attributes:
-        package: of the client.
-        prefixes: of names, which are left out.
-        aliases: other name -> name of the client's option; behind a dot, that of a key in it.
-        passed_on: options that the client's signature does not name.
-        starts: of such options.
+        package: the client's package.
+        prefixes: removed from the start of names.
+        aliases: other name -> the client's option; after a dot, a key of that option.
+        passed_on: options that the client accepts although its signature does not name them.
+        starts: prefixes of such options.
     """
 
     package: str
@@ -97,11 +97,11 @@ _STORES = {
 
 
 def client_options(url: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as fsspec's clients take them, for a URL that may be a chain (`zip://x::s3://bucket/a.zip`).
+    """The options as fsspec's clients expect them, for a URL that may be a chain (`zip://x::s3://bucket/a.zip`).
 
     Raises:
-        OptionError: a name that the client of S3, Google Cloud Storage or Azure does not have, two for one option, or
-            client_kwargs that are no dict.
+        OptionError: the client of S3, Google Cloud Storage or Azure has no such option, two names are given for one
+            option, or client_kwargs is not a dict.
         ImportError: a client is not installed.
     """
     protocols = [part.partition("://")[0] for part in url.split("::")]
@@ -112,7 +112,7 @@ def client_options(url: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def translated(protocol: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """As `client_options`, for one protocol; those of clients not known here are left as they are."""
+    """As `client_options`, for one protocol; options of clients that are not known here stay unchanged."""
     store = _STORES.get(protocol)
     if store is None or not given:
         return dict(given)
@@ -137,7 +137,7 @@ def _client_name(name: str, store: _Store, kind: type, protocol: str) -> str:
     """The client's name of an option.
 
     Raises:
-        OptionError: it has none: names the nearest.
+        OptionError: there is no such option; suggests the nearest name.
     """
     if not isinstance(name, str):
         raise OptionError("storage_options: expected strings as names of options.")
@@ -161,7 +161,7 @@ def _client_name(name: str, store: _Store, kind: type, protocol: str) -> str:
 
 
 def _reject_twins(names: Mapping[str, str], given: Mapping[str, Any]) -> None:
-    """Refuse two names for one option."""
+    """Reject two names for one option."""
     seen: dict[str, str] = {}
     for name, target in _spelled(names, given):
         if target in seen and target != _IMPLIED:
@@ -170,13 +170,13 @@ def _reject_twins(names: Mapping[str, str], given: Mapping[str, Any]) -> None:
 
 
 def _spelled(names: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each option as given and as the client names it, and those in `client_kwargs`."""
+    """Each option's given name and the client's name for it, including those in `client_kwargs`."""
     yield from names.items()
     yield from ((f"client_kwargs[{key!r}]", f"client_kwargs.{key}") for key in given.get("client_kwargs") or {})
 
 
 def _value(name: str, target: str, value: Any) -> Any:
-    """The value as the client takes it; other libraries write flags as text."""
+    """The value as the client expects it; other libraries write flags as text."""
     if target == "use_ssl" and name.lower().endswith("scheme"):
         return value != "http"
     if target == "anon" and isinstance(value, str):
@@ -185,7 +185,7 @@ def _value(name: str, target: str, value: Any) -> Any:
 
 
 def _with_scheme(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with an endpoint that is a URL: pyarrow names a host and a scheme."""
+    """The options with the endpoint as a URL; in pyarrow it is a host and a scheme."""
     endpoint = options.get("endpoint_url")
     if isinstance(endpoint, str) and endpoint and "://" not in endpoint:
         options["endpoint_url"] = f"{'https' if options.get('use_ssl', True) else 'http'}://{endpoint}"
@@ -194,7 +194,7 @@ def _with_scheme(options: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _accepted(kind: type) -> frozenset[str]:
-    """The options that the client's class names, and those of every fsspec client."""
+    """The options in the signature of the client's class, and those that every fsspec client has."""
     classes = [base for base in kind.__mro__ if not base.__module__.startswith(("fsspec.", "builtins"))]
     names = {"skip_instance_cache"}
     for owner in (*classes, DirCache):

@@ -1,4 +1,4 @@
-"""Files of remote stores as pyarrow reads them: ranges fetched ahead, joined into few requests."""
+"""Files of remote stores as pyarrow reads them: ranges are prefetched and joined into few requests."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Range: TypeAlias = tuple[int, int]  # [start, stop), bytes of a file
 # Reads ranges of one file; may be called by several threads at once.
 Fetch: TypeAlias = Callable[[Sequence[Range]], Sequence["bytes | pa.Buffer"]]
 
-# A gap that is read rather than asked around: a request's latency (tens of ms) lets that many bytes pass.
+# Gaps up to this size are read, not skipped: that many bytes are transferred within a request's latency (tens of ms).
 REMOTE_GAP = 1 << 20
-# The longest range of a request: longer ones are split, so that several are in flight.
+# The longest range of a request: longer ones are split, so that several requests are in flight.
 _LONGEST = 16 << 20
-# What reading on where the last read ended fetches: at least, and at most.
+# Readahead of sequential reads, in bytes: least and most.
 _AHEAD_LEAST, _AHEAD_MOST = 1 << 20, 8 << 20
 
 
 @dataclass(slots=True)
 class _Block:
-    """Bytes fetched ahead.
+    """Prefetched bytes.
 
     Attributes:
-        start: where they lie in the file.
+        start: their position in the file.
         data: the bytes.
-        wanted: how many of them are still expected to be read; the block goes when none are.
+        wanted: how many of them are still expected to be read; at 0, the block is dropped.
     """
 
     start: int
@@ -46,7 +46,7 @@ class _Block:
 
 
 class RangeFile:
-    """The Python side of a `RemoteFile`: a position, and blocks that were fetched ahead. For one thread at a time."""
+    """The Python side of a `RemoteFile`: a position, and prefetched blocks. For one thread at a time."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class RangeFile:
         self.confirm = confirm
         self._fetch = fetch
         self._close = close
-        self._gap = gap  # bytes between ranges that are fetched with them
+        self._gap = gap  # bytes: gaps up to this size between ranges are fetched with them
         self._at = 0
         self._last = -1  # where the last read ended
-        self._ahead = 0  # bytes that reading on fetches
+        self._ahead = 0  # bytes of readahead
         self._blocks: list[_Block] = []
 
     def tell(self) -> int:
@@ -79,7 +79,7 @@ class RangeFile:
         return self._at
 
     def close(self) -> None:
-        """Close the file, and let go of what was fetched."""
+        """Close the file and release what was fetched."""
         if not self.closed:
             self.closed = True
             self._blocks.clear()
@@ -90,7 +90,7 @@ class RangeFile:
         return self.read_buffer(count).to_pybytes()  # type: ignore[no-any-return]
 
     def read_buffer(self, count: int = -1) -> pa.Buffer:
-        """The next `count` bytes, or those up to the end; without a copy where one request brought them."""
+        """The next `count` bytes, or those up to the end; without a copy if all are in one block."""
         start, stop = self._at, self.size if count < 0 else min(self._at + count, self.size)
         parts = []
         while start < stop:
@@ -103,7 +103,7 @@ class RangeFile:
         return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
 
     def prefetch(self, ranges: Sequence[Range], keep: bool = False) -> None:
-        """Fetch what of these ranges is not at hand, in few requests; what else was at hand goes."""
+        """Fetch the missing ranges in few requests; blocks outside of all ranges are dropped."""
         wanted = [(start, min(stop, self.size)) for start, stop in ranges if start < min(stop, self.size)]
         missing = [span for span in wanted if not self._at_hand(*span)]
         self._blocks = [block for block in self._blocks if any(_shared(block, span) for span in wanted)]
@@ -130,7 +130,7 @@ class RangeFile:
             self._blocks.remove(block)
 
     def _read_on(self, start: int, stop: int) -> _Block:
-        """A new block from `start`, up to `stop` or the next block; with more, where reads follow one another."""
+        """A new block from `start` to `stop` or to the next block, with readahead if reads are sequential."""
         end = min([stop, *(block.start for block in self._blocks if block.start > start)])
         if start != self._last:
             self._ahead = 0
@@ -151,9 +151,9 @@ class RangeFile:
 
 
 class RemoteFile(pa.PythonFile):  # type: ignore[misc]
-    """A file of a remote store as pyarrow reads it; `prefetch` says what will be read next.
+    """A file of a remote store as pyarrow reads it; `prefetch` announces what will be read next.
 
-    In a `with` block, bytes that make no sense are an error about the file's size, where that is not the planned one.
+    In a `with` block, an error in decoding the bytes becomes a `FileChangedError` if the size is not the planned one.
     """
 
     def __init__(self, handle: RangeFile, mode: str) -> None:
@@ -161,7 +161,7 @@ class RemoteFile(pa.PythonFile):  # type: ignore[misc]
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            # Errors of ours are not about bytes: a store that does not answer is not asked again.
+            # Our own errors are not about the bytes, and a store that does not answer is not asked again.
             if isinstance(error, Exception) and not isinstance(error, DataLoaderUtilsError):
                 self._ranges.confirm()
         finally:
@@ -170,13 +170,13 @@ class RemoteFile(pa.PythonFile):  # type: ignore[misc]
     def prefetch(self, ranges: Sequence[Range], keep: bool = False) -> None:
         """Fetch these ranges `[start, stop)` at once, so that reading them needs no request.
 
-        They are held until they have been read once (if `keep`, for longer), or until the next call.
+        They are held until they have been read once (longer if `keep`), or until the next call.
         """
         self._ranges.prefetch(ranges, keep)
 
 
 def prefetch(source: pa.NativeFile, ranges: Sequence[Range]) -> None:
-    """Say which ranges `[start, stop)` of an open file will be read next: a remote file fetches them all at once."""
+    """Announce which ranges `[start, stop)` of an open file are read next: a remote file fetches them all at once."""
     if isinstance(source, pa.PythonFile) and hasattr(source, "prefetch"):
         source.prefetch(ranges)
 
@@ -200,7 +200,7 @@ def _shared(block: _Block, span: Range) -> int:
 
 
 def _pieces(span: Range) -> Iterator[Range]:
-    """A range in equal parts of at most the longest that is asked for in a request."""
+    """A range in equal parts, none longer than one request may be."""
     start, stop = span
     count = max(1, -(-(stop - start) // _LONGEST))
     edges = [start + (stop - start) * i // count for i in range(count + 1)]

@@ -1,4 +1,4 @@
-"""Credentials that end: where new ones are fetched, while files are being read."""
+"""Credentials that expire: new ones are fetched while files are being read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ S = TypeVar("S")
 
 
 class Renewal(Generic[S]):
-    """The storage of some files with credentials that last, for all threads of the process that made this.
+    """Keeps a storage's credentials valid, for all threads of the process that created this object.
 
-    Others cannot ask: a pickle holds nothing of how it is done, and a fork shares the connections.
+    Other processes cannot renew them: a pickle leaves `ask` out, and a forked child shares its parent's connections.
 
     Args:
-        ask: gives a storage with new credentials, and when these end, in seconds since 1970, where that is known.
-        expires_at: when those that the storage began with end.
+        ask: returns a storage with new credentials, and when these expire, in seconds since 1970, if that is known.
+        expires_at: when the storage's first credentials expire, if that is known.
     """
 
     def __init__(self, ask: Callable[[], tuple[S, float | None]] | None, expires_at: float | None) -> None:
@@ -40,21 +40,21 @@ class Renewal(Generic[S]):
 
     @property
     def possible(self) -> bool:
-        """Whether this process can ask."""
+        """Whether this process can renew the credentials."""
         return self._ask is not None and os.getpid() == self._pid
 
     @property
     def validity(self) -> str:
-        """When the credentials end, for messages."""
+        """When the credentials expire, for messages."""
         if self._expires_at is None:
             return "for an unknown time"
         return f"until {datetime.fromtimestamp(self._expires_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     def latest(self, first: S) -> S:
-        """The storage as it was renewed last, else `first`; once half of the credentials' time is over it is renewed.
+        """The storage last renewed, or `first`; renews it once half of the credentials' lifetime has passed.
 
         Raises:
-            CatalogError: whoever gives credentials cannot be reached, or refuses, and those at hand have ended.
+            CatalogError: the catalog cannot be reached or refuses, and the current credentials have expired.
         """
         if self._due():
             with self._lock:
@@ -63,10 +63,10 @@ class Renewal(Generic[S]):
         return first if self._latest is None else self._latest
 
     def instead_of(self, refused: S, first: S) -> S | None:
-        """Another storage than the one whose credentials were refused; None if there is no other.
+        """A storage with other credentials than those that were refused; None if there is none.
 
         Raises:
-            CatalogError: whoever gives credentials cannot be reached, or refuses.
+            CatalogError: the catalog cannot be reached or refuses.
         """
         if not self.possible:
             return None
@@ -95,5 +95,5 @@ class Renewal(Generic[S]):
 
 
 def _half_life(expires_at: float | None) -> float | None:
-    """When half of the time from now is over; times are seconds since 1970."""
+    """The time halfway between now and `expires_at`; times are in seconds since 1970."""
     return None if expires_at is None else (time.time() + expires_at) / 2

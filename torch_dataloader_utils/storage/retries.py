@@ -1,4 +1,4 @@
-"""Trying again: what may pass, how often, and how long in all."""
+"""Retries: which errors are retried, how often, and for how long in all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch_dataloader_utils.storage.locks import ForkLock
 T = TypeVar("T")
 
 _TRIES = 8
-_SECONDS = 60.0  # after so long no further try begins
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0  # seconds: bounds of a random wait that doubles from try to try
+_SECONDS = 60.0  # no further try starts after this long
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0  # seconds: bounds of a random wait that doubles with each try
 
-# What no second try changes: requests that are refused, or cannot be right.
+# Errors that a retry cannot fix: requests that are refused or invalid.
 _PERMANENT = (
     DataLoaderUtilsError,
     PermissionError,
@@ -33,7 +33,7 @@ _PERMANENT = (
     TypeError,
     ValueError,
 )
-# The same of clients' own errors, by the module that is loaded where the client is used.
+# The same for clients' own errors, by module: it is loaded if the client is used.
 _CLIENTS_PERMANENT = {
     "botocore.exceptions": ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"),
     "google.auth.exceptions": ("DefaultCredentialsError", "MalformedError"),
@@ -42,24 +42,25 @@ _CLIENTS_PERMANENT = {
 # HTTP statuses below 500 that ask for another try: timeout, too early, too many requests.
 _LATER = (408, 425, 429)
 _REFUSED = (401, 403)
-_NO_RANGE = 416  # the range begins behind the end of the file
-# Packages that call a status `code`; to others that may be something else.
+_NO_RANGE = 416  # the range starts past the end of the file
+# Packages whose errors have the status as `code`; in others, `code` may be something else.
 _CODES = ("gcsfs.", "google.", "urllib.")
 _COUNTING = ForkLock()
 
 
 class ShortReadError(OSError):
-    """A store sent fewer bytes of a file than were asked for, though it has them."""
+    """A store sent fewer bytes of a file than were requested, although it has them."""
 
 
 def retried(call: Callable[[], T], noted: Recorder | None = None) -> T:
-    """What `call` returns, tried again after faults that may pass.
+    """What `call` returns, retried after transient errors.
 
-    Waits are random and grow; tries and time are bounded. The last fault is raised as it is, with a note.
+    Waits are random and grow; the number of tries and the time are limited. The last error is raised unchanged, with a
+    note.
 
     Args:
         call: what is tried.
-        noted: where further tries are counted, by default where this thread notes; threads may share it.
+        noted: the recorder that counts retries, by default this thread's; threads may share it.
     """
     noted = noted or recorder()
 
@@ -72,7 +73,7 @@ def retried(call: Callable[[], T], noted: Recorder | None = None) -> T:
 
 
 def permanent(error: BaseException) -> bool:
-    """Whether trying again cannot help, by the types and HTTP statuses of the error and of what caused it."""
+    """Whether retrying cannot help, judged by the types and HTTP statuses of the error and its causes."""
     if isinstance(error, (DataLoaderUtilsError, MemoryError)) or not isinstance(error, Exception):
         return True
     chain = list(_causes(error))
@@ -80,22 +81,22 @@ def permanent(error: BaseException) -> bool:
         status = status_of(fault)
         if status is not None:
             return 400 <= status < 500 and status not in _LATER
-    # A client may report any fault of an inquiry as a missing file: the first cause decides.
+    # A client may report any failed metadata request as a missing file, so the first cause decides.
     return isinstance(chain[-1], (*_PERMANENT, *_loaded_permanent()))
 
 
 def refused(error: BaseException) -> bool:
-    """Whether a store refuses the credentials: known as in `permanent`."""
+    """Whether a store refuses the credentials, judged as in `permanent`."""
     return any(isinstance(fault, PermissionError) or status_of(fault) in _REFUSED for fault in _causes(error))
 
 
 def past_end(error: BaseException) -> bool:
-    """Whether a file may be shorter than what was asked of it: less came, or the range was refused."""
+    """Whether a file may end before the requested range: too few bytes arrived, or the range was refused."""
     return any(isinstance(fault, ShortReadError) or status_of(fault) == _NO_RANGE for fault in _causes(error))
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an error of a client carries: aiohttp's, Azure's, Google's, botocore's."""
+    """The HTTP status in a client's error (aiohttp, Azure, Google, botocore), or None."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

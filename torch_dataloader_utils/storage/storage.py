@@ -1,7 +1,7 @@
-"""Where files lie, and how any process opens them.
+"""Where files are, and how any process opens them.
 
-A `Storage` travels; connections do not: each process builds its own from the recipe, because clients of remote stores
-survive neither a fork nor a pickle.
+A `Storage` can be sent to other processes, connections cannot: each process builds its own from the recipe, because
+clients of remote stores survive neither a fork nor a pickle.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ Client: TypeAlias = ArrowClient | FsspecClient
 
 # Options that say where a store is.
 _ADDRESSES = ("endpoint_url", "account_name", "account_host", "host")
-# What is read of a file's end at first when it is planned: one request for most footers.
+# Bytes read first from the end of a file when it is planned: one request suffices for most footers.
 _TAIL = 64 << 10
 
-# The process in which this module was imported: in a forked child os.getpid() differs from it.
+# The process that imported this module: in a forked child os.getpid() differs from it.
 _BORN = os.getpid()
 _LOCK = ForkLock()
-# Files of this process that are open, by storage and file.
+# This process's open files, by storage and file.
 _OPENED: WeakValueDictionary[tuple[Any, ...], Opened] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class Storage:
-    """A place that holds files; without recipe and filesystem, the local disk. Picklable, and shows no secret.
+    """A place that holds files; without recipe and filesystem, the local disk. Picklable; its repr shows no secret.
 
     Attributes:
         protocol: such as "file" or "s3".
         recipe: class, arguments and options of the fsspec filesystem that each process builds for itself.
-        filesystem: the fsspec or pyarrow filesystem that the user gave instead.
-        cache: through which folder of the local disk remote data files are read, if any.
-        remedy: what to do about a file that is not as planned: a sentence for the error.
-        renewal: gives this storage with new credentials, where those in the recipe end.
+        filesystem: the fsspec or pyarrow filesystem that the user passed instead.
+        cache: the folder on the local disk that caches remote data files, if any.
+        remedy: what to do about a file that is not as planned; a sentence for the error.
+        renewal: renews this storage's credentials, if those in the recipe expire.
     """
 
     protocol: str = "file"
@@ -86,7 +86,7 @@ class Storage:
 
     @property
     def identity(self) -> str:
-        """Which store this is, such as "s3 http://localhost:9000": protocol, endpoint and account, and no secret."""
+        """Which store this is, such as "s3 http://localhost:9000": protocol, endpoint and account; no secrets."""
         options = getattr(self.filesystem, "storage_options", {}) if self.recipe is None else self.recipe[2]
         options = {**options, **(options.get("client_kwargs") or {})}
         names = [str(options[name]) for name in _ADDRESSES if options.get(name)]
@@ -96,35 +96,35 @@ class Storage:
 
     @property
     def latest(self) -> Storage:
-        """The same with credentials that last."""
+        """This storage with valid credentials."""
         return self if self.renewal is None else self.renewal.latest(self)
 
     def client(self) -> Client:
-        """This process's connection (made once per process)."""
+        """This process's connection (created once per process)."""
         latest = self.latest
-        with _LOCK:  # threads that begin together share one
+        with _LOCK:  # threads that start together share one
             return _client(latest, os.getpid())
 
     def connect(self) -> pafs.FileSystem:
-        """This process's connection as a pyarrow filesystem: for writing."""
+        """This process's connection as a pyarrow filesystem, for writing."""
         fs = self.client().fs
         return fs if isinstance(fs, pafs.FileSystem) else pafs.PyFileSystem(pafs.FSSpecHandler(fs))
 
     def open(self, path: str) -> pa.NativeFile:
-        """The file at `path`, open for random reads; on the local disk unmapped, so that a cut file is no crash.
+        """The file at `path`, opened for random reads; not memory-mapped, because a truncated file would crash.
 
-        An error of opening it is the client's: `Naming` names the file.
+        Errors in opening it are the client's own: wrap the call in `Naming` to name the file.
         """
         if self.local:
             return pa.OSFile(path, "rb")
         return self._remote(path, lambda storage: retried(lambda: storage.client().open(path)))
 
     def open_data(self, file: DataFileInfo) -> pa.NativeFile:
-        """The data file, open for random reads, once its size and version are known to be those that were planned.
+        """The data file, opened for random reads after checking that its size and version are as planned.
 
         Raises:
-            FileChangedError: it has changed.
-            FileReadError: it has gone, or cannot be read.
+            FileChangedError: it has changed or disappeared.
+            FileReadError: it cannot be read.
         """
         with _planned(file, self.remedy):
             if self.local:
@@ -134,10 +134,10 @@ class Storage:
             return self._remote(file.path, lambda storage: storage._checked(file))
 
     def open_footer(self, file: DataFileInfo) -> pa.NativeFile:
-        """As `open_data`, to plan the file: its last 64 KiB are at hand after one request for data.
+        """As `open_data`, for planning the file: one data request prefetches its last 64 KiB.
 
-        A client that can read a file of known size without asking about it first does so: then the size is checked only
-        where bytes are missing or make no sense.
+        A client that can read a file of known size without requesting its metadata does so: the size is then checked
+        only if bytes are missing or cannot be decoded.
         """
         if self.local or self.cache is not None:
             return self.open_data(file)
@@ -147,7 +147,7 @@ class Storage:
         return source
 
     def look(self, path: str) -> Stored | None:
-        """What lies at `path`; None where nothing does."""
+        """The file or folder at `path`, or None."""
         with Naming(path):
             return self._tried(lambda client: client.look(path))
 
@@ -155,16 +155,16 @@ class Storage:
         """The files in `folder`, and below it if `recursive`, sorted by path: one listing."""
         with Naming(folder):
             files = self._tried(lambda client: client.find(folder, recursive))
-        # Object stores have markers of folders.
+        # Object stores may hold folder markers.
         return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
 
     def _tried(self, call: Callable[[Client], T]) -> T:
         return call(self.client()) if self.local else retried(lambda: call(self.client()))
 
     def _checked(self, file: DataFileInfo, size: int = 0) -> Opened:
-        """The file as its client opens it, once it is known to be the one that was planned.
+        """The file as its client opens it, checked to be the one that was planned.
 
-        Readers of a file in several threads share it while it is open: one inquiry for all.
+        Threads that read the same file share it while it is open, so that one metadata request serves all.
         """
         key = os.getpid(), self, file.path, file.version, file.file_size, size
         with _LOCK:
@@ -182,7 +182,7 @@ class Storage:
         return RemoteFile(RangeFile(path, held.size, held.fetch, held.close, held.confirm), "r")
 
     def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
-        """The file through the cache; the store is asked only for what is not in it, and then checked first."""
+        """The file, read through the cache; for missing blocks, it is checked and then read at the store."""
         held = HeldFile(self, lambda storage: storage._checked(file))
 
         def fetch(ranges: Sequence[Range]) -> list[bytes]:
@@ -190,13 +190,13 @@ class Storage:
                 return held.fetch(ranges)
 
         cached = CachedRanges(self.identity, file, fetch, cache)
-        # No gap is read: its blocks would be kept, too.
+        # No gaps are read: their blocks would be cached, too.
         return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, held.close, gap=0), "r")
 
 
 @contextmanager
 def _planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
-    """As `Naming`, for a file that was there when it was planned."""
+    """As `Naming`, for a file that existed when it was planned."""
     try:
         with Naming(file.path):
             yield

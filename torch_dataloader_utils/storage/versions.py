@@ -1,4 +1,4 @@
-"""What a store reports of a file's content, and whether that is still what was planned."""
+"""What a store reports about a file's content, and whether that is still what was planned."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch_dataloader_utils.errors import FileChangedError
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.errors import printable
 
-# fsspec's clients have a word each.
+# Each of fsspec's clients has its own key.
 _TIMES = ("lastmodified", "last-modified", "last_modified", "updated", "mtime", "modified", "created")
 _SECOND = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a store reports of a file: each None where it reports nothing.
+    """What a store reports about a file; None where it reports nothing.
 
     Attributes:
         size: bytes.
-        etag: the tag of its content.
-        mtime: when it was written, in nanoseconds since 1970.
+        etag: tag of its content.
+        mtime: when it was last written, in nanoseconds since 1970.
     """
 
     size: int | None = None
@@ -43,12 +43,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A file or folder as a listing shows it.
+    """A file or folder in a listing.
 
     Attributes:
         path: as the storage names it.
         size: bytes; 0 where the store does not report it.
-        version: what the store reports of its content; "" where it reports nothing.
+        version: identifies its content; "" where the store reports nothing about it.
         folder: whether it is a folder.
     """
 
@@ -59,7 +59,7 @@ class Stored:
 
 
 def facts_of(info: Mapping[Any, Any]) -> Facts:
-    """What an fsspec `info`, or the headers of an open pyarrow file, report."""
+    """The facts in an fsspec `info`, or in the headers of an open pyarrow file."""
     words = {_text(key).lower(): value for key, value in info.items()}
     size, etag = words.get("size", words.get("content-length")), words.get("etag")
     times = (_nanoseconds(words[word]) for word in _TIMES if words.get(word))
@@ -71,7 +71,7 @@ def facts_of(info: Mapping[Any, Any]) -> Facts:
 
 
 def facts_of_info(info: pafs.FileInfo) -> Facts:
-    """What a pyarrow listing reports."""
+    """The facts in an entry of a pyarrow listing."""
     return Facts(size=info.size, mtime=info.mtime_ns)
 
 
@@ -79,7 +79,7 @@ def check_unchanged(file: DataFileInfo, now: Facts) -> None:
     """Check that a file is the one that was planned, as far as both the plan and the store know.
 
     Raises:
-        FileChangedError: it is not.
+        FileChangedError: it is another one.
     """
     if file.file_size and now.size is not None and file.file_size != now.size:
         raise _changed(file, now, f"{file.file_size} bytes", f"{now.size} bytes")
@@ -91,7 +91,7 @@ def check_unchanged(file: DataFileInfo, now: Facts) -> None:
 
 
 def gone(file: DataFileInfo) -> FileChangedError:
-    """The error that says so."""
+    """The error for a file that has disappeared."""
     return FileChangedError(
         f"{printable(file.path)} has disappeared since it was planned, so its rows would be lost: create the loader "
         "again, and do not remove files that are being read."
@@ -108,21 +108,21 @@ def _changed(file: DataFileInfo, now: Facts, was: str, is_now: str) -> FileChang
 
 
 def _same_time(one: int, other: int) -> bool:
-    """Whether two times are equal; to the second where one is in whole seconds (as in HTTP headers)."""
+    """Whether two times are equal, compared to the second if one has only whole seconds (as in HTTP headers)."""
     if one % _SECOND and other % _SECOND:
         return one == other
     return one // _SECOND == other // _SECOND
 
 
 def _nanoseconds(value: Any) -> int | None:
-    """The time in ns since 1970 of a datetime, seconds, or the text of either; None where it is none."""
+    """The time in ns since 1970 of a datetime, seconds, or the text of either; None for anything else."""
     if isinstance(value, (bytes, str)):
         value = _parsed(_text(value))
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        # Not timestamp(): a float holds no nanoseconds.
+        # Not timestamp(): a float cannot hold nanoseconds.
         return int((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * _SECOND + aware.microsecond * 1000
-    # A float of seconds is right to the microsecond.
+    # A float of seconds is exact to the microsecond.
     return round(value * 10**6) * 1000 if isinstance(value, (int, float)) else None
 
 
