@@ -1,1 +1,1 @@
-"""Arrow columns to arrays, by rules that the schema decides. It imports no torch."""
+"""Converts Arrow columns to arrays, by rules that follow from the schema. Imports no torch."""

@@ -1,4 +1,4 @@
-"""From Arrow's buffers to numpy: views where the memory is ours, copies elsewhere, and every trap of slices."""
+"""Converts Arrow buffers to numpy: views where the memory is ours, copies elsewhere; slices are handled here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch_dataloader_utils.convert.columns import Array
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where columns come from: which buffers of the table may be handed out, and how errors name its rows.
+    """The source of columns: which buffers of the table batches may use, and how errors name its rows.
 
     Attributes:
-        owned: True when every buffer is ours alone; else the addresses of those that are.
-        shared: addresses of buffers that overlap within the table: handing out both would alias two columns.
+        owned: True if all buffers are ours alone, False if none are; else the addresses of those that are.
+        shared: addresses of buffers that overlap within the table: views of both would alias two columns.
         where: names the rows, such as "file x.parquet, row groups 3-4".
     """
 
@@ -29,7 +29,7 @@ class Origin:
     where: str
 
     def may_keep(self, buffer: pa.Buffer) -> bool:
-        """Whether a batch may be a view of `buffer`, to be written to."""
+        """Whether a batch may be a writable view of `buffer`."""
         if self.owned is False or not buffer.is_mutable or buffer.address in self.shared:
             return False
         return self.owned is True or buffer.address in self.owned
@@ -70,7 +70,7 @@ def fixed(buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, count: in
 
 
 def valid_rows(chunks: Sequence[pa.Array]) -> Array | None:
-    """Where rows have a value, fresh bool [n], or None when all have one; for types that have a null bitmap."""
+    """Mask of the rows that have a value, fresh bool [n], or None if all have one; for types with a null bitmap."""
     if not any(chunk.null_count for chunk in chunks):
         return None
     parts = []
@@ -90,7 +90,7 @@ def offsets_from_zero(chunk: pa.Array, wide: bool) -> Array:
 
 
 def offsets_from_lengths(chunk: pa.Array) -> Array:
-    """Offsets int64 [n + 1], from 0, of `chunk.flatten()`: null lists are empty, whatever lies below them."""
+    """Offsets int64 [n + 1], from 0, of `chunk.flatten()`: null lists are empty, whatever values they cover."""
     lengths = pc.fill_null(pc.list_value_length(chunk), 0)
     offsets = np.zeros(len(chunk) + 1, np.int64)
     np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
@@ -98,7 +98,7 @@ def offsets_from_lengths(chunk: pa.Array) -> Array:
 
 
 def _from_view(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """A view array as values and offsets."""
+    """A view array converted to values and offsets."""
     try:
         return array.cast(type_)
     except pa.ArrowNotImplementedError:  # old pyarrow has no such cast
@@ -119,7 +119,7 @@ _STORED = ("arrow.uuid", "arrow.json", "arrow.fixed_shape_tensor")
 
 
 def plain_type(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
-    """The type without encodings (dictionary, run-end, view, extension), and the steps of `plain` that lead to it."""
+    """The type without encodings (dictionary, run-end, view, extension), and the steps by which `plain` gets there."""
     if isinstance(type_, pa.BaseExtensionType) and type_.extension_name in _STORED:
         step, inner = "storage", type_.storage_type
     elif pt.is_dictionary(type_):

@@ -1,7 +1,7 @@
-"""Strings or bytes to codes: the place of each value in one vocabulary per column, without a Python object per row.
+"""Strings or bytes to codes: the index of each value in the column's vocabulary, without a Python object per row.
 
-A column's vocabulary is given, or learned by the row count scan before the first block is read. Blocks read as
-dictionaries look up only the dictionary, which differs from row group to row group.
+A column's vocabulary is given, or learned by the row count scan before the first block is read. For blocks that are
+read as dictionaries, only the dictionary is looked up; it differs from row group to row group.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Fill = int | str | bytes | None
 
 @dataclass(frozen=True, slots=True)
 class CodesLeaf:
-    """A code per row: `Dense` int64 [n].
+    """One code per row: `Dense` int64 [n].
 
     Attributes:
         key: the column's output key, for errors.
-        type: Arrow's, of the values without encodings.
-        steps: lead to `type` from the column's own type.
-        vocabulary: of `type`, each value once and none null; None until it is learned.
-        fill: what stands for a null: a value of the vocabulary, or a code; None for code 0.
+        type: Arrow type of the values without encodings.
+        steps: convert the column's own type to `type`.
+        vocabulary: values of `type`, each once, without null; None until it is learned.
+        fill: replaces nulls: a value of the vocabulary, or a code; None for code 0.
     """
 
     key: str
@@ -39,21 +39,21 @@ class CodesLeaf:
     vocabulary: pa.Array | None = None
     fill: Fill = None
 
-    holds_null = False  # every code is a value's
+    holds_null = False  # every code stands for a value
 
     @property
     def by_dictionary(self) -> bool:
-        """Whether the column comes as dictionary and indices."""
+        """Whether the column is read as dictionary and indices."""
         return self.steps[:1] == ("dictionary",)
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
-        """Codes [n], and where rows are not null.
+        """Codes [n], and which rows are not null.
 
         Raises:
-            UnknownValueError: a value that is not in the vocabulary.
+            UnknownValueError: a value is not in the vocabulary.
         """
         places = self._places(chunks)
-        # Shorter ints are widened while they are joined: one pass, into memory of our own.
+        # Concatenating also widens shorter ints: one pass, into memory of our own.
         parts = [np.asarray(pc.fill_null(part, 0)) for part in places]
         codes = np.concatenate([np.empty(0, np.int64), *parts], dtype=np.int64)
         known = valid_rows(places)
@@ -67,11 +67,11 @@ class CodesLeaf:
         return Dense(codes), valid
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
-        """Where values are not null."""
+        """Which values are not null."""
         return valid_rows([self._with_nulls(chunk) for chunk in chunks])
 
     def distinct(self, chunks: Sequence[pa.Array]) -> pa.Array:
-        """The values of `chunks`, each about once (as often as there are chunks), without null."""
+        """The values of `chunks` without null, each at most once per chunk."""
         if self.by_dictionary:
             values = [plain(chunk.unique(), self.steps) for chunk in chunks]
         else:
@@ -79,22 +79,22 @@ class CodesLeaf:
         return pa.concat_arrays([pa.array([], self.type), *(part.drop_null() for part in values)])
 
     def learned(self, values: pa.Array) -> CodesLeaf:
-        """The leaf whose vocabulary is `values`, sorted (by code point, or by byte), and the fill value with them."""
+        """The leaf whose vocabulary is `values` and the fill value, sorted (by code point, or by byte)."""
         if isinstance(self.fill, (str, bytes)):
             values = pa.concat_arrays([values, pa.array([self.fill], self.type)])
         values = values.unique()
         return replace(self, vocabulary=values.take(pc.sort_indices(values)))
 
     def report(self) -> dict[str, Any]:
-        """As `Leaf`; `codes` is how many there are."""
+        """As `Leaf`; `codes` is the number of codes."""
         size = None if self.vocabulary is None else len(self.vocabulary)
         return {"kind": "dense", "dtype": "int64", "shape": "[B]", "codes": size}
 
     def _places(self, chunks: Sequence[pa.Array]) -> list[pa.Array]:
-        """Each value's place in the vocabulary, int32; null where it is null or unknown."""
+        """Each value's index in the vocabulary, int32; null where the value is null or unknown."""
         if self.by_dictionary:
             return [self._lookup(plain(chunk.dictionary, self.steps[1:])).take(chunk.indices) for chunk in chunks]
-        # In one call: each call hashes the whole vocabulary.
+        # In one call, because each call hashes the whole vocabulary.
         values = pa.chunked_array(plain_chunks(chunks, self.steps), type=self.type)
         places: list[pa.Array] = self._lookup(values).chunks
         return places
@@ -128,7 +128,7 @@ def given_vocabulary(key: str, type_: pa.DataType, given: Iterable[Any]) -> pa.A
     """The vocabulary that `vocabulary=` gives for a column, in the order given.
 
     Raises:
-        OptionError: a value of another type, null, or given twice.
+        OptionError: a value is of another type, is null or is given twice.
     """
     values = list(given)
     try:
@@ -150,7 +150,7 @@ def with_fill(leaf: CodesLeaf, value: Any) -> CodesLeaf:
     """The leaf that gives nulls the code `value`, or the code of the value `value`.
 
     Raises:
-        OptionError: neither a code nor a value of the column's type, or a value that a given vocabulary has not.
+        OptionError: it is neither a code nor a value of the column's type, or is not in the given vocabulary.
     """
     kind = bytes if is_binary(leaf.type) else str
     code = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -1,9 +1,9 @@
 """The converted columns of a block: numpy arrays to slice batches from, and values that become Python objects late.
 
-A column is rows `[0, n)` of one output key. `slice` gives views, `concat` fresh memory (for batches that cross
-blocks), and so does `take` (rows by number, in any order). `parts` is what a worker process ships: a tiny picklable
-header, and arrays whose bytes may be laid anywhere, such as into one packed shared buffer; `rebuild(header, arrays)` is
-the column again.
+A column is rows `[0, n)` of one output key. `slice` returns views; `concat` (for batches that cross blocks) and `take`
+(rows by number, in any order) return fresh memory. `parts` is what a worker process sends: a tiny picklable header, and
+arrays whose bytes may be placed anywhere, such as in one packed shared buffer; `rebuild(header, arrays)` restores the
+column.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Array: TypeAlias = npt.NDArray[Any]
-Header: TypeAlias = tuple[Any, ...]  # what makes the column of its arrays and small values; opaque elsewhere
+Header: TypeAlias = tuple[Any, ...]  # rebuilds the column from its arrays; opaque elsewhere
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +25,7 @@ class Dense:
     """Values of one dtype and shape per row.
 
     Attributes:
-        array: shape [n] or [n, ...]; as a block is converted: writable, contiguous and nobody else's.
+        array: shape [n] or [n, ...]; in a converted block writable, contiguous and not shared.
     """
 
     array: Array
@@ -64,9 +64,9 @@ class Ragged:
     block and may begin higher in a slice, so a batch subtracts `offsets[0]` into fresh memory.
 
     Attributes:
-        values: shape [sum], writable and nobody else's.
+        values: shape [sum], writable and not shared.
         offsets: int64 [n + 1].
-        layout: what a batch makes of it: "ragged" (values and offsets), "padded" or "nested".
+        layout: its form in a batch: "ragged" (values and offsets), "padded" or "nested".
     """
 
     values: Array
@@ -111,7 +111,7 @@ class Text:
     """Strings or bytes, one per row or None; they become Python objects only in `to_list`, batch by batch.
 
     Attributes:
-        values: uint8 [sum], the bytes of all rows; where they lie follows the offsets as in `Ragged`. Never written to.
+        values: uint8 [sum], the bytes of all rows, placed by the offsets as in `Ragged`. Never written to.
         offsets: int64 [n + 1].
         valid: bool [n], False where a row is None; None when every row has a value.
         binary: whether the rows are bytes, not str.
@@ -164,7 +164,7 @@ class Text:
             len(part),
             [bitmap, pa.py_buffer(offsets), pa.py_buffer(part.values)],
         )
-        # Three times as fast as decoding one by one: Arrow makes all the Python strings in C++.
+        # Three times as fast as decoding one by one: Arrow creates all the Python strings in C++.
         objects: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
         return objects
 
@@ -201,7 +201,7 @@ class Objects:
 
     @staticmethod
     def concat(columns: Sequence[Objects]) -> Objects:
-        """The rows of all `columns`; nothing here is ever written to, so nothing is copied."""
+        """The rows of all `columns`; not copied, because they are never written to."""
         chunks = [chunk for column in columns for chunk in column.chunks.chunks]
         return Objects(pa.chunked_array(chunks, type=columns[0].chunks.type))
 
@@ -224,7 +224,7 @@ class Objects:
 
 
 def _objects(stream: Array) -> Objects:
-    """The column whose `parts()` had this array; it keeps the array's memory alive."""
+    """The column whose `parts()` held this array; keeps the array's memory alive."""
     return Objects(pa.ipc.open_stream(pa.py_buffer(stream)).read_all().column(0))
 
 
@@ -232,7 +232,7 @@ Column: TypeAlias = Dense | Ragged | Text | Objects
 
 
 def rebuild(header: Header, arrays: Sequence[Array]) -> Column:
-    """The column whose `parts()` were `header` and `arrays`; it keeps the arrays, without a copy."""
+    """The column whose `parts()` were `header` and `arrays`; keeps the arrays, without a copy."""
     make, *extra = header
     column: Column = make(*arrays, *extra)
     return column
@@ -258,7 +258,7 @@ def take_rows(chunks: pa.ChunkedArray, places: Array) -> pa.ChunkedArray:
     """The rows with these numbers (int64 [m]), of any Arrow type."""
     try:
         return chunks.take(pa.array(places))
-    except pa.ArrowNotImplementedError:  # views and run-end encoded arrays, say: nothing but slices of them
+    except pa.ArrowNotImplementedError:  # such as views and run-end encoded arrays, which can only be sliced
         rows = [chunks.slice(place, 1).chunk(0) for place in places.tolist()]
         return pa.chunked_array([pa.concat_arrays(rows)] if rows else [], type=chunks.type)
 

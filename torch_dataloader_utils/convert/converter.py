@@ -1,8 +1,8 @@
 """A decoded block to converted columns: decided once from the schema, then without work per row where memory allows.
 
-`build_converter` is called where the loader is made, `Converter.convert` once per block by whoever decodes; batches
-are slices of what it returns. Blocks of `output_format="arrow"` and `"dict"` are not converted but made `compact`:
-there the options are checked alike and have no effect, except that `nulls="drop"` still drops rows.
+`build_converter` is called when the loader is created, `Converter.convert` once per block after it is decoded; batches
+are slices of what it returns. Blocks of `output_format="arrow"` and `"dict"` are not converted, only made `compact`:
+the options are checked all the same but have no effect, except that `nulls="drop"` still drops rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Converter:
 
     Attributes:
         plans: one per leaf of the schema.
-        stacks: target key -> source keys, each [n] of one dtype, that become [n, k].
+        stacks: target key -> source keys, each [n] of the same dtype, which become [n, k].
         keys: the output keys, in order.
         converts: False where blocks stay Arrow tables (`output_format` "arrow" and "dict").
     """
@@ -49,12 +49,12 @@ class Converter:
 
     @property
     def drop_columns(self) -> tuple[str, ...]:
-        """The table's columns whose null rows are dropped (`nulls="drop"`), together with the filter."""
+        """The table's columns whose null rows are dropped (`nulls="drop"`), at the same time as filtered rows."""
         return tuple(dict.fromkeys(plan.column for plan in self.plans if plan.nulls == "drop"))
 
     @property
     def null_error_columns(self) -> frozenset[str]:
-        """The keys where one null is an error and a footer's null count proves it (not so for lists)."""
+        """The keys where a null is an error that a footer's null count can prove (for lists it cannot)."""
         return frozenset(
             plan.key
             for plan in self.plans
@@ -63,7 +63,7 @@ class Converter:
 
     @property
     def codes(self) -> Mapping[str, CodesLeaf]:
-        """The columns of codes, by key."""
+        """The leaves of columns of codes, by key."""
         if not self.converts:
             return {}
         return {plan.key: plan.leaf for plan in self.plans if isinstance(plan.leaf, CodesLeaf)}
@@ -75,7 +75,7 @@ class Converter:
         return tuple(plan for plan in self.plans if plan.key in missing)
 
     def learned(self, values: Mapping[str, pa.Array]) -> Converter:
-        """The converter whose columns of codes have these values as vocabularies (by key; all distinct values)."""
+        """The converter with these vocabularies for columns of codes (by key; all distinct values)."""
         leaves = {key: leaf.learned(values[key]) for key, leaf in self.codes.items() if key in values}
         return replace(self, plans=tuple(replace(plan, leaf=leaves.get(plan.key, plan.leaf)) for plan in self.plans))
 
@@ -92,15 +92,15 @@ class Converter:
         return values
 
     def encoded(self, types: Mapping[str, pa.DataType]) -> Converter:
-        """The converter of tables whose columns of codes of these names come as dictionaries, of these types."""
+        """The converter of tables that hold columns of codes as dictionaries (name -> dictionary type)."""
         return replace(self, plans=tuple(_encoded(plan, types) for plan in self.plans))
 
     def null_message(self, key: str, where: str) -> str:
-        """The error of a null in column `key`, somewhere in `where`."""
+        """The error message for a null in column `key`, somewhere in `where`."""
         return next(plan for plan in self.plans if plan.key == key).null_message(where)
 
     def null_mask(self, table: pa.Table) -> pa.Array | None:
-        """The rows that `nulls="drop"` keeps, Arrow bools [n], or None for all; of the table before `transform`."""
+        """Mask of the rows that `nulls="drop"` keeps before `transform`, Arrow bools [n], or None for all."""
         valid = (_valid(plan, table) for plan in self.plans if plan.nulls == "drop")
         masks = [mask for mask in valid if mask is not None]
         return pa.array(np.logical_and.reduce(masks)) if masks else None
@@ -109,13 +109,13 @@ class Converter:
         """The rows of `table` as columns, by key in the order of `keys`.
 
         Args:
-            table: of the schema that the converter was built for.
-            owned: True when every buffer of `table` is nobody else's, so that a batch may be a view of it (and
-                nulls be written over); False when none is; else the addresses of those that are.
+            table: has the schema that the converter was built for.
+            owned: True if all buffers of `table` are ours alone, so that batches may be views of them (and nulls be
+                overwritten); False if none are; else the addresses of those that are.
             where: names the rows in errors, such as "file x.parquet, row groups 3-4".
 
         Raises:
-            NullValueError: a null in a column without a null of its own, whose policy is not to mask or fill it.
+            NullValueError: a null in a column whose dtype has no null, and whose policy is not to mask or fill nulls.
             SchemaMismatchError: a column is of another type.
             OptionError: a value does not fit the dtype that `dtypes=` asks for.
         """
@@ -131,12 +131,12 @@ class Converter:
             columns[plan.key] = column
             if plan.nulls == "mask":
                 columns[plan.mask_key] = Dense(np.ones(len(column), np.bool_) if valid is None else valid)
-        # Added at the end: a target may have the name of one of its sources.
+        # Added last, because a target may have the name of one of its sources.
         columns |= {target: _stack([columns[key] for key in keys]) for target, keys in self.stacks.items()}
         return {key: columns[key] for key in self.keys}
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """Key -> Arrow type, kind, dtype, shape, null policy and where there is one unit, timezone and scale."""
+        """Key -> Arrow type, kind, dtype, shape, null policy and, if any, unit, timezone and scale."""
         if not self.converts:
             return {plan.column: {"arrow": str(plan.column_type)} for plan in self.plans}
         reports: dict[str, dict[str, Any]] = {}
@@ -162,8 +162,8 @@ def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: s
     """The converter for blocks of `schema`.
 
     Raises:
-        OptionError: an option names an unknown column, or asks of one what it cannot give; keys clash.
-        UnsupportedTypeError: a type has no tensor (`strict_types=True`), or not the one asked for.
+        OptionError: an option names an unknown column or does not fit its column; keys clash.
+        UnsupportedTypeError: a type has no tensor form (`strict_types=True`), or not the requested one.
     """
     converts = output_format in ("torch", "numpy")
     if not converts:  # any type can stay as it is
@@ -181,7 +181,7 @@ def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: s
 
 
 def compact(table: pa.Table) -> pa.RecordBatch:
-    """The rows as one record batch whose buffers hold nothing else; copies only what is chunked or sliced."""
+    """The rows as one record batch whose buffers hold only them; copies only columns that are chunked or sliced."""
     arrays = [_compact_column(column) for column in table.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
 
@@ -196,12 +196,12 @@ def _compact_column(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _stack(columns: Sequence[Column]) -> Dense:
-    """The columns, each [n] of one dtype, side by side: [n, k]."""
+    """The columns, each [n] of the same dtype, side by side: [n, k]."""
     return Dense(np.stack([column.array for column in columns if isinstance(column, Dense)], axis=1))
 
 
 def _valid(plan: ColumnPlan, table: pa.Table) -> Array | None:
-    """Where the plan's rows are not null, as far as `transform`, which comes later, leaves the column as it is."""
+    """Which of the plan's rows are not null before `transform`, which may still change the column."""
     path = find_path(table.schema, plan.column)
     if path is None:
         return None
@@ -213,7 +213,7 @@ def _valid(plan: ColumnPlan, table: pa.Table) -> Array | None:
 
 
 def _check_type(plan: ColumnPlan, type_: pa.DataType, where: str) -> None:
-    """Buffers are read by the type of the schema: another one would give garbage."""
+    """Check a column's type: buffers are read as the schema's type, so another one would give garbage."""
     if not type_.equals(plan.column_type):
         raise SchemaMismatchError(
             f"column {plan.column!r} of {where} is of type {type_}, but the schema says {plan.column_type}."
@@ -231,7 +231,7 @@ def _check_unique(keys: Sequence[str]) -> None:
 
 
 def _check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan]) -> tuple[str, ...]:
-    """The sources, which are columns of one number per row, all of one dtype."""
+    """The sources, checked to be columns of one number per row, all of the same dtype."""
     leaves = {plan.key: plan.leaf for plan in plans}
     if not sources or isinstance(sources, str):
         raise OptionError(f"stack={{{target!r}: {sources!r}}}: expected a list of at least one column.")
@@ -252,7 +252,7 @@ def _check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan
 
 
 def _stacked_keys(keys: Sequence[str], stacks: Mapping[str, Sequence[str]]) -> list[str]:
-    """The keys with each target at the place of its first source, and without the sources."""
+    """The keys without the sources, each target in the position of its first source."""
     first: dict[str, list[str]] = {}
     for target, sources in stacks.items():
         first.setdefault(min(sources, key=list(keys).index), []).append(target)

@@ -1,4 +1,4 @@
-"""Which dtype a column of numbers goes out as: what `dtypes=` asks for."""
+"""The output dtype of columns of numbers, as requested by `dtypes=`."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32
 
 @dataclass(frozen=True, slots=True)
 class Casts:
-    """What `dtypes=` asks for.
+    """The dtypes that `dtypes=` requests.
 
     Attributes:
         columns: column -> dtype.
-        types: dtype that other columns have without a cast -> dtype.
+        types: for all other columns, their dtype without a cast -> dtype.
     """
 
     columns: Mapping[str, Dtype]
     types: Mapping[Dtype, Dtype]
 
     def of(self, key: str, element: Element) -> Dtype | None:
-        """The dtype asked for a column, or None. Dates and times are no numbers: only by name are they cast."""
+        """The dtype requested for a column, or None. Dates and times are not numbers: they are cast only by name."""
         if key in self.columns or pt.is_temporal(element.type):
             return self.columns.get(key)
         return self.types.get(element.dtype)
 
 
 def casts_of(given: Any, keys: Sequence[str], stack: Mapping[str, Sequence[str]] | None) -> Casts:
-    """What `dtypes=` asks for: one dtype for all floats, or a dict of column, stack or type -> dtype.
+    """The casts that `dtypes=` requests: one dtype for all floats, or a dict of column, stack or type -> dtype.
 
     Raises:
-        OptionError: it names neither, or what is no dtype.
+        OptionError: a key is none of these, or a value is not a dtype.
     """
     if given is None:
         return Casts({}, {})
@@ -73,7 +73,7 @@ def _float_dtype(given: Any) -> Dtype:
 
 
 def _named_type(name: Any, keys: Sequence[str]) -> Dtype:
-    """The dtype that a key of `dtypes=` names, which is no column."""
+    """The dtype named by a key of `dtypes=` that is not a column."""
     if not isinstance(name, str):
         return numpy_dtype(name, f"dtypes={{{name!r}: ...}}", ", or a column")
     if name.removeprefix("torch.") in _DTYPES:
@@ -82,14 +82,14 @@ def _named_type(name: Any, keys: Sequence[str]) -> Dtype:
 
 
 def unknown_column(option: str, name: str, keys: Sequence[str], others: str = "", words: Sequence[str] = ()) -> str:
-    """The error of an option that names no column.
+    """The error message for an option that names an unknown column.
 
     Args:
         option: its keyword.
-        name: what it names.
+        name: the unknown name.
         keys: the columns.
-        others: what else it may name, in words.
-        words: these names.
+        others: a phrase for what else it may name.
+        words: those other names.
     """
     close = difflib.get_close_matches(name, [*keys, *words], n=2)
     hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
@@ -97,12 +97,12 @@ def unknown_column(option: str, name: str, keys: Sequence[str], others: str = ""
 
 
 def numpy_dtype(given: Any, where: str, others: str = "") -> Dtype:
-    """The numpy dtype of a numpy dtype, its name or type, or a torch dtype (torch is not imported for it).
+    """The numpy dtype for a numpy dtype, its name or type, or a torch dtype (without importing torch).
 
     Args:
         given: any of these.
-        where: the option that has it, for errors.
-        others: what else the option takes, in words.
+        where: the option that holds it, for errors.
+        others: a phrase for what else the option accepts.
 
     Raises:
         OptionError: it is none of these, or numpy has no such dtype (bfloat16).
@@ -110,7 +110,7 @@ def numpy_dtype(given: Any, where: str, others: str = "") -> Dtype:
     name = str(given).removeprefix("torch.")
     if name not in _DTYPES:
         try:
-            # "float" and "int" are of 64 bits to numpy, and of 32 to torch.
+            # "float" and "int" have 64 bits in numpy, but 32 in torch.
             name = "" if given is None or name in ("float", "int") else str(np.dtype(given))
         except (TypeError, ValueError):
             name = ""

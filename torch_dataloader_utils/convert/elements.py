@@ -14,23 +14,23 @@ from torch_dataloader_utils.convert.buffers import Origin, fixed, plain_chunks, 
 from torch_dataloader_utils.convert.columns import Array
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 
-_EXACT = 2**53  # float64 holds every whole number up to here
+_EXACT = 2**53  # float64 holds every whole number up to this one
 _EXACT_SCALE = 22  # and every power of ten up to this one
 _INT64_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """How values of one Arrow type become values of one dtype, whatever the rows of a block.
+    """How values of one Arrow type become values of one dtype, whatever rows a block holds.
 
     Attributes:
         key: the column's output key, for errors.
-        type: Arrow's, without encodings.
-        steps: lead to `type` from the column's own type.
+        type: Arrow type without encodings.
+        steps: convert the column's own type to `type`.
         read: which reader: "fixed", "bits", "float_decimal" or "scaled_decimal".
         natural: dtype that the reader returns.
-        dtype: dtype that goes out.
-        blank: what is written where a value is null: NaN, the fill value or 0.
+        dtype: dtype of the output.
+        blank: replaces nulls: NaN, the fill value or 0.
     """
 
     key: str
@@ -48,10 +48,10 @@ class Element:
 
 
 def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
-    """The element for an Arrow type, or None where values have no fixed-width dtype.
+    """The element for an Arrow type, or None if its values have no fixed-width dtype.
 
     Raises:
-        UnsupportedTypeError: `decimals="scaled"` and more digits than int64 holds.
+        UnsupportedTypeError: a decimal has more digits than int64 holds, and `decimals="scaled"`.
     """
     bare, steps = plain_type(type_)
     natural: np.dtype[Any]
@@ -79,7 +79,7 @@ def _check_digits(key: str, type_: pa.DataType, decimals: str) -> None:
 
 
 def null_blank(dtype: np.dtype[Any]) -> Any:
-    """What stands for a null in `dtype`: NaN, or 0 (under a mask)."""
+    """The value of `dtype` that replaces a null: NaN, or 0 (under a mask)."""
     return dtype.type(np.nan if dtype.kind == "f" else 0)
 
 
@@ -97,13 +97,13 @@ def _stored(type_: pa.DataType) -> np.dtype[Any] | None:
 def read_elements(
     element: Element, chunks: Sequence[pa.Array], origin: Origin, outer: Array | None = None
 ) -> tuple[Array, Array | None]:
-    """Values [n] of `element.dtype`, writable and nobody else's, and where they are not null: bool [n], None for all.
+    """Values [n] of `element.dtype`, writable and not shared, and which are not null: bool [n], None for all.
 
     Args:
         element: how to read them.
         chunks: arrays of the column's own type, n values together.
-        origin: says which buffers may be handed out.
-        outer: bool [n], False where the value is null because of what contains it.
+        origin: decides which buffers a batch may use.
+        outer: bool [n], False where the value is null because the row that contains it is.
 
     Raises:
         OptionError: a value does not fit the dtype that `dtypes=` asks for.
@@ -114,7 +114,7 @@ def read_elements(
         valid = outer if valid is None else valid & outer
     values = _gather(element, chunks, origin)
     if values.dtype != element.dtype:
-        if valid is not None:  # what lies under a null may be anything
+        if valid is not None:  # the value under a null may be anything
             values = np.where(valid, values, values.dtype.type(0))
         values = _cast(values, element, origin)
     if valid is not None:
@@ -123,7 +123,7 @@ def read_elements(
 
 
 def _gather(element: Element, chunks: Sequence[pa.Array], origin: Origin) -> Array:
-    """The values of all chunks, as stored; to be written to unless they are of another dtype than goes out."""
+    """The values of all chunks as stored; writable if they already have the output dtype."""
     parts = [_READERS[element.read](chunk, element) for chunk in chunks]
     if len(parts) != 1:
         return np.concatenate(parts) if parts else np.empty(0, element.natural)
@@ -135,12 +135,12 @@ def _gather(element: Element, chunks: Sequence[pa.Array], origin: Origin) -> Arr
 
 
 def _cast(values: Array, element: Element, origin: Origin) -> Array:
-    """`values` as `element.dtype`, fresh; fractions are cut off, what an integer dtype cannot hold is refused."""
+    """A copy of `values` as `element.dtype`; truncates fractions, rejects what an integer dtype cannot hold."""
     dtype = element.dtype
     if dtype.kind in "iu" and len(values) and not np.can_cast(values.dtype, dtype):
         bounds = np.iinfo(dtype)
         low, high = values.min().item(), values.max().item()
-        if not (bounds.min <= low and high <= bounds.max):  # so put, NaN is refused too
+        if not (bounds.min <= low and high <= bounds.max):  # in this form it rejects NaN, too
             raise OptionError(
                 f"column {element.key!r} has values from {low} to {high} in {origin.where}, which do not fit {dtype}: "
                 "choose another dtype in dtypes=."
@@ -168,12 +168,12 @@ def _words(chunk: pa.Array) -> Array:
 
 
 def _read_scaled(chunk: pa.Array, element: Element) -> Array:
-    # Up to 18 digits the low word is the whole value: the others only repeat its sign.
+    # Up to 18 digits fit in the low word: the others only repeat its sign.
     return _words(chunk)[:, 0].astype(np.int64)
 
 
 def _read_decimal(chunk: pa.Array, element: Element) -> Array:
-    """Float64 [n], correctly rounded: a whole number and a power of ten that float64 holds are rounded once."""
+    """Float64 [n], correctly rounded: if float64 holds the whole number and the power of ten, it is rounded once."""
     words, scale = _words(chunk), chunk.type.scale
     low = words[:, 0]
     if abs(scale) > _EXACT_SCALE:
@@ -191,7 +191,7 @@ def _read_decimal(chunk: pa.Array, element: Element) -> Array:
 
 
 def _divide(unscaled: bytes, scale: int) -> float:
-    """`unscaled` (little-endian) / 10**scale: Python divides whole numbers of any size correctly rounded."""
+    """`unscaled` (little-endian) / 10**scale: Python correctly rounds quotients of whole numbers of any size."""
     number = int.from_bytes(unscaled, "little", signed=True)
     return number / 10**scale if scale >= 0 else float(number * 10**-scale)
 

@@ -1,6 +1,6 @@
 """One leaf of a schema (a column, or a field of a struct) to one converted column: a class per kind of output.
 
-Each is decided once, from the schema; per block it only looks at null counts and chunk counts.
+Each is decided once, from the schema; per block it checks only null counts and chunk counts.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Leaf(Protocol):
         """Whether the output has a null of its own (NaN, None), so that nulls need no policy."""
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Column, Array | None]:
-        """The rows of `chunks` as one column, and where they are not null: bool [n], None for all."""
+        """The rows of `chunks` as one column, and which are not null: bool [n], None for all."""
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
-        """Where rows are not null, as `convert` returns it: bool [n], None for all."""
+        """Which rows are not null, as `convert` returns it: bool [n], None for all."""
 
     def report(self) -> dict[str, Any]:
         """Kind, dtype and shape of the output, as plain values."""
@@ -47,7 +47,7 @@ class Leaf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScalarLeaf:
-    """A number, date or decimal per row: `Dense` [n]."""
+    """One number, date or decimal per row: `Dense` [n]."""
 
     element: Element
 
@@ -57,12 +57,12 @@ class ScalarLeaf:
         return self.element.holds_null
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
-        """Values [n], and where they are not null."""
+        """Values [n], and which are not null."""
         values, valid = read_elements(self.element, chunks, origin)
         return Dense(values), valid
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
-        """Where values are not null."""
+        """Which values are not null."""
         return valid_rows(plain_chunks(chunks, self.element.steps))
 
     def report(self) -> dict[str, Any]:
@@ -72,14 +72,14 @@ class ScalarLeaf:
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
-    """A vector or tensor per row: `Dense` [n, *shape]. A row with a null element counts as null; in floats it is NaN.
+    """One vector or tensor per row: `Dense` [n, *shape]. A null element makes its row null; in floats it is NaN.
 
     Attributes:
         element: how its numbers are converted.
-        steps: lead to a list of fixed size from the column's own type.
-        stored: the shape of a row, row-major, as it is stored.
-        axes: which of the dimensions stored is the i-th of the output; () for all as they are.
-        dims: names of the dimensions of the output, where the type has some.
+        steps: convert the column's own type to a list of fixed size.
+        stored: the stored shape of a row, row-major.
+        axes: the stored dimension for each dimension of the output; () if they are the same.
+        dims: names of the output's dimensions, if the type has any.
     """
 
     element: Element
@@ -95,11 +95,11 @@ class TensorLeaf:
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """The count of numbers in a row."""
         return math.prod(self.stored)
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
-        """Values [n, *shape], null rows all blank, and where rows are not null."""
+        """Values [n, *shape], with null rows blank, and which rows are not null."""
         chunks = plain_chunks(chunks, self.steps)
         rows = valid_rows(chunks)
         outer = None if rows is None else np.repeat(rows, self.width)
@@ -116,7 +116,7 @@ class TensorLeaf:
         return self._settle(valid_rows(chunks), inner)
 
     def _elements(self, chunk: pa.Array) -> pa.Array:
-        # flatten() would drop null rows and shift those behind them; .values ignores the slice.
+        # flatten() would drop null rows and shift those after them; .values ignores the slice.
         return chunk.values.slice(chunk.offset * self.width, len(chunk) * self.width)
 
     def _settle(self, rows: Array | None, inner: Array | None) -> Array | None:
@@ -134,17 +134,17 @@ class TensorLeaf:
 
 @dataclass(frozen=True, slots=True)
 class ListLeaf:
-    """Any number of numbers per row: `Ragged`; null lists are empty. Null elements count as in `TensorLeaf`."""
+    """A list of numbers of any length per row: `Ragged`; null lists are empty. Null elements: as in `TensorLeaf`."""
 
     element: Element
     steps: tuple[str, ...]
     type: pa.DataType
     layout: str
 
-    holds_null = False  # an empty list is not a null one
+    holds_null = False  # an empty list is not null
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Ragged, Array | None]:
-        """Values [sum] and offsets [n + 1], and where rows are not null."""
+        """Values [sum] and offsets [n + 1], and which rows are not null."""
         chunks = plain_chunks(chunks, self.steps)
         values, inner = read_elements(self.element, [chunk.flatten() for chunk in chunks], origin)
         offsets = self._offsets(chunks)
@@ -180,7 +180,7 @@ class ListLeaf:
 
 @dataclass(frozen=True, slots=True)
 class TextLeaf:
-    """A string or some bytes per row: `Text`, or `Ragged` bytes without Python objects (`strings="bytes"`)."""
+    """One string or bytes value per row: `Text`, or `Ragged` bytes without Python objects (`strings="bytes"`)."""
 
     type: pa.DataType
     steps: tuple[str, ...]
@@ -194,15 +194,15 @@ class TextLeaf:
 
     @property
     def holds_null(self) -> bool:
-        """Whether rows become Python objects, so that None can stand for a null."""
+        """Whether rows become Python objects, so that a null can be None."""
         return not self.as_bytes
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Text | Ragged, Array | None]:
-        """Bytes [sum] and offsets [n + 1], and where rows are not null."""
+        """Bytes [sum] and offsets [n + 1], and which rows are not null."""
         chunks = plain_chunks(chunks, self.steps)
         valid = valid_rows(chunks)
         if valid is not None and (self.as_bytes or self.fill is not None):
-            # Also cuts out what may lie below a null.
+            # This also removes the bytes that a null may cover.
             blank = pa.scalar(self.fill or (b"" if self.binary else ""), self.type)
             chunks = [pc.fill_null(chunk, blank) for chunk in chunks]
         values, offsets = self._bytes(chunks, origin)
@@ -220,7 +220,7 @@ class TextLeaf:
         values = [self._chunk_bytes(chunk, wide, int(ends[-1])) for chunk, ends in zip(chunks, offsets, strict=True)]
         if len(chunks) != 1:
             return np.concatenate([np.empty(0, np.uint8), *values]), join_offsets(offsets)
-        # Text is never written to, so that it may stay where it is.
+        # Text is never written to, so it needs no copy.
         keep = not self.as_bytes or (
             values[0].flags.writeable and len(values[0]) > 0 and origin.may_keep(chunks[0].buffers()[2])
         )
@@ -241,18 +241,18 @@ class TextLeaf:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsLeaf:
-    """A Python object per row, for types that no tensor holds: `Objects`."""
+    """One Python object per row, for types without a tensor form: `Objects`."""
 
     type: pa.DataType
 
     holds_null = True  # None
 
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Objects, Array | None]:
-        """The rows as they are, and where they are not null."""
+        """The rows unchanged, and which are not null."""
         return Objects(pa.chunked_array(chunks, type=self.type)), self.valid(chunks)
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
-        """Where rows are not null (asked of Arrow: unions and the null type have no bitmap)."""
+        """Which rows are not null (computed by Arrow, because unions and the null type have no bitmap)."""
         parts = [chunk.is_valid().to_numpy(zero_copy_only=False) for chunk in chunks]
         valid: Array = np.concatenate([np.empty(0, np.bool_), *parts])
         return None if valid.all() else valid

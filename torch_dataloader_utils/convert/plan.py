@@ -1,4 +1,4 @@
-"""From a schema and the conversion options to one plan per output column; all errors that need no data are here."""
+"""From a schema and the conversion options to one plan per output column; raises all errors that need no data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from torch_dataloader_utils.options import ConvertOptions
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """How one output column is made.
+    """How one output column is converted.
 
     Attributes:
         key: output key: the column's name, or `parent.child` of a struct's field.
         column: the table's column.
-        path: places of the fields to descend to in structs; () for a plain column.
+        path: indices of the fields to descend into in structs; () for a plain column.
         column_type: the column's type in the table.
         leaf: the conversion.
         nulls: "own" (the output has NaN or None), "error", "mask", "fill" or "drop".
@@ -53,7 +53,7 @@ class ColumnPlan:
         return [pc.struct_field(chunk, list(self.path)) for chunk in chunks] if self.path else chunks
 
     def null_message(self, where: str) -> str:
-        """The error of a null somewhere in `where`."""
+        """The error message for a null somewhere in `where`."""
         name, output = self.key, self.leaf.report()
         cast = f", dtypes={{{name!r}: 'float64'}} for NaN" if isinstance(self.leaf, ScalarLeaf) else ""
         remedies = f"nulls={{{name!r}: 'mask'}} for a mask {self.mask_key!r}, 'fill' with fill_values{cast}"
@@ -66,7 +66,7 @@ class ColumnPlan:
         return f"column {name!r} has a null in {where}: {reason}"
 
     def report(self) -> dict[str, Any]:
-        """Arrow type, kind, dtype, shape, null policy and where there is one unit, timezone and scale."""
+        """Arrow type, kind, dtype, shape, null policy and, if any, unit, timezone and scale."""
         type_ = self.column_type
         for place in self.path:
             type_ = type_.field(place).type
@@ -102,8 +102,8 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
     """One plan per leaf of the schema, in its order.
 
     Raises:
-        OptionError: an option names an unknown column, or asks of one what it cannot give.
-        UnsupportedTypeError: a type has no tensor (`strict_types=True`), or not the one asked for.
+        OptionError: an option names an unknown column or does not fit its column.
+        UnsupportedTypeError: a type has no tensor form (`strict_types=True`), or not the requested one.
     """
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
     keys = [field.key for field in fields]
@@ -151,7 +151,7 @@ def _plan(field: _Field, options: ConvertOptions, casts: Casts) -> ColumnPlan:
 
 
 def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
-    """The conversion that a type gets by itself."""
+    """The conversion of a type, before `dtypes=` and the null policy apply."""
     word = options.strings.get(field.key) if isinstance(options.strings, Mapping) else None
     bare, steps = plain_type(field.type)
     if pt.is_string(bare) or pt.is_large_string(bare) or is_binary(bare):
@@ -176,7 +176,7 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
 
 
 def _tensors(element: Element, steps: tuple[str, ...], type_: pa.DataType, bare: pa.DataType) -> TensorLeaf:
-    """The conversion of vectors, and of tensors: Arrow's permutation says which stored dimension is the i-th."""
+    """The conversion of vectors and tensors; Arrow's permutation gives the stored dimension for each of the output."""
     if not isinstance(type_, pa.FixedShapeTensorType):
         return TensorLeaf(element, steps, (bare.list_size,))
     stored = tuple(type_.shape)
@@ -196,7 +196,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
-    """The leaf with the dtype that `dtypes=` asks for."""
+    """The leaf with the dtype that `dtypes=` requests."""
     if isinstance(leaf, (ScalarLeaf, TensorLeaf, ListLeaf)):
         dtype = casts.of(field.key, leaf.element)
         if dtype is None:
@@ -208,11 +208,11 @@ def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
 
 
 def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
-    """What happens to nulls of a column.
+    """The null policy of a column.
 
-    One word for all columns concerns those without a null of their own; a column named in a dict, or in
-    `fill_values`, is treated as asked whatever its type. Where `nulls="fill"` is for all, a column without a fill
-    value has "error".
+    One policy for all columns applies to those whose output has no null of its own; a column named in a dict, or in
+    `fill_values`, gets the policy requested, whatever its type. With `nulls="fill"` for all, a column without a fill
+    value gets "error".
     """
     filled = key in (options.fill_values or {})
     if isinstance(options.nulls, str):
@@ -229,7 +229,7 @@ def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
 
 
 def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
-    """The leaf that writes `value` where a value is null (in a null list: nothing)."""
+    """The leaf that replaces nulls with `value` (null lists stay empty)."""
     if isinstance(leaf, CodesLeaf):
         return with_fill(leaf, value)
     if isinstance(leaf, TextLeaf):
@@ -246,7 +246,7 @@ def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
 
 
 def _fill_value(key: str, value: Any, element: Element) -> Any:
-    """`value` as a scalar of the output's dtype: in the output's unit, or for dates as Arrow reads it."""
+    """`value` as a scalar of the output's dtype: in the output's unit, or a date or time as Arrow converts it."""
     dtype = element.dtype
     number = _number(value, element)
     if number is None or not _fits(number, dtype):
@@ -263,7 +263,7 @@ def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def _number(value: Any, element: Element) -> Any:
-    """`value` as a Python number, or None where it is not one."""
+    """`value` as a Python number, or None if it is not one."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Decimal):
