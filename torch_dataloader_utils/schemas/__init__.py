@@ -1,1 +1,1 @@
-"""Arrow schemas: one for many files, and columns selected and adapted to it."""
+"""Arrow schemas: resolves one for many files, selects columns and casts them to it."""

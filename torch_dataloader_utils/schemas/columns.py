@@ -1,4 +1,4 @@
-"""Columns of a table: as the resolved type, by path, selected."""
+"""Columns of a table: cast to the resolved type, looked up by path, selected."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchErr
 
 
 def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where: str = "a column") -> pa.ChunkedArray:
-    """A file's column as the resolved type; nulls of it where the file has no such column (`rows` of them).
+    """A file's column as the resolved type; `rows` nulls if the file has no such column.
 
     Args:
-        column: as read.
-        rows: how many there are.
+        column: the column as read; None if the file lacks it.
+        rows: number of rows.
         kind: the resolved type.
         where: the file and the column, for errors.
 
     Raises:
         SchemaMismatchError: a value does not fit the type: `schema=` declares a narrower one, or it is a whole number
-            that a float64 would round, in a column that other files have as floats.
+            that a float64 would round, in a column that holds floats in other files.
     """
     if column is None:
         return pa.chunked_array([pa.nulls(rows, kind)])
@@ -41,7 +41,7 @@ def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where:
 
 
 def constant(value: Any, rows: int, kind: pa.DataType) -> pa.ChunkedArray:
-    """`rows` times the same value (None for null), in memory of their own."""
+    """A column that repeats `value` (None for null) in `rows` rows, in fresh memory."""
     return pa.chunked_array([pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)])
 
 
@@ -49,7 +49,7 @@ def column_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
     """The path to a column: `("a.b",)` for a top-level column of that name, else `("a", "b")` into a struct.
 
     Raises:
-        ColumnNotFoundError: with the nearest name and a list of all.
+        ColumnNotFoundError: there is no such column; suggests the nearest name and lists all.
     """
     path = find_path(schema, name)
     if path is None:
@@ -58,7 +58,7 @@ def column_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
 
 
 def find_path(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
-    """As `column_path`; None where there is no such column."""
+    """As `column_path`, but None if there is no such column."""
     return (name,) if schema.names.count(name) == 1 else _path_in(schema, name)
 
 
@@ -75,13 +75,13 @@ def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:
 
 
 def named_columns(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """The columns by name: each pattern (`*`, `?`, `[seq]`) becomes the columns that it matches.
+    """The names of the columns, with each pattern (`*`, `?`, `[seq]`) replaced by the columns that it matches.
 
-    The order is that of the patterns, then of the schema; each column appears once. A struct that matches is taken
-    whole, else its fields are matched as `parent.child`. A column that is called like a pattern is that column.
+    The order is that of the patterns, then of the schema; each column appears once. A struct that matches is selected
+    whole; otherwise its fields are matched as `parent.child`. If a column has the pattern as its name, it is selected.
 
     Raises:
-        ColumnNotFoundError: a pattern matches no column: with the nearest name and a list of all.
+        ColumnNotFoundError: a pattern matches no column; suggests the nearest name and lists all.
     """
     chosen: dict[str, None] = {}
     for column in columns:
@@ -95,14 +95,14 @@ def named_columns(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
 
 
 def _structs_of(names: Iterable[str]) -> Iterator[str]:
-    """The structs that fields of these names lie in, each with a dot at its end."""
+    """The structs that contain the fields of these names, each followed by a dot."""
     return (name[: at + 1] for name in names for at, sign in enumerate(name) if sign == ".")
 
 
 def _matches(
     fields: Iterable[pa.Field], pattern: str, chosen: frozenset[str] = frozenset(), above: str = ""
 ) -> Iterator[str]:
-    """The columns below `fields` that match; not those chosen already, and of structs begun the other fields."""
+    """The columns below `fields` that match and are not yet chosen; of partly chosen structs, the remaining fields."""
     for field in fields:
         name = f"{above}{field.name}"
         if name in chosen:
@@ -132,7 +132,7 @@ def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
     """The selected columns, with the requested names and order; nested ones as `parent.child`, structs whole.
 
     Raises:
-        ColumnNotFoundError: with the nearest name and a list of all.
+        ColumnNotFoundError: there is no such column; suggests the nearest name and lists all.
     """
     if columns is None:
         return schema
@@ -148,16 +148,16 @@ def type_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
 
 
 def top_level(schema: pa.Schema, name: str) -> str:
-    """The top-level column that the selected column `name` lies in."""
+    """The top-level column that contains the selected column `name`."""
     return column_path(schema, name)[0]
 
 
 def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """The selected columns of `table`, as `select_columns` names them; a null struct makes nulls of its fields."""
+    """The selected columns of `table`, named as in `select_columns`; the fields of a null struct are null."""
     arrays = [column_at(table, column_path(table.schema, name)) for name in columns]
     return pa.table(arrays, schema=select_columns(table.schema, columns))
 
 
 def column_at(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
-    """The column at `path`; a null struct makes nulls of its fields."""
+    """The column at `path`; the fields of a null struct are null."""
     return pc.struct_field(table[path[0]], list(path[1:])) if len(path) > 1 else table[path[0]]

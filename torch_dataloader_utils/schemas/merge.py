@@ -1,4 +1,4 @@
-"""One type per column over all files: widening, declared schemas, and what holds what."""
+"""One type per column over all files: widening, declared schemas, and which types hold the values of others."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Merge = Callable[[pa.DataType, pa.DataType], "pa.DataType | None"]
 def resolve_schema(files: Iterable[tuple[str, pa.Schema]], merge: Merge) -> pa.Schema:
     """The columns of all files, in the order of first appearance, each with a type that holds every file's values.
 
-    Ints widen to ints, floats to floats, and ints beside floats to a float that holds their type, or else to float64:
-    then a whole number that it would round is an error when it is read (`columns.conform`). Temporal units become
-    finer; dictionaries become plain where files differ, and views always; a null column takes the other's type;
-    structs gain fields. A column that a file lacks is null there. All columns are nullable.
+    Ints widen to ints and floats to floats. Ints and floats widen to a float that holds the int type, else to float64;
+    a whole number that it would round is then an error when it is read (`columns.conform`). Temporal units become
+    finer; dictionaries become plain types if files differ, views always; a null column takes the other type; structs
+    gain fields. A column that a file lacks is null there. All columns are nullable.
 
     Args:
         files: path and schema of each.
-        merge: from two types to one that holds both, or None where there is none.
+        merge: maps two types to one that holds both, or None if there is none.
 
     Raises:
-        SchemaMismatchError: naming file, column and both types.
+        SchemaMismatchError: no type holds a column's values in two files; names file, column and both types.
     """
     types: dict[str, tuple[pa.DataType, str]] = {}
     seen: set[pa.Schema] = set()
@@ -50,7 +50,7 @@ def resolve_schema(files: Iterable[tuple[str, pa.Schema]], merge: Merge) -> pa.S
 
 
 def guessed_schema(files: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The columns of all files of text, from what samples of them look like; where no value was seen, strings.
+    """The columns of text files, with types guessed from samples; columns without a value in the samples are strings.
 
     Args:
         files: path and guessed schema of each.
@@ -68,13 +68,13 @@ def _without_nulls(kind: pa.DataType) -> pa.DataType:
 
 
 def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """`declared` without metadata, once every file's columns are known to be castable to it.
+    """`declared` without metadata, after checking that every file's columns can be cast to it.
 
     Columns that it omits are not read. A value that does not fit is an error when it is read.
 
     Raises:
-        OptionError: it is no schema.
-        SchemaMismatchError: a file's column cannot be cast: names file, column and both types.
+        OptionError: `declared` is not a schema.
+        SchemaMismatchError: a file's column cannot be cast; names file, column and both types.
     """
     if not isinstance(declared, pa.Schema):
         raise OptionError(f"schema={declared!r}: expected a pyarrow.Schema.")
@@ -110,9 +110,9 @@ def _castable(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def merge_types(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds every value of `a` and of `b` exactly, or None where there is none.
+    """The narrowest type that holds every value of `a` and of `b` exactly, or None if there is none.
 
-    It is float64 for floats beside ints of 64 bits, whose values are checked one by one when they are read.
+    Floats and 64-bit ints merge to float64; each of these ints is checked when it is read.
     """
     if a.equals(b) or pt.is_null(b):
         return a
@@ -124,14 +124,14 @@ def merge_types(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         merged = pa.unify_schemas(fields, promote_options="permissive").field(0).type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
-    # pyarrow also merges what loses values, such as decimal with double or uint64 with int64.
+    # pyarrow also merges types at a loss of values, such as decimal with double or uint64 with int64.
     return merged if all(holds(merged, kind, checked=True) and _castable(kind, merged) for kind in (a, b)) else None
 
 
 def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    """A type that the text of all values of `a` and of `b` can be read as: numbers as float64, at worst a string.
+    """A type as which the text of all values of `a` and of `b` can be parsed: float64 for numbers, at worst string.
 
-    The types are guesses from a sample of a file. Nothing is lost: values are read from the text, never converted.
+    The types are guesses from samples of files. Nothing is lost: values are parsed from the text, never converted.
     """
     merged = merge_types(a, b)
     if merged is not None:
@@ -156,7 +156,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def without_views(kind: pa.DataType) -> pa.DataType:
-    """The type with large strings and binaries for views, which Arrow can neither filter, take nor compare."""
+    """The type with views replaced by large strings and binaries: Arrow cannot filter, take or compare views."""
     if pt.is_string_view(kind):
         return pa.large_string()
     if pt.is_binary_view(kind):
@@ -179,9 +179,9 @@ _LISTS: Mapping[str, Callable[[pa.Field], pa.DataType]] = {
 
 
 def kept_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with what a pickle of it keeps: not the field of a fixed-size list's items, nor that keys are sorted.
+    """The schema without what pickling loses: the item field of fixed-size lists, and whether map keys are sorted.
 
-    So a schema and its copy in another process have the same text. The field is named as Parquet files name it.
+    This gives a schema and its copy in another process the same text. The item field is named as in Parquet files.
     """
     return pa.schema([_kept(field) for field in schema])
 
@@ -219,12 +219,12 @@ _FLOAT_DIGITS = {16: 11, 32: 24, 64: 53}
 
 
 def holds(wide: pa.DataType, narrow: pa.DataType, checked: bool = False) -> bool:
-    """Whether `wide`, a type that pyarrow would merge `narrow` into, has every value of `narrow` exactly.
+    """Whether `wide`, to which pyarrow would merge `narrow`, holds every value of `narrow` exactly.
 
     Args:
         wide: the merged type.
-        narrow: one of those merged.
-        checked: whether ints count as held by any float, because each value is checked when it is read.
+        narrow: one of the types that were merged.
+        checked: whether any float counts as holding ints, because each value is checked when it is read.
     """
     if wide.equals(narrow) or pt.is_null(narrow):
         return True
@@ -250,7 +250,7 @@ def _nested_holds(wide: pa.DataType, narrow: pa.DataType, checked: bool) -> bool
         keys = both and holds(wide.key_type, narrow.key_type, checked)
         return keys and holds(wide.item_type, narrow.item_type, checked)
     if pt.is_fixed_size_list(narrow):
-        return False  # of another size, or a list: rows would lose their shape
+        return False  # wide has another size, or is a list: rows would lose their shape
     if hasattr(narrow, "value_type") and hasattr(wide, "value_type"):
         return holds(wide.value_type, narrow.value_type, checked)
     return False
