@@ -1,1 +1,1 @@
-"""The execution of a task: decode, delete, filter, transform, shuffle, convert. Imports no torch."""
+"""Executes tasks: decode, delete, filter, transform, shuffle, convert. Imports no torch."""

@@ -1,4 +1,4 @@
-"""A block: the rows of one task, decoded, filtered, transformed and converted once; and who hands blocks on."""
+"""Blocks (the rows of one task, decoded, filtered, transformed and converted once), and what produces them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Block:
     """Rows ready to be sliced into batches.
 
     Attributes:
-        rows: how many.
+        rows: number of rows.
         columns: output key -> converted column; None where the output is Arrow or Python lists.
         table: the unconverted rows, for those outputs.
-        nbytes: decoded bytes, measured.
-        work: what reading it took, once known.
+        nbytes: measured size of the decoded rows.
+        work: the work that reading it took, once known.
     """
 
     rows: int
@@ -37,17 +37,17 @@ class Block:
 
     @classmethod
     def of_columns(cls, rows: int, columns: dict[str, Column]) -> Block:
-        """The block of these columns."""
+        """A block of these columns."""
         return cls(rows, columns, None, sum(column.nbytes for column in columns.values()))
 
     @classmethod
     def of_table(cls, table: pa.RecordBatch) -> Block:
-        """The block of these unconverted rows."""
+        """A block of these unconverted rows."""
         return cls(table.num_rows, None, table, table.nbytes)
 
     @staticmethod
     def joined(blocks: Sequence[Block]) -> Block:
-        """The rows of all blocks (at least one, all of the same keys)."""
+        """The rows of all blocks (at least one, all with the same keys) as one block."""
         if len(blocks) == 1:
             return blocks[0]
         if blocks[0].columns is None:
@@ -70,7 +70,7 @@ class Block:
         return Block.of_columns(len(places), {key: column.take(places) for key, column in self.columns.items()})
 
     def marked(self, valid_key: str | None, real: bool) -> Block:
-        """The same rows, marked under `valid_key` as real or as repeats; unmarked where that is None."""
+        """The same rows, marked under `valid_key` as real or as repeats; unmarked if that is None."""
         if valid_key is None:
             return self
         marks = np.full(self.rows, real)
@@ -79,7 +79,7 @@ class Block:
         return Block.of_columns(self.rows, {**self.columns, valid_key: Dense(marks)})
 
     def copied(self, rows: int, valid_key: str) -> Block:
-        """The first rows in memory of their own, marked as repeats under `valid_key`."""
+        """The first `rows` rows in fresh memory, marked as repeats under `valid_key`."""
         marks = np.zeros(rows, np.bool_)
         if self.columns is None:
             table = self.table.slice(0, rows)
@@ -95,13 +95,13 @@ class Block:
 
 
 class BlockReader(Protocol):
-    """What executes a task; one per thread or process, since it keeps files open."""
+    """Executes tasks; one per thread or process, because it keeps files open."""
 
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[tuple[int, int]]]:
-        """The rows of pieces of splits as one block, and where each piece's rows lie in it: (first row, how many).
+        """The rows of pieces of splits as one block, and each piece's range of rows in it: (first row, row count).
 
         Args:
             pieces: the pieces.
@@ -109,14 +109,14 @@ class BlockReader(Protocol):
         """
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Pass the task's rows to `add`, a few columns at a time: their number; None if only `block` can read it."""
+        """Give the task's rows to `add`, a few columns at a time; returns how many, or None if only `block` can."""
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close the open files."""
 
 
 def executed(reader: BlockReader, task: Task, queue_full: float = 0.0) -> Block:
-    """The task's rows as one block, with the time of reading them; `queue_full` seconds passed before."""
+    """The task's rows as one block, with the time it took to read them and `queue_full`, the seconds waited before."""
     with recording() as noted:
         block = reader.block(task)
         if task.pad:
@@ -125,22 +125,22 @@ def executed(reader: BlockReader, task: Task, queue_full: float = 0.0) -> Block:
 
 
 class Scan(Protocol):
-    """What all tasks of a dataset have in common; picklable, since worker processes get it."""
+    """What all tasks of a dataset share; picklable, because worker processes receive it."""
 
     @property
     def local(self) -> bool:
-        """Whether what is read is on this machine."""
+        """Whether the data is on this machine."""
 
     @property
     def predicate(self) -> Any:
-        """What rows must satisfy; for comparison between ranks only."""
+        """The filter; only for comparison between ranks."""
 
     @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the rows before they are converted."""
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """What batches hold under each key but the mask of real rows: Arrow type; kind, dtype and shape of tensors."""
+        """The content of batches by key, except the mask of real rows: Arrow type; kind, dtype and shape of tensors."""
 
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for.
@@ -150,12 +150,12 @@ class Scan(Protocol):
         """
 
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
-        """A reader of tasks over these files, by key; files may be added to them later."""
+        """A reader of tasks over these files, by key; files may be added to the mapping later."""
 
 
 @contextmanager
 def noting(where: str, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Say where on all errors but those of a kind that say it themselves."""
+    """Add a note with `where` to errors, except to those of a type that already names the place."""
     try:
         yield
     except Exception as error:
@@ -165,7 +165,7 @@ def noting(where: str, unless: type[Exception] | tuple[()] = ()) -> Iterator[Non
 
 
 def stopped() -> StaleIteratorError:
-    """The error of a thread that waits for a block of a pass when that ends."""
+    """The error for a thread that is waiting for a block when its pass ends."""
     return StaleIteratorError(
         "this pass ended while this thread waited for a batch: another thread closed it or loaded a state, or it was "
         "begun in the parent of this process. Begin another pass."
@@ -179,12 +179,12 @@ class Driver(Protocol):
         """The shard's next block in order, None after the last. A call means that the previous block was delivered.
 
         Raises:
-            BatchTimeoutError: no block came within the time limit.
-            StaleIteratorError: it was stopped.
+            BatchTimeoutError: no block arrived within the time limit.
+            StaleIteratorError: the driver was stopped.
         """
 
     def stop(self) -> None:
-        """Let anyone waiting for a block get an error instead; for any thread."""
+        """Raise an error in all threads that wait for a block; may be called from any thread."""
 
     def close(self) -> None:
-        """Stop reading and free what is held; idempotent."""
+        """Stop reading and release all resources; idempotent."""

@@ -1,8 +1,8 @@
-"""Recycled memory: big buffers are leased, and come back when the last view of them has died.
+"""Recycled memory: large buffers are leased, and return to the pool when the last view of them is gone.
 
-A fresh multi-megabyte allocation costs a page fault per 4 KiB page each time; a recycled one costs nothing. The lease
-is a new numpy array over the same memory, and `weakref.finalize` on it fires only after every numpy slice and tensor
-made from it is gone (a view keeps the lease alive as its base).
+Each fresh multi-megabyte allocation costs a page fault per 4 KiB page; a recycled one costs nothing. The lease is a new
+numpy array over the same memory, and `weakref.finalize` on it fires only after every numpy slice and tensor made from
+it is gone (a view keeps the lease alive as its base).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _ROUND = 1 << 16  # bytes: sizes are rounded up, to this or an eighth, so that n
 
 
 class BufferPool:
-    """Writable buffers, reused after their last view died; may be shared by threads, and is empty where unpickled.
+    """Writable buffers, reused once their last view is gone. Threads may share a pool; it is empty after unpickling.
 
     Args:
-        keep: how many idle buffers of one size are kept; more are given back to the allocator.
+        keep: how many idle buffers of one size are kept; any more are freed.
     """
 
     def __init__(self, keep: int = 4) -> None:
@@ -32,7 +32,7 @@ class BufferPool:
         return BufferPool, (self._keep,)
 
     def lease(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """A writable uint8 array, shape [nbytes], whose memory returns here after the last view of it has died."""
+        """A writable uint8 array, shape [nbytes], whose memory returns to the pool when its last view is gone."""
         step = max(_ROUND, 1 << max(0, nbytes.bit_length() - 4))
         size = -(-max(nbytes, 1) // step) * step
         idle = self._idle.setdefault(size, deque())

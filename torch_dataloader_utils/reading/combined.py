@@ -1,4 +1,4 @@
-"""Tasks of several datasets: each is executed by the reader of its own, windows by those of all that they draw from."""
+"""Tasks of several datasets: each dataset's reader executes its tasks; a window may draw on several readers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from torch_dataloader_utils.reading.windows import Span, shuffled
 
 @dataclass(frozen=True)
 class CombinedScan:
-    """The scans of the datasets of a combination, by part."""
+    """The scans of combined datasets, by part."""
 
     scans: tuple[Scan, ...]
 
     @property
     def local(self) -> bool:
-        """Whether all that is read is on this machine."""
+        """Whether all data is on this machine."""
         return all(scan.local for scan in self.scans)
 
     @property
     def predicate(self) -> tuple[object, ...]:
-        """What rows must satisfy, by part."""
+        """The filters, by part."""
         return tuple(scan.predicate for scan in self.scans)
 
     @property
@@ -36,7 +36,7 @@ class CombinedScan:
         return self.scans[0].output_schema
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """What batches hold under each key: the same in all parts."""
+        """The content of batches by key: the same in all parts."""
         return self.scans[0].report()
 
     def vocabulary(self, column: str) -> list[Any]:
@@ -60,7 +60,7 @@ class CombinedReader:
         return self._readers[parts.pop()].block(task) if len(parts) == 1 else shuffled(task, self.read)
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
-        """The rows of pieces of splits as one block, part after part, and where those of each piece lie."""
+        """The rows of pieces of splits as one block, part by part, and each piece's range of rows in it."""
         spans: list[Span] = [(0, 0)] * len(pieces)
         blocks: list[Block] = []
         at = 0
@@ -74,16 +74,16 @@ class CombinedReader:
         return Block.joined(blocks), spans
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Hand the task's rows to `add` a few columns at a time; None where they are of several parts."""
+        """Give the task's rows to `add`, a few columns at a time; None if they belong to several parts."""
         parts = _parts(task.pieces)
         return self._readers[parts.pop()].read_columns(task, add) if len(parts) == 1 else None
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close the open files."""
         for reader in self._readers:
             reader.close()
 
 
 def _parts(pieces: Iterable[Piece]) -> set[int]:
-    """The parts that the pieces' rows are of."""
+    """The parts to which the pieces' rows belong."""
     return {split_of(piece).file.part for piece in split_pieces(pieces)}

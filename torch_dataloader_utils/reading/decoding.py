@@ -1,4 +1,4 @@
-"""Pieces of a scan: the columns that a call of the decoder reads, and the piece's rows."""
+"""Steps of a scan: which columns each decoder call reads, and which of the rows belong to a piece."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import pyarrow.types as pt
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.reading.files import FileReader
 
-_CALL_BYTES = 1 << 19  # decoded bytes of one call of the decoder: what a core's cache holds besides its input
+_CALL_BYTES = 1 << 19  # decoded bytes per decoder call: what fits in a core's cache besides the input
 
 
 def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator[list[pa.Field]]:
-    """The columns by calls of the decoder.
+    """The columns grouped into decoder calls.
 
     Args:
         items: the columns.
-        rows: how many there are of each.
+        rows: number of rows.
         alone: whether columns can be read separately at no cost. A call then decodes so few values that they stay in
-            the processor's cache, and its columns all have a fixed width, or it has a single column without one.
-            Otherwise all are requested at once: from a remote store, to coalesce ranges; from text, because each line
-                holds them.
+            the processor's cache: either columns of fixed width, or a single column of variable width. Otherwise one
+            call reads all columns: from a remote store, to coalesce ranges; from text, because each line holds all.
     """
     if not alone:
         yield from [list(items)] if items else []
@@ -43,9 +42,9 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator
 def read_columns(
     reader: FileReader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool
 ) -> list[pa.ChunkedArray]:
-    """The columns of one call over some segments.
+    """The columns of one decoder call over some segments.
 
-    Nested and string columns that can be read alone are read a segment at a time: merging them costs more.
+    Nested and string columns that can be read alone are read one segment at a time: merging them would cost more.
     """
     names = [item.name for item in items]
     if len(numbers) == 1 or not alone or pt.is_primitive(items[0].type):
@@ -58,7 +57,7 @@ def read_columns(
 
 
 def narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
-    """The piece's rows of a table whose first row has plan number `start`."""
+    """The piece's rows, from a table whose first row has plan row number `start`."""
     if piece.rows is None:
         return table
     if piece.rows.contiguous:
@@ -74,7 +73,7 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def addresses(table: pa.Table) -> Iterator[int]:
-    """Where the table's buffers begin in memory."""
+    """The memory addresses of the table's buffers."""
     for column in table.columns:
         for chunk in column.chunks:
             yield from (buffer.address for buffer in chunk.buffers() if buffer is not None)

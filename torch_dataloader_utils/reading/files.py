@@ -1,4 +1,4 @@
-"""What reading asks of files: every format gives it, and so does what reads the data files of a table."""
+"""The interface through which files are read: formats implement it, and so do the readers of tables' data files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch_dataloader_utils.storage import Storage
 
 
 class FileReader(Protocol):
-    """An open file, as reading needs it (see `formats.base.Reader`). Used by one thread at a time."""
+    """An open file (see `formats.base.Reader`). Used by one thread at a time."""
 
-    schema: pa.Schema  # the columns, as `read` gives them
+    schema: pa.Schema  # the columns, as `read` returns them
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over the rows of these segments."""
+        """One array per column, with the rows of these segments."""
         ...
 
     def close(self) -> None:
@@ -26,7 +26,7 @@ class FileReader(Protocol):
 
 
 class FileOpener(Protocol):
-    """Opens the files of a scan: a file format, or what reads the data files of a table. Stateless and picklable."""
+    """Opens the files of a scan: a file format, or the reader of a table's data files. Stateless and picklable."""
 
     @property
     def segment_name(self) -> str:
@@ -35,7 +35,7 @@ class FileOpener(Protocol):
 
     @property
     def columnar(self) -> bool:
-        """Whether a column is read without its neighbours; where it is not, all columns are asked for in one call."""
+        """Whether a column can be read without the others; if not, one call requests all columns."""
         ...
 
     def open(
@@ -44,17 +44,17 @@ class FileOpener(Protocol):
         """A reader of the file.
 
         Args:
-            file: as it was planned; an error says so where it has changed since.
+            file: as it was planned; it is an error if the file has changed since.
             layout: as it was planned, perhaps with fewer segments.
             storage: where the file is.
             options: the `format_options` given.
-            schema: the columns that will be asked for, with the types wanted (see `Format.open`).
+            schema: the columns that will be requested, with the requested types (see `Format.open`).
 
         Raises:
-            FileReadError: naming the file.
+            FileReadError: the file cannot be read; names it.
         """
         ...
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
-        """The least and the greatest value of top-level columns in a segment, as far as they are known unread."""
+        """The minimum and maximum of top-level columns in a segment, where they are known without reading it."""
         ...

@@ -1,7 +1,7 @@
 """The row count scan: one pass that counts live rows and collects the values of columns of codes, before any plan.
 
-Only the columns that decide it are read: those of the filter, those whose null rows are dropped, and those of codes.
-Ranks may share the work: each scans some of the files, and one exchange gives all of them everything.
+It reads only the columns that it needs: those of the filter, those whose null rows are dropped, and those of codes.
+Ranks may share the work: each scans some of the files, and one exchange gives every rank the full result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _JOB_BYTES = 64 * 2**20  # estimated decoded bytes, over all columns, of the segments that a thread takes at a time
 _LEAST_PENDING = 65_536  # values collected before they are merged
 
-Exchange = Callable[[object], list[Any]]  # from this rank's object to those of all ranks, by rank; a collective
+Exchange = Callable[[object], list[Any]]  # maps this rank's object to those of all ranks, by rank; a collective
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class RowCounts:
     """The result of a scan of some files.
 
     Attributes:
-        of: digest of all files, those of other ranks too; "" where there was nothing to scan.
-        live_rows: place in the list of all files -> live rows of each segment.
+        of: digest of all files, including those of other ranks; "" if there was nothing to scan.
+        live_rows: index in the list of all files -> live rows of each segment.
         values: key of a column of codes -> its distinct values over all live rows, in any order.
     """
 
@@ -53,9 +53,9 @@ class Sharing:
     """How ranks share a row count scan: each scans files `[rank::num_ranks]`.
 
     Attributes:
-        rank: of this process among those that share the work.
-        num_ranks: all of these.
-        exchange: a collective; None for a process alone.
+        rank: this process's rank among those that share the work.
+        num_ranks: how many share the work.
+        exchange: a collective; None for a single process.
     """
 
     rank: int = 0
@@ -64,7 +64,7 @@ class Sharing:
 
     @contextmanager
     def failing_together(self) -> Iterator[None]:
-        """Before `joined`: report an error to the other ranks, which would wait forever."""
+        """A context, before `joined`, that reports an error to the other ranks, which would wait forever otherwise."""
         try:
             yield
         except Exception as error:
@@ -73,11 +73,11 @@ class Sharing:
             raise
 
     def joined(self, counts: RowCounts) -> RowCounts:
-        """The counts from those of all ranks, the same on each.
+        """The merged counts of all ranks, the same on each.
 
         Raises:
-            WorkerError: another rank failed: says why.
-            PlanMismatchError: ranks have different files.
+            WorkerError: another rank failed; says why.
+            PlanMismatchError: ranks see different files.
         """
         if self.exchange is None:
             return counts
@@ -98,7 +98,7 @@ class Sharing:
 
 
 def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile, ...]:
-    """The files with their segments' live rows; those without any are gone, as if the filter had pruned them."""
+    """The files with their segments' live rows; segments and files without any are dropped, as if pruned."""
     kept = []
     for place, file in enumerate(files):
         counts = scanned.live_rows[place]
@@ -114,13 +114,13 @@ def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile
 
 
 def narrowed(spec: ScanSpec) -> ScanSpec:
-    """The scan of only the columns that decide which rows are live, and which values columns of codes have."""
+    """The scan of only the columns that determine which rows are live and which values columns of codes have."""
     codes = spec.converter.unlearned
     decisive = {plan.key for plan in codes} | {plan.key for plan in spec.converter.plans if plan.nulls == "drop"}
     plans = tuple(plan for plan in spec.converter.plans if plan.key in decisive)
     given = [item for item in spec.given if any(_lies_in(plan, item.name) for plan in plans)]
     if codes and spec.transform is not None:
-        given = list(spec.given)  # the values are those that it returns
+        given = list(spec.given)  # the transform returns the values
     needed = {top_level(spec.schema, item.name) for item in given} | set(spec.predicate_columns)
     # A table without columns would have no rows.
     schema = [item for item in spec.schema if item.name in needed] or [spec.schema.field(0)]
@@ -135,7 +135,7 @@ def narrowed(spec: ScanSpec) -> ScanSpec:
 
 
 def _lies_in(plan: ColumnPlan, name: str) -> bool:
-    """Whether the plan's column is the column `name`, or a field of it."""
+    """Whether the plan's column is `name`, or a field of `name`."""
     return plan.column == name or plan.column.startswith(f"{name}.")
 
 
@@ -145,7 +145,7 @@ def _lies_in(plan: ColumnPlan, name: str) -> bool:
 def scan_row_counts(
     spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, progress: Progress
 ) -> RowCounts:
-    """This rank's part: the live rows of its files, and the values of columns of codes that have no vocabulary yet.
+    """This rank's counts: the live rows of its files, and the values of columns of codes without a vocabulary.
 
     Raises:
         FileReadError: a file cannot be read.
@@ -189,7 +189,7 @@ def scan_row_counts(
 
 
 def _digest(files: Iterable[DataFile]) -> str:
-    """Of what must be alike on all ranks; not of the paths, which begin elsewhere on another machine."""
+    """Digest of what must be the same on all ranks; not of the paths, which may differ between machines."""
     digest = hashlib.sha256()
     for file in files:
         segments = [(segment.number, segment.rows) for segment in file.layout.segments]
@@ -198,7 +198,7 @@ def _digest(files: Iterable[DataFile]) -> str:
 
 
 def _runs(file: DataFile) -> Iterator[range]:
-    """Runs of the file's segments, as places in its layout, of some size: what a thread takes at a time."""
+    """Ranges of the file's segments (indices in its layout), each as large as a thread takes at a time."""
     first, size = 0, 0
     for place, segment in enumerate(file.layout.segments):
         if size and size + segment.size_bytes > _JOB_BYTES:
@@ -209,7 +209,7 @@ def _runs(file: DataFile) -> Iterator[range]:
 
 
 def _segment(reader: TaskReader, file: FileKey, place: int, collected: Iterable[_Distinct]) -> int:
-    """The live rows of a segment; its values go to `collected`."""
+    """The number of live rows in a segment; adds its values to `collected`."""
     count, rows = reader.live(file, place)
     for distinct in collected:
         distinct.add(rows)
@@ -223,7 +223,7 @@ def _announce(counts: RowCounts, seconds: float) -> None:
 
 
 class _Distinct:
-    """The distinct values of one column; holds at most about three times as many."""
+    """Collects the distinct values of one column; holds at most about three times as many values."""
 
     def __init__(self, plan: ColumnPlan) -> None:
         assert isinstance(plan.leaf, CodesLeaf)
@@ -233,7 +233,7 @@ class _Distinct:
         self._lock = threading.Lock()
 
     def add(self, rows: pa.Table) -> None:
-        """Take in the values of these rows."""
+        """Add the values of these rows."""
         values = self._leaf.distinct(self._plan.chunks_of(rows.column(self._plan.column)))
         with self._lock:
             self._parts.append(values)

@@ -1,4 +1,4 @@
-"""Runs: consecutive segments of a file that are decoded together, once, whoever wants rows of them."""
+"""Runs: consecutive segments of a file that are decoded together, and only once for all pieces that need them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMED_FILES = 4  # named in a message
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:
-    """Segments that are decoded together: the places `[first, last)` in the layout of a file."""
+    """Segments that are decoded together: `[first, last)` in the layout of a file."""
 
     file: FileKey
     first: int
@@ -32,10 +32,10 @@ class SegmentRun:
 
 
 def runs_of(places: Sequence[tuple[FileKey, int, int]]) -> tuple[list[SegmentRun], list[int]]:
-    """The runs in which all of these ranges of segments lie, no segment in two; and the run of each range.
+    """The runs that cover these ranges of segments, each segment once; and the index of each range's run.
 
     Args:
-        places: file, and half-open range of segments there.
+        places: file, and half-open range of its segments.
     """
     runs: list[SegmentRun] = []
     owners = [0] * len(places)
@@ -50,13 +50,13 @@ def runs_of(places: Sequence[tuple[FileKey, int, int]]) -> tuple[list[SegmentRun
 
 
 class RunReader:
-    """Decodes runs of segments, column by column, as the types that a scan resolved; keeps the last few files open."""
+    """Decodes runs of segments, column by column, to the types that a scan resolved; keeps the last few files open."""
 
     def __init__(self, spec: ScanSpec, files: Mapping[FileKey, DataFile]) -> None:
         self._spec = spec
         self._files = files
         self._readers: dict[str, FileReader] = {}
-        self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # pieces of a file come one after another
+        self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # consecutive pieces usually belong to one file
         self.alone = spec.opener.columnar and spec.local
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class RunReader:
         return self._files[run.file].layout
 
     def place(self, piece: Piece) -> tuple[FileKey, int, int]:
-        """Where a piece of a split lies: its file and the half-open range of segments there."""
+        """Where a piece of a split is: its file, and the half-open range of its segments."""
         split = split_of(piece)
         file = split.file.key
         if piece.rows is None:
@@ -98,7 +98,7 @@ class RunReader:
         return self._files[run.file].layout.segments[run.first : run.last]
 
     def where(self, runs: Sequence[SegmentRun]) -> str:
-        """Where runs are read, for messages: their files' paths and segments."""
+        """The source of runs, for messages: paths and segments."""
         by_file: dict[FileKey, list[int]] = {}
         for run in runs:
             by_file.setdefault(run.file, []).extend(segment.number for segment in self.segments(run))
@@ -112,7 +112,7 @@ class RunReader:
         return "; ".join(named) + more
 
     def decode(self, run: SegmentRun, schema: pa.Schema) -> pa.Table:
-        """These columns of the segments' rows, each of the resolved type."""
+        """These columns of the run's rows, with the resolved types."""
         recorder().enter("decode")
         by_name = {
             item.name: column
@@ -124,9 +124,9 @@ class RunReader:
     def columns(
         self, run: SegmentRun, wanted: Sequence[pa.Field]
     ) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
-        """The segments' rows, column by column as they are decoded: those of one call of the decoder at a time.
+        """The run's rows, column by column as they are decoded: the columns of one decoder call at a time.
 
-        What is let go before the next step leaves memory, still in the processor's cache, to decode into.
+        Release them before the next step: their memory, still in the processor's cache, is then reused for decoding.
         """
         spec, file, segments = self._spec, self._files[run.file], self.segments(run)
         reader = self._reader(file)
@@ -150,7 +150,7 @@ class RunReader:
                 yield [item], [conform(None, rows, item.type)]
 
     def _conformed(self, column: pa.ChunkedArray, item: pa.Field, file: DataFile) -> pa.ChunkedArray:
-        """A file's column as the resolved type; encoded here, where the reader could not."""
+        """A file's column as the resolved type; encoded here if the reader cannot."""
         if column.type.equals(item.type):
             return column
         where = f"{file.info.path}: column {item.name!r}"
@@ -167,5 +167,5 @@ class RunReader:
             spec = self._spec
             wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
             reader = spec.opener.open(file.info, file.layout, spec.storage, spec.format_options, wanted)
-        self._readers[path] = reader  # the last used one is last
+        self._readers[path] = reader  # the most recently used is last
         return reader

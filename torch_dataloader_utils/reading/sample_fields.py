@@ -1,6 +1,6 @@
-"""The keys of a map-style dataset's samples, and how many samples become columns.
+"""The keys of a map-style dataset's samples, and how samples become columns.
 
-The first samples decide once; every later sample is checked against them.
+The first samples determine the fields; every later sample is checked against them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Field:
         key: the key.
         kind: "dense" (numbers, or arrays of one shape), "ragged" (arrays whose first axis varies), "list" (str, bytes
             or other objects).
-        dtype: of the arrays; "str", "bytes" or "object".
-        shape: of a row; of what a row is made of for "ragged".
-        type: Arrow's, of a row.
+        dtype: of the arrays; else "str", "bytes" or "object".
+        shape: of a row; for "ragged", of one item of a row.
+        type: Arrow type of a row.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Field:
     type: pa.DataType
 
     def report(self) -> dict[str, Any]:
-        """Kind, dtype and shape of a batch, in the words of a converter's report."""
+        """Kind, dtype and shape in a batch, as in a converter's report."""
         sizes = ("B", "*", *self.shape) if self.kind == "ragged" else ("B", *self.shape)
         return {"kind": self.kind, "dtype": self.dtype, "shape": _shape(sizes)}
 
@@ -46,7 +46,7 @@ class Field:
         """The values of some samples as a column.
 
         Raises:
-            SchemaMismatchError: a value is of another dtype or shape than those of the first samples.
+            SchemaMismatchError: a value has another dtype or shape than in the first samples.
         """
         if self.kind == "list":
             return self._text(values) if self.dtype in ("str", "bytes") else self._objects(values)
@@ -109,7 +109,7 @@ def fields_of(samples: Sequence[Any], name: str) -> tuple[Field, ...]:
 
     Raises:
         SchemaMismatchError: they have different keys or dtypes.
-        UnsupportedTypeError: samples that are not dicts, or values that are neither arrays nor plain data.
+        UnsupportedTypeError: a sample is not a dict, or a value is neither an array nor plain data.
     """
     for sample in samples:
         if not isinstance(sample, Mapping) or not all(isinstance(key, str) for key in sample):
@@ -168,7 +168,7 @@ def _field(key: str, values: Sequence[Any], name: str) -> Field:
 
 
 def _array_field(key: str, values: Sequence[Any], arrays: Sequence[Array]) -> Field:
-    """A key of arrays: of varying length if they are lists, or if the first samples' lengths differ."""
+    """The field of a key that holds arrays: ragged if they are lists, or if the first samples' lengths differ."""
     typed = next((array for array in arrays if array.size), arrays[0])
     element = pa.from_numpy_dtype(typed.dtype)
     varies = isinstance(values[0], (list, tuple)) or len({array.shape for array in arrays}) > 1

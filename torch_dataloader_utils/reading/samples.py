@@ -1,4 +1,4 @@
-"""Blocks of samples of a map-style dataset (`dataset[i]` is a dict), as a part of a combination."""
+"""Blocks of samples from a map-style dataset (`dataset[i]` is a dict), as part of combined datasets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class SampleScan:
     Attributes:
         dataset: returns samples, and its shards by `shard(i)`.
         name: for messages.
-        fields: what the samples hold.
+        fields: the keys and types of the samples.
         arrow: whether the output is Arrow.
-        valid_key: key of the mask of real rows, or None where no plan repeats rows.
+        valid_key: key of the mask of real rows, or None if no plan repeats rows.
     """
 
     dataset: Any
@@ -46,11 +46,11 @@ class SampleScan:
         return pa.schema([(field.key, field.type) for field in self.fields])
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """What batches hold under each key."""
+        """The content of batches by key."""
         return {field.key: {**field.report(), "arrow": str(field.type)} for field in self.fields}
 
     def vocabulary(self, column: str) -> list[Any]:
-        """Raises an error: samples hold values, not codes.
+        """Always raises: samples hold values, not codes.
 
         Raises:
             ColumnNotFoundError: always.
@@ -67,7 +67,7 @@ class SampleScan:
 class SampleReader:
     """Executes tasks over a map-style dataset; keeps the last few shards. One per thread or process.
 
-    A file stands for a shard: its layout's metadata is the shard's index, None for the whole dataset.
+    A file represents a shard: its layout's metadata is the shard's index, None for the whole dataset.
     """
 
     def __init__(self, spec: SampleScan, files: Mapping[FileKey, DataFile]) -> None:
@@ -86,7 +86,7 @@ class SampleReader:
         return self.read(task.pieces, task.pad)[0]
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
-        """The samples of these pieces, as columns, and where those of each lie."""
+        """The samples of these pieces as one block of columns, and each piece's range of rows in it."""
         return self._block(pieces, pad), spans_of([len(piece) for piece in pieces])
 
     def _block(self, pieces: Sequence[Piece], pad: bool) -> Block:
@@ -110,7 +110,7 @@ class SampleReader:
         assert piece.rows is not None
         numbers = piece.rows.numbers().tolist()
         shard = self._shard(self._files[split_of(piece).file.key].layout.metadata)
-        # torch's own loader fetches like this, too: Hugging Face datasets read many rows at a time.
+        # As torch's own loader does: Hugging Face datasets read many rows at a time.
         if hasattr(shard, "__getitems__"):
             samples: Sequence[Any] = shard.__getitems__(numbers)
             return samples
@@ -124,5 +124,5 @@ class SampleReader:
             while len(self._shards) >= _OPEN_SHARDS:
                 self._shards.pop(next(iter(self._shards)))
             shard = self._spec.dataset.shard(number)
-        self._shards[number] = shard  # the last used one is last
+        self._shards[number] = shard  # the most recently used is last
         return shard

@@ -26,30 +26,30 @@ from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shu
 from torch_dataloader_utils.schemas.columns import project
 from torch_dataloader_utils.storage import Storage
 
-_KEPT_BUFFERS = 256  # of one size, between two uses: no more than were in use at one time
+_KEPT_BUFFERS = 256  # idle buffers of one size; never more than were in use at one time
 
 
 @dataclass(frozen=True)
 class ScanSpec:
-    """What every task of a dataset has in common; picklable, since worker processes get it.
+    """What all tasks of a dataset share; picklable, because worker processes receive it.
 
     Attributes:
         opener: opens the files.
         storage: where the files are.
-        format_options: of the format.
-        schema: resolved types of the top-level columns to read, partition columns among them.
-        partition_names: the columns that come from the paths.
-        predicate: what rows must satisfy, or None.
-        predicate_columns: the columns that it looks at.
-        given: the schema that the transform and the converter get (`parent.child` for a field of a struct).
-        transform: on a record batch, or None.
+        format_options: options of the format.
+        schema: resolved types of the top-level columns to read, including partition columns.
+        partition_names: the columns whose values are in the paths.
+        predicate: the filter, or None.
+        predicate_columns: the columns that the filter uses.
+        given: the schema that the transform and the converter receive (`parent.child` for a field of a struct).
+        transform: a function of a record batch, or None.
         transform_rows: whether it keeps the number of rows ("same") or not ("any").
-        output_schema: of the rows that are converted.
-        converter: how they are converted.
-        valid_key: key of the mask of real rows, or None where no plan repeats rows.
-        encoded: columns of `schema` that are read as dictionaries, though the files say plain strings or bytes.
+        output_schema: schema of the rows that are converted.
+        converter: converts them.
+        valid_key: key of the mask of real rows, or None if no plan repeats rows.
+        encoded: columns of `schema` that are read as dictionaries, although the files hold plain strings or bytes.
         arrow: whether the output stays Arrow.
-        pool: of the memory that rows are shuffled into.
+        pool: memory that rows are shuffled into.
     """
 
     opener: FileOpener
@@ -76,12 +76,12 @@ class ScanSpec:
 
     @property
     def columns_stand_alone(self) -> bool:
-        """Whether a column's values follow from that column of the files alone."""
+        """Whether each output column depends only on the same column of the files."""
         shaped = self.predicate is not None or self.transform is not None or bool(self.converter.drop_columns)
         return not (shaped or self.arrow or self.converter.stacks) and bool(self.given.equals(self.schema))
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """What batches hold under each key (see `Converter.report`)."""
+        """The content of batches by key (see `Converter.report`)."""
         return self.converter.report()
 
     def vocabulary(self, column: str) -> list[Any]:
@@ -110,7 +110,7 @@ class TaskReader:
         return shuffled(task, self.read) if rows is None else Block.of_columns(rows, columns)
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
-        """The rows of pieces of splits, converted, and where those of each piece lie."""
+        """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
         runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
         where = self._runs.where(runs)
         with noting(where, DataLoaderUtilsError):
@@ -118,10 +118,10 @@ class TaskReader:
             return block.marked(self._spec.valid_key, not pad), spans
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Pass the task's rows to `add`, a few columns at a time; returns their number.
+        """Give the task's rows to `add`, a few columns at a time; returns how many rows there are.
 
-        Each is still in the processor's cache from its decoding.
-        None, without reading, if columns depend on each other (filter, transform, stack) or counts are known only then.
+        Each column is still in the processor's cache after decoding. Returns None, without reading, if columns depend
+        on each other (filter, transform, stack) or if row counts are known only after reading.
         """
         if not self._spec.columns_stand_alone:
             return None
@@ -140,7 +140,7 @@ class TaskReader:
         return rows
 
     def _add_run(self, run: SegmentRun, piece: Piece, add: Callable[[dict[str, Column]], None]) -> int:
-        """Hand on the rows of a piece that lies in one run."""
+        """Give the rows of a piece of one run to `add`; returns how many."""
         start, count, where, noted = self._runs.start(run), 0, self._runs.where([run]), recorder()
         with noting(where, DataLoaderUtilsError):
             for items, columns in self._runs.columns(run, list(self._spec.schema)):
@@ -155,7 +155,7 @@ class TaskReader:
     def _add_windows(
         self, task: Task, runs: Sequence[SegmentRun], owners: Sequence[int], add: Callable[[dict[str, Column]], None]
     ) -> int:
-        """Hand on the rows of windows: each column is decoded for all runs, then gathered."""
+        """Give the rows of windows to `add`; returns how many. Each column is decoded for all runs, then gathered."""
         noted = recorder()
         noted.enter("shuffle")
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
@@ -168,7 +168,7 @@ class TaskReader:
         return gather.rows
 
     def _run_columns(self, run: SegmentRun, items: Sequence[pa.Field], where: str) -> dict[str, Column]:
-        """All rows of a run, of some columns that stand alone."""
+        """All rows of a run, for some columns that do not depend on others."""
         with noting(where, DataLoaderUtilsError):
             schema = pa.schema(items)
             table = self._runs.decode(run, schema)
@@ -181,11 +181,11 @@ class TaskReader:
         return self._parts[names]
 
     def live(self, file: FileKey, place: int) -> tuple[int, pa.Table]:
-        """How many rows of one segment are live, and those rows as the converter gets them.
+        """The number of live rows in one segment, and those rows as the converter receives them.
 
         Args:
             file: the file's key.
-            place: of the segment in the file's layout.
+            place: the segment's index in the file's layout.
         """
         run = SegmentRun(file, place, place + 1)
         where = self._runs.where([run])
@@ -199,7 +199,7 @@ class TaskReader:
         self._runs.close()
 
     def _rows(self, runs: Sequence[SegmentRun], owners: Sequence[int], pieces: Sequence[Piece]) -> list[pa.Table]:
-        """The rows of each piece that pass the filter, of segments that are decoded once."""
+        """The rows of each piece that pass the filter; each segment is decoded once."""
         by_run: list[list[int]] = [[] for _ in runs]
         for place, owner in enumerate(owners):
             by_run[owner].append(place)
@@ -209,7 +209,7 @@ class TaskReader:
         return [tables[place] for place in range(len(pieces))]
 
     def _rows_of(self, run: SegmentRun, pieces: Sequence[Piece]) -> list[pa.Table]:
-        """The rows of each piece that pass the filter; all lie in one run."""
+        """The rows of each piece that pass the filter; all pieces are in one run."""
         table = self._runs.decode(run, self._spec.schema)
         counted = self._runs.layout(run).counted
         if counted:
@@ -222,9 +222,9 @@ class TaskReader:
         return [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
 
     def _filter(self, table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
-        """The asked-for columns of the live rows, in order: those that satisfy the predicate without a dropped null.
+        """The requested columns of the live rows, in order, and how many of each of `counts` consecutive rows are live.
 
-        And how many of each of `counts` consecutive rows are live.
+        Live rows satisfy the filter and have no null that drops them.
         """
         recorder().enter("filter")
         spec = self._spec
@@ -239,12 +239,12 @@ class TaskReader:
         return asked.filter(keep), live
 
     def _converted(self, tables: list[pa.Table], where: str) -> tuple[Block, list[Span]]:
-        """The output of the transform, converted; and where the rows of each table lie in it."""
+        """The converted output of the transform, and each table's range of rows in it."""
         spec = self._spec
         owned: bool | frozenset[int] = True
         counts = [table.num_rows for table in tables]
         if spec.transform is not None:
-            # Where it changes the number of rows, that of each piece is asked for.
+            # If the transform may change row counts, it is called per piece, so that each piece's count is known.
             tables = [joined(tables)] if spec.transform_rows == "same" else tables
             owned = frozenset(address for table in tables for address in addresses(table))
             tables = [transformed(table, spec, where) for table in tables]
@@ -257,11 +257,11 @@ class TaskReader:
 
 
 def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
-    """The scan that reads columns of codes as dictionaries, where that is faster and nobody else sees them.
+    """The scan that reads columns of codes as dictionaries, where that is faster and nothing else uses them.
 
     Args:
         spec: the scan.
-        most: for vocabularies of up to so many values; None for all.
+        most: the largest vocabulary for which to do so; None for no limit.
     """
     if spec.transform is not None or spec.arrow:
         return spec
@@ -269,7 +269,7 @@ def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
     types = {
         item.name: pa.dictionary(pa.int32(), item.type)
         for item in spec.schema
-        # A field of a struct has another name, and a filter would have to know the type.
+        # Fields of structs have other names; a filter would not know the dictionary type.
         if item.name in sizes
         and (most is None or sizes[item.name] <= most)
         and item.type in (pa.string(), pa.binary())

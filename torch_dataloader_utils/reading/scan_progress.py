@@ -1,4 +1,4 @@
-"""The progress of a scan at construction: a bar for interactive use, otherwise a log line now and then."""
+"""The progress of a scan while a loader is created: a bar for interactive use, otherwise occasional log lines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Progress:
     """How progress is shown.
 
     Attributes:
-        unit: of what is scanned, such as "row group".
+        unit: what is counted, such as "row group".
         work: what the scan does, such as "counting rows".
-        show: whether as a bar (tqdm's, on stderr).
-        interval: seconds between log lines where not.
+        show: whether to show a bar (tqdm's, on stderr).
+        interval: seconds between log lines, without a bar.
     """
 
     unit: str
@@ -32,7 +32,7 @@ class Progress:
 
     @contextmanager
     def over(self, total: int) -> Iterator[Callable[[int], object]]:
-        """A function to call with the number of finished units, of `total`.
+        """A context with a function to call with the number of units just finished, out of `total`.
 
         Raises:
             MissingExtraError: a bar is requested, but tqdm is not installed.

@@ -1,6 +1,6 @@
-"""What a transform in numpy or torch gets and returns: arrays or tensors by column name, lists where there are none.
+"""Input and output of transforms in numpy or torch: arrays or tensors by column name, lists where neither fits.
 
-torch is imported only where a transform asks for it, so that worker processes still start without it.
+torch is imported only if a transform needs it, so that worker processes otherwise start without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch_dataloader_utils.errors import NullValueError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
 
 Returned: TypeAlias = "pa.Array | list[Any]"
-"""A column that a transform returned; a list where its values do not say what type they are of."""
+"""A column that a transform returned; a list if its type cannot be inferred from its values."""
 
 _COPIED = Origin(owned=False, shared=frozenset(), where="transform")
 
@@ -32,7 +32,7 @@ _COPIED = Origin(owned=False, shared=frozenset(), where="transform")
 
 
 def numpy_given(batch: pa.RecordBatch) -> dict[str, Array]:
-    """The columns as numpy arrays [n], [n, k] or [n, *shape], writable and the transform's own.
+    """The columns as numpy arrays [n], [n, k] or [n, *shape], writable and not shared.
 
     Nulls are NaN, NaT or None, and masked in arrays of ints and bools, so that no dtype depends on them.
     """
@@ -53,13 +53,13 @@ def _numpy(name: str, array: pa.Array) -> Array:
 
 
 def _objects(values: Iterable[Any]) -> Array:
-    """An array [n] of these objects, also where they are arrays of one length."""
+    """An array [n] of these objects, even if they are arrays of equal length."""
     items = list(values)
     return np.fromiter(items, np.dtype(object), len(items))
 
 
 def _timed(values: Array, kind: pa.DataType) -> Array:
-    """Dates and times as numpy has them; a time of day is the time since midnight."""
+    """Dates and times as numpy's types; a time of day becomes the time since midnight."""
     if pt.is_date32(kind):
         return values.astype("datetime64[D]")
     if pt.is_timestamp(kind) or pt.is_date64(kind):
@@ -68,7 +68,7 @@ def _timed(values: Array, kind: pa.DataType) -> Array:
 
 
 def _masked(values: Array, valid: Array | None) -> Array:
-    """The values with their nulls: NaN, where the dtype has it, is already there."""
+    """The values with nulls as NaT or masked; floats hold NaN already."""
     if valid is None or values.dtype.kind == "f":
         return values
     if values.dtype.kind in "mM":
@@ -82,7 +82,7 @@ def numpy_returned(result: Any) -> Iterator[tuple[str, Returned]]:
     """The columns of a dict of arrays (or lists).
 
     Raises:
-        UnsupportedTypeError: it is no dict, or there is no such column.
+        UnsupportedTypeError: it is not a dict, or a value cannot be a column.
     """
     for name, value in _items(result, "numpy arrays"):
         yield name, _returned(name, value)
@@ -95,7 +95,7 @@ def _items(result: Any, of: str) -> Iterable[tuple[str, Any]]:
 
 
 def _returned(name: str, value: Any) -> Returned:
-    """An array as Arrow has it: [n, k] as fixed-size lists, [n, *shape] as tensors of fixed shape."""
+    """The array in Arrow's form: fixed-size lists for [n, k], fixed-shape tensors for [n, *shape]."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if not isinstance(value, np.ndarray) or not value.ndim:
@@ -131,7 +131,7 @@ def _rows(values: Array, mask: Array | None) -> pa.Array:
 
 
 def _with_nans(values: Array, mask: Array | None) -> Array | None:
-    """The mask with NaN, which stands for a null in what the transform got."""
+    """The mask including NaN, which represents a null in the transform's input."""
     if values.dtype.kind != "f":
         return mask
     nans = np.isnan(values)
@@ -148,10 +148,10 @@ def _bitmap(nulls: Array) -> pa.Buffer:
 
 
 def torch_given(batch: pa.RecordBatch) -> dict[str, Any]:
-    """The columns as tensors [n], [n, k] or [n, *shape], else as lists; all are the transform's own.
+    """The columns as tensors [n], [n, k] or [n, *shape], else as lists; none is shared.
 
     Raises:
-        NullValueError: a null among ints or bools, which no tensor can hold.
+        NullValueError: a null in a column of ints or bools, which no tensor can hold.
     """
     make = import_module("torch").from_numpy
     return {name: _torch(name, column, make) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
@@ -175,7 +175,7 @@ def torch_returned(result: Any) -> Iterator[tuple[str, Returned]]:
     """The columns of a dict of tensors (or arrays, or lists).
 
     Raises:
-        UnsupportedTypeError: it is no dict, or there is no such column.
+        UnsupportedTypeError: it is not a dict, or a value cannot be a column.
     """
     tensor = import_module("torch").Tensor
     for name, value in _items(result, "tensors"):
@@ -186,7 +186,7 @@ def torch_returned(result: Any) -> Iterator[tuple[str, Returned]]:
 
 
 def _untorched(name: str, value: Any, tensor: type) -> Any:
-    """A tensor as an array, or as a number if it is one; anything else as it is."""
+    """A tensor as an array, or as a number if it has no dimensions; anything else unchanged."""
     if not isinstance(value, tensor):
         return value
     try:
@@ -203,10 +203,10 @@ def _untorched(name: str, value: Any, tensor: type) -> Any:
 
 
 def _converted(name: str, array: pa.Array) -> tuple[Element | None, Column, Array | None] | None:
-    """A column as a batch has it, how its numbers were read, and where rows are not null; None for Python objects.
+    """How numbers are read, the column as in a batch, and which rows are not null; None for Python objects.
 
     Raises:
-        NullValueError: a null within a list of ints or bools.
+        NullValueError: a null in a list of ints or bools.
     """
     bare, steps = plain_type(array.type)
     if pt.is_nested(bare) and not _of_numbers(bare):
@@ -222,7 +222,7 @@ def _converted(name: str, array: pa.Array) -> tuple[Element | None, Column, Arra
 
 
 def _of_numbers(kind: pa.DataType) -> bool:
-    """Whether values are lists of plain numbers; in fixed-size lists also of what is a number in batches."""
+    """Whether values are lists of plain numbers, or fixed-size lists of anything that is a number in batches."""
     if pt.is_struct(kind) or pt.is_map(kind) or pt.is_union(kind):
         return False
     value = kind.value_type
@@ -231,7 +231,7 @@ def _of_numbers(kind: pa.DataType) -> bool:
 
 
 def _with_none(rows: Iterable[Any], valid: Array | None) -> list[Any]:
-    """The rows with None where they are null."""
+    """The rows, with None for null ones."""
     if valid is None:
         return list(rows)
     return [row if kept else None for row, kept in zip(rows, valid.tolist(), strict=True)]

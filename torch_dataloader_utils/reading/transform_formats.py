@@ -1,4 +1,4 @@
-"""A transform in numpy, torch, pandas or polars as one of Arrow record batches."""
+"""Wraps a transform in numpy, torch, pandas or polars as one of Arrow record batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_dataloader_utils.reading.transform_arrays import Returned
 
 
 class _Format(NamedTuple):
-    """From a record batch to what the transform gets, and from what it returns to columns."""
+    """Converts a record batch to the transform's input, and its result to columns."""
 
     given: Callable[[pa.RecordBatch], Any]
     returned: Callable[[Any], Iterable[tuple[str, Returned]]]
@@ -33,17 +33,17 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class FormattedTransform:
-    """A transform of record batches around one that gets and returns another format; picklable if that one is.
+    """A transform of record batches that wraps one in another format; picklable if that one is.
 
-    A column's type is the one expected of it. On the first call, of 0 rows, nothing is expected but that a column which
-    comes back as it went out is of the type that it had.
+    Columns get the expected types. On the first call, with 0 rows, none are expected yet, except that columns which the
+    transform leaves alone keep their types.
 
     Attributes:
-        transform: the user's.
+        transform: the user's function.
         format: a key of `_FORMATS`.
         given: the schema of the batches.
-        changed: the types that columns come back with if the transform leaves them alone, where it is not their own.
-        expected: the schema of the results; None where it is still to be found.
+        changed: the types that columns return with if the transform leaves them alone, where those are not their own.
+        expected: the schema of the results; None until it is known.
     """
 
     transform: Callable[[Any], Any]
@@ -53,12 +53,12 @@ class FormattedTransform:
     expected: pa.Schema | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What the transform returns for these rows.
+        """The transform's result for these rows.
 
         Raises:
-            UnsupportedTypeError: it is not of the format, or a column is of no type of Arrow's.
-            SchemaMismatchError: values that do not fit the type expected, a column whose type is unknown, no column, or
-                columns of unequal lengths.
+            UnsupportedTypeError: it is not in the format, or Arrow has no type for a column.
+            SchemaMismatchError: values do not fit the expected type, a column's type is unknown, there are no columns,
+                or they have unequal lengths.
         """
         form = _FORMATS[self.format]
         columns = [
@@ -84,7 +84,7 @@ class FormattedTransform:
 
 
 def formatted(transform: Callable[[Any], Any], format: str, given: pa.Schema) -> Callable[[Any], Any]:
-    """The transform as one of record batches of the schema `given`.
+    """The transform as a function of record batches with the schema `given`.
 
     Raises:
         MissingExtraError: the format's library is not installed.
@@ -103,7 +103,7 @@ def formatted(transform: Callable[[Any], Any], format: str, given: pa.Schema) ->
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of 0 rows, with columns of any type: `schema.empty_table` makes none of extension types in structs."""
+    """A batch of 0 rows, with columns of any type: `schema.empty_table` fails on extension types in structs."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, item.type) for item in schema], schema=schema)
 
 
@@ -122,7 +122,7 @@ def _type_in(schema: pa.Schema | None, name: str) -> pa.DataType | None:
 
 
 def _is_layout(back: pa.DataType, own: pa.DataType) -> bool:
-    """Whether the two hold the same values, and `back` can be cast to `own`: a float for a decimal does not."""
+    """Whether both types hold the same values and `back` can be cast to `own`: not so for a float and a decimal."""
     if not _alike(back, own) and not (pt.is_temporal(back) and pt.is_temporal(own)):
         return False
     try:
@@ -133,7 +133,7 @@ def _is_layout(back: pa.DataType, own: pa.DataType) -> bool:
 
 
 def _alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether the types differ only in layout: offsets of 32 or 64 bits, dictionaries, lists of one length or any."""
+    """Whether types differ only in layout: offsets of 32 or 64 bits, dictionaries, lists of fixed or any length."""
     if isinstance(one, pa.BaseExtensionType) and isinstance(other, pa.BaseExtensionType):
         return bool(one.equals(other))
     one, other = _bare(one), _bare(other)
@@ -183,7 +183,7 @@ def _cast(name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _of_objects(name: str, values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
-    """Python objects, or arrays as rows of lists or tensors, as an array of this type."""
+    """An array of this type, from Python objects, or from arrays that are rows of lists or tensors."""
     if kind is None:
         raise SchemaMismatchError(
             f"transform returned column {name!r} as Python objects or nulls, and its type cannot be inferred from 0 "
@@ -202,7 +202,7 @@ def _of_objects(name: str, values: Sequence[Any], kind: pa.DataType | None) -> p
 
 
 def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The values as `pa.array` makes them, which cuts off the fractions of floats, refused here."""
+    """The values as `pa.array` converts them, but an error where it would truncate floats to ints."""
     if pt.is_integer(_item_type(kind)):
         found = pa.array(values)
         if pt.is_floating(_item_type(found.type)):

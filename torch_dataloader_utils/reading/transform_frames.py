@@ -1,4 +1,4 @@
-"""What a transform in pandas or polars gets and returns: a DataFrame."""
+"""Input and output of transforms in pandas or polars: DataFrames."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NULLABLE = {
     "bool": "BooleanDtype", "float": "Float32Dtype", "double": "Float64Dtype",
     **{f"{sign}int{bits}": f"{sign.upper()}Int{bits}Dtype" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
-"""Name of an Arrow type -> the nullable dtype of pandas."""
+"""Name of an Arrow type -> nullable dtype of pandas."""
 
 
 def pandas_given(batch: pa.RecordBatch) -> Any:
-    """The rows as a DataFrame of dtypes that have nulls, so that none depends on them: ints stay ints."""
+    """The rows as a DataFrame with nullable dtypes, so that no dtype depends on nulls: ints stay ints."""
     pandas = _library("pandas")
     return batch.to_pandas(types_mapper=lambda kind: _pandas_dtype(kind, pandas))
 
@@ -39,7 +39,7 @@ def pandas_returned(result: Any) -> Iterator[tuple[str, Returned]]:
     """The columns of a DataFrame, without its index.
 
     Raises:
-        UnsupportedTypeError: it is none.
+        UnsupportedTypeError: `result` is not a DataFrame.
     """
     _check_frame(result, _library("pandas").DataFrame, "pandas")
     for name, column in result.items():
@@ -57,7 +57,7 @@ def polars_given(batch: pa.RecordBatch) -> Any:
 
 
 def _unsliced(column: pa.Array) -> pa.Array:
-    """The rows from offset 0 on: polars 2 fails over slices of fixed-size lists with nulls."""
+    """The rows as an array with offset 0: polars 2 fails on slices of fixed-size lists with nulls."""
     return pa.concat_arrays([column, column.slice(0, 0)]) if column.offset else column
 
 
@@ -65,7 +65,7 @@ def polars_returned(result: Any) -> Iterator[tuple[str, Returned]]:
     """The columns of a DataFrame.
 
     Raises:
-        UnsupportedTypeError: it is none.
+        UnsupportedTypeError: `result` is not a DataFrame.
     """
     _check_frame(result, _library("polars").DataFrame, "polars")
     table = result.to_arrow()
@@ -74,7 +74,7 @@ def polars_returned(result: Any) -> Iterator[tuple[str, Returned]]:
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
-    """The rows as one array; a copy only of several chunks."""
+    """The rows as one array; copied only if there are several chunks."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 

@@ -1,4 +1,4 @@
-"""The user's transform of Arrow record batches, and the checks of what it returns."""
+"""Calls the user's transform on Arrow record batches, and checks what it returns."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 
 def transformed(table: pa.Table, spec: ScanSpec, where: str) -> pa.Table:
-    """What the scan's transform returns for these rows; `where` names them in errors. It is not called for no rows.
+    """The scan's transform applied to these rows; `where` names them in errors. It is not called if there are no rows.
 
     Raises:
-        UnsupportedTypeError: it is not a record batch.
-        SchemaMismatchError: it has another schema than the one expected, or another number of rows.
+        UnsupportedTypeError: it did not return a record batch.
+        SchemaMismatchError: the result's schema is not the expected one, or its number of rows is wrong.
     """
     recorder().enter("transform")
     assert spec.transform is not None
-    if not table.num_rows:  # a filter left none: there is nothing to do, and not every transform can take them
+    if not table.num_rows:  # the filter kept none: there is nothing to do, and not every transform can handle 0 rows
         return pa.Table.from_batches([no_rows(spec.output_schema)])
     batch = compact(table)
     try:
         result = spec.transform(batch)
         check_transformed(batch, result, spec.transform_rows)
         _check_schema(result.schema, spec.output_schema)
-    except DataLoaderUtilsError as error:  # other errors, of the transform itself, are noted by the reader
+    except DataLoaderUtilsError as error:  # the reader adds the note to other errors, which are the transform's own
         error.add_note(f"while transforming {where}")
         raise
     return pa.Table.from_arrays(result.columns, schema=spec.output_schema)
 
 
 def _check_schema(returned: pa.Schema, expected: pa.Schema) -> None:
-    """Check names and types, but not what is declared to have no nulls; a worker has a copy of the expected schema."""
+    """Check names and types, but not nullability; in a worker, the expected schema is an unpickled copy."""
     if returned.equals(expected):
         return
     if returned.names == expected.names:
@@ -60,8 +60,8 @@ def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:
     """Check what a transform returned.
 
     Raises:
-        UnsupportedTypeError: it is not a record batch.
-        SchemaMismatchError: it has another number of rows, and `rows` is "same".
+        UnsupportedTypeError: the result is not a record batch.
+        SchemaMismatchError: the number of rows differs, and `rows` is "same".
     """
     if not isinstance(result, pa.RecordBatch):
         raise UnsupportedTypeError(f"transform returned {type(result).__name__}: expected a pyarrow.RecordBatch.")

@@ -1,6 +1,6 @@
 """Tasks over row-shuffle windows: what is decoded for them, and the order in which their rows are delivered.
 
-The rows of all pieces of splits below a window are *drawn* together; delivering them is one gather by number.
+The rows of all pieces of splits below a window are *drawn* together, and delivered by a single gather.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.seeding import permutation
 
 Places: TypeAlias = npt.NDArray[np.int64]
-Span: TypeAlias = tuple[int, int]  # (first row, how many) in a block
+Span: TypeAlias = tuple[int, int]  # (first row, row count) in a block
 ReadPieces: TypeAlias = Callable[[Sequence[Piece], bool], tuple[Block, list[Span]]]
 
 
@@ -31,12 +31,12 @@ def of_windows(task: Task) -> bool:
 
 
 def shuffled(task: Task, read: ReadPieces) -> Block:
-    """The rows of a task over windows, in order.
+    """The rows of a task over windows, in order of delivery.
 
     Args:
         task: over windows.
-        read: maps pieces of splits, and whether they are repeats, to their rows as one block, and where those of each
-            piece lie in it.
+        read: maps pieces of splits, and whether they are repeats, to their rows as one block and each piece's range of
+            rows in it.
     """
     block, spans = read(list(split_pieces(task.pieces)), task.pad)
     recorder().enter("shuffle")
@@ -44,12 +44,12 @@ def shuffled(task: Task, read: ReadPieces) -> Block:
 
 
 def places_of(pieces: Sequence[Piece], spans: Iterator[Span], pool: BufferPool | None = None) -> Places:
-    """Where the rows of these pieces lie, int64 [rows], in the order of delivery.
+    """The positions of these pieces' rows in a block, int64 [rows], in order of delivery.
 
     Args:
         pieces: of splits or windows.
-        spans: where the rows of each piece of a split lie, in the order of `split_pieces`; taken as needed.
-        pool: of memory for permutations.
+        spans: range of rows of each piece of a split, in the order of `split_pieces`; consumed as needed.
+        pool: memory for permutations.
     """
     places = [_places(piece, spans, pool) for piece in pieces]
     return places[0] if len(places) == 1 else np.concatenate([np.empty(0, np.int64), *places])
@@ -67,16 +67,14 @@ def _places(piece: Piece, spans: Iterator[Span], pool: BufferPool | None) -> Pla
 
 
 def _drawn(window: Window, spans: Iterator[Span], pool: BufferPool | None) -> Places:
-    """Where the rows of a whole window lie."""
+    """The positions of all rows of a window."""
     if any(isinstance(piece.source, Window) for piece in window.pieces):
         drawn = places_of(window.pieces, spans)
         return drawn[_order(len(drawn), window.key, None)]
     drawn_from = list(islice(spans, len(window.pieces)))
     count = sum(rows for _, rows in drawn_from)
     order = _order(count, window.key, pool)
-    if drawn_from == spans_of(
-        [rows for _, rows in drawn_from], drawn_from[0][0]
-    ):  # the usual case: there is nothing to look up
+    if drawn_from == spans_of([rows for _, rows in drawn_from], drawn_from[0][0]):  # the usual case needs no lookup
         return np.add(order, drawn_from[0][0], out=order)
     return np.concatenate([np.arange(first, first + rows) for first, rows in drawn_from])[order]
 
@@ -88,7 +86,7 @@ def _order(rows: int, key: int | None, pool: BufferPool | None) -> Places:
 
 
 def spans_of(counts: Sequence[int], first: int = 0) -> list[Span]:
-    """Ranges of these lengths, one after another, starting at row `first`."""
+    """Consecutive ranges of these lengths, starting at row `first`."""
     return list(zip(accumulate(counts, initial=first), counts, strict=False))
 
 
@@ -116,14 +114,14 @@ class _Draw:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """One piece of a task: the rows it draws from the runs, and where its rows lie among them, in order of delivery."""
+    """One piece of a task: the rows it draws from the runs, and its rows' positions among them, in delivery order."""
 
     draws: tuple[_Draw, ...]
     places: Places
 
     @property
     def drawn(self) -> int:
-        """Rows that it draws."""
+        """The number of rows that it draws."""
         return sum(len(draw.rows) for draw in self.draws)
 
 
@@ -133,10 +131,10 @@ class Gather:
     Rows are gathered window by window: the rows that a window draws are few enough to stay there.
 
     Args:
-        pieces: of the task, whose rows are all known.
-        owners: number of the run of each piece of a split.
+        pieces: of the task; their row counts must be known.
+        owners: index of the run of each piece of a split.
         starts: plan row number of each run's first row.
-        pool: of the memory that columns are gathered into.
+        pool: memory that columns are gathered into.
     """
 
     def __init__(self, pieces: Sequence[Piece], owners: Sequence[int], starts: Sequence[int], pool: BufferPool) -> None:
@@ -146,7 +144,7 @@ class Gather:
         self.rows = sum(len(unit.places) for unit in self._units)
 
     def column(self, runs: Sequence[Column]) -> Column:
-        """The task's rows of a column, in order, from those of each run."""
+        """The task's rows of a column, in order of delivery, gathered from the runs."""
         if isinstance(runs[0], Dense):
             return self._dense([run.array for run in runs if isinstance(run, Dense)])
         drawn = concat([draw.column(runs[draw.run]) for unit in self._units for draw in unit.draws])
@@ -158,13 +156,13 @@ class Gather:
         at = 0
         for unit in self._units:
             rows = len(unit.places)
-            # The mode spares a buffer (there is no place out of range); with it numpy is as fast as torch.
+            # This mode avoids a buffer (no position is out of range); with it numpy is as fast as torch.
             np.take(self._drawn(unit, runs), unit.places, axis=0, out=out[at : at + rows], mode="clip")
             at += rows
         return Dense(out)
 
     def _drawn(self, unit: _Unit, runs: Sequence[Array]) -> Array:
-        """What a unit draws of the runs, one after another."""
+        """The rows that a unit draws from the runs, one run after another."""
         if len(unit.draws) == 1 and unit.draws[0].rows.contiguous:
             draw = unit.draws[0]
             return runs[draw.run][draw.rows.start : draw.rows.stop]
