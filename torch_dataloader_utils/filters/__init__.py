@@ -1,1 +1,1 @@
-"""What a filter means, and which files it rules out."""
+"""Filters: which rows they select, and which files they rule out."""

@@ -32,11 +32,11 @@ def as_expression(filters: Any, schema: pa.Schema) -> pc.Expression | None:
 
     A flat list of `(column, operator, value)` means "and"; a list of such lists means "or" of "and"s. Tuples follow
     SQL: a null matches nothing but `is null`. Literals are compared as values of the column's type (`compared` in
-    `filters.literals`). A pyarrow expression is taken as it is.
+    `filters.literals`). A pyarrow expression is used unchanged.
 
     Raises:
         ColumnNotFoundError: a column that is not in `schema`.
-        OptionError: no filter at all, or a value that cannot be compared with its column.
+        OptionError: `filters` is not a filter, or a value cannot be compared with its column.
     """
     if filters is None:
         return None
@@ -46,11 +46,11 @@ def as_expression(filters: Any, schema: pa.Schema) -> pc.Expression | None:
 
 
 def joined(filters: Any, schema: pa.Schema, make: Callable[[Comparison], T]) -> T:
-    """What `make` gives for each tuple of a flat or nested list, joined by `&` and `|`.
+    """The results of `make` for each tuple of a flat or nested list, joined by `&` and `|`.
 
     Raises:
         ColumnNotFoundError: a column that is not in `schema`.
-        OptionError: no such list, or a value that cannot be compared with its column.
+        OptionError: `filters` is not such a list, or a value cannot be compared with its column.
     """
     if not isinstance(filters, (list, tuple)):
         raise OptionError(
@@ -64,7 +64,7 @@ def joined(filters: Any, schema: pa.Schema, make: Callable[[Comparison], T]) -> 
 
 
 def _groups(filters: Sequence[Any]) -> Sequence[Sequence[Any]]:
-    """The lists of tuples that are joined by "and" within, and by "or" with each other."""
+    """The lists of tuples: the tuples of a list are joined by "and", the lists by "or"."""
     groups = [filters] if all(_is_predicate(item) for item in filters) else filters
     for group in groups:
         if not isinstance(group, (list, tuple)) or not group or not all(_is_predicate(item) for item in group):
@@ -82,20 +82,20 @@ def matching(leaf: Comparison, schema: pa.Schema) -> pc.Expression:
     """The rows for which a comparison is true.
 
     Raises:
-        OptionError: Arrow cannot compare the column with such values.
+        OptionError: Arrow cannot compare the column with these values.
     """
     return _fitting(leaf.rows, schema, leaf.item)
 
 
 def _fitting(expression: pc.Expression, schema: pa.Schema, item: Any) -> pc.Expression:
-    """`expression`, once it is known to be a filter over `schema`."""
+    """`expression`, after checking that it is a filter over `schema`."""
     try:
         kind = evaluate(_no_rows(schema), expression).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         hint = _TYPED if isinstance(item, pc.Expression) else ""
         raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}{hint}") from error
-    except pa.ArrowInvalid as error:  # what binding raises for an unknown field
-        message = str(error).partition(" in ")[0]  # what follows is the whole schema
+    except pa.ArrowInvalid as error:  # binding raises this for an unknown field
+        message = str(error).partition(" in ")[0]  # the rest is the whole schema
         raise ColumnNotFoundError(f"filters: {item}: {message}. {available_columns(schema, '')}") from error
     if not pt.is_boolean(kind):
         raise OptionError(
@@ -103,7 +103,7 @@ def _fitting(expression: pc.Expression, schema: pa.Schema, item: Any) -> pc.Expr
         )
     try:
         evaluate(_row_of_nulls(schema), expression)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # errors that only a row shows
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # some errors need a row
         raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}") from error
     return expression
 
@@ -116,7 +116,7 @@ def evaluate(table: pa.Table, expression: pc.Expression) -> pa.Array:
 
 
 def _row_of_nulls(schema: pa.Schema) -> pa.Table:
-    """A row of nulls; no row where there is a type that pyarrow makes no nulls of."""
+    """A table with one row of nulls, or with no row if pyarrow cannot create nulls of a type."""
     try:
         return pa.table([pa.nulls(1, item.type) for item in schema], names=schema.names)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
@@ -124,14 +124,14 @@ def _row_of_nulls(schema: pa.Schema) -> pa.Table:
 
 
 def _no_rows(schema: pa.Schema) -> pa.Table:
-    """A table without rows, of columns of any type: `schema.empty_table` makes none of extension types in structs."""
+    """A table without rows, for columns of any type: `schema.empty_table` fails for extension types in structs."""
     return pa.Table.from_batches([], schema)
 
 
 def may_name_nan(expression: pc.Expression) -> bool:
-    """Whether a NaN may be among the literals of `expression` (a column of that name, or text, counts as one).
+    """Whether `expression` may contain a NaN literal (a column of that name, or text, counts as one).
 
-    Arrow takes it that bounds decide comparisons with NaN, and finds no row for `~(x < nan)`, which is true of all.
+    Arrow assumes that bounds decide comparisons with NaN, so it finds no row for `~(x < nan)`, which every row matches.
     """
     return _NAN.search(str(expression)) is not None
 
@@ -139,11 +139,11 @@ def may_name_nan(expression: pc.Expression) -> bool:
 def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:
     """The top-level columns that `expression` needs, in the order of `schema`.
 
-    pyarrow has no interface for this: columns are needed if the filter cannot be evaluated without them.
+    pyarrow has no interface for this, so a column counts as needed if the filter cannot be evaluated without it.
     """
 
     def needed(first: int, last: int) -> list[str]:
-        """Those of the columns `[first, last)`: halves that it can do without are not searched."""
+        """The needed columns among `[first, last)`; skips halves without which the filter still works."""
         kept = [item for number, item in enumerate(schema) if not first <= number < last]
         if _works(expression, pa.schema(kept)):
             return []

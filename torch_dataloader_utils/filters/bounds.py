@@ -1,7 +1,7 @@
-"""Which data files a pyarrow expression rules out, by what manifests say of their columns.
+"""Data files that a pyarrow expression rules out, judged by what manifests record about their columns.
 
-pyarrow shows no parts of an expression, but leaves out the files of a dataset whose facts contradict it: here, bounds
-of columns and values of partitions.
+pyarrow does not expose the parts of an expression, but it skips the files of a dataset whose known facts contradict
+it. The facts here are column bounds and partition values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch_dataloader_utils.schemas.columns import type_at
 
 CanHold: TypeAlias = Callable[[DataFile, PartitionSpec], bool]
 
-_FILES = ds.ParquetFileFormat()  # of whatever format they are: none is opened
+_FILES = ds.ParquetFileFormat()  # whatever their real format is: no file is opened
 _STORE = LocalFileSystem()
 
 
@@ -42,7 +42,7 @@ def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> Ca
     Args:
         expression: a filter that fits `arrow`.
         arrow: the columns.
-        schema: the same columns as Iceberg has them; other columns of `arrow` prune nothing.
+        schema: the same columns as an Iceberg schema; other columns of `arrow` prune nothing.
     """
     if may_name_nan(expression):
         return lambda file, spec: True
@@ -67,7 +67,7 @@ def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> Ca
 def _comparable(
     fields: Iterable[NestedField], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], NestedField]]:
-    """Paths and fields of those whose values have bounds, in structs too."""
+    """(path, field) of each field whose values have bounds, including those in structs."""
     for field in fields:
         path = (*above, field.name)
         if isinstance(field.field_type, StructType):
@@ -77,16 +77,16 @@ def _comparable(
 
 
 def _is_nan(path: tuple[str, ...], kind: pa.DataType) -> pc.Expression:
-    return pc.field(*path) == pa.scalar(math.nan, kind)  # as a fact it names the value
+    return pc.field(*path) == pa.scalar(math.nan, kind)  # as a fact, this states the value
 
 
 def _can_be_true(expression: pc.Expression, facts: Iterable[pc.Expression], schema: pa.Schema) -> bool:
-    """Whether the expression can be true of a row where all `facts` are."""
+    """Whether the expression can be true for a row for which all `facts` are true."""
     file = _FILES.make_fragment("", _STORE, partition_expression=reduce(operator.and_, facts, pc.scalar(True)))
     try:
         return any(True for _ in ds.FileSystemDataset([file], schema, _FILES, _STORE).get_fragments(expression))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return True  # known values cannot be computed with: reading may fail too, or casts them
+        return True  # Arrow cannot compute with the known values: reading may fail too, or cast them
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class _Column:
     """A column of single values that the expression needs.
 
     Attributes:
-        path: the names that lead to it.
-        field: as Iceberg has it.
+        path: its name, after those of the structs that contain it.
+        field: its Iceberg field.
         kind: its Arrow type.
-        nan_matches: whether a row can match that has a NaN here: bounds leave NaNs out.
+        nan_matches: whether a row with a NaN here can match: bounds do not cover NaNs.
     """
 
     path: tuple[str, ...]
@@ -106,11 +106,11 @@ class _Column:
     nan_matches: bool
 
     def facts(self, file: DataFile, constants: Mapping[int, Any]) -> list[pc.Expression]:
-        """What is true of every row of a data file.
+        """Expressions that are true for every row of a data file.
 
         Args:
             file: as its manifest lists it.
-            constants: field id -> value, of the columns whose value its partition has.
+            constants: field id -> value, for columns whose value the partition determines.
         """
         number, column = self.field.field_id, pc.field(*self.path)
         if number in constants:
@@ -120,7 +120,7 @@ class _Column:
         values, nulls, nans = ((count or {}).get(number) for count in counts)
         if nulls is not None and nulls == values:
             return [column.is_null()]
-        counted = len(self.path) == 1  # within structs, counts may leave out nulls of the structs
+        counted = len(self.path) == 1  # within structs, counts may omit nulls of the structs
         if nans and nans == values and counted:
             return [_is_nan(self.path, self.kind)]
         if self.nan_matches and nans != 0:
@@ -129,20 +129,21 @@ class _Column:
         return facts if nulls == 0 and counted else [fact | column.is_null() for fact in facts]
 
     def _bounds(self, file: DataFile) -> tuple[Any, Any]:
-        """The least and the greatest value; None where unknown."""
+        """The minimum and the maximum; None where unknown."""
         listed = ((bounds or {}).get(self.field.field_id) for bounds in (file.lower_bounds, file.upper_bounds))
         try:
             lower, upper = (None if bound is None else from_bytes(self.field.field_type, bound) for bound in listed)
-        except (struct.error, ValueError):  # as wide as the type that the column was promoted from
+        except (struct.error, ValueError):  # the width of the type that the column was promoted from
             return None, None
         return lower, upper
 
     def _between(self, lower: Any, upper: Any) -> list[pc.Expression]:
-        """What is true of the values, NaNs apart."""
+        """Expressions that are true for all values except NaNs."""
         if lower != lower or upper != upper:
-            return []  # writers of old gave NaN for what they did not know
+            return []  # old writers recorded NaN for unknown bounds
         column, ends = pc.field(*self.path), ((operator.ge, lower), (operator.le, upper))
         facts = [compare(column, pa.scalar(end, self.kind)) for compare, end in ends if end is not None]
         if lower is not None and lower == upper and not pt.is_floating(self.kind):
-            facts.append(column == pa.scalar(lower, self.kind))  # then Arrow computes functions; 0.0 may be -0.0
+            # Lets Arrow evaluate functions of the value; not for floats, since 0.0 may be -0.0.
+            facts.append(column == pa.scalar(lower, self.kind))
         return facts

@@ -1,4 +1,4 @@
-"""A tuple `(column, operator, value)` as a comparison of a column with values of its own type."""
+"""Tuples `(column, operator, value)` as comparisons of a column with values of its own type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ORDERS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 OPERATORS = (*_ORDERS, "in", "not in", "is null", "is not null")
-"""Those of tuples."""
+"""The operators that tuples may use."""
 _CONSTANTS = {"always": True, "never": False}
 _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "is null": lambda column: column.is_null(),
@@ -40,11 +40,11 @@ class Comparison:
     """A column compared with values of its type; a null matches nothing but "is null".
 
     Attributes:
-        path: the column, by the names that lead to it.
+        path: the column's name, after those of the structs that contain it.
         kind: its type in the schema.
-        word: an operator of tuples, one of `_FUNCTIONS`, "always" or "never".
-        values: of the type `_kernel_type(kind)`, or the prefix.
-        item: the filter, for errors.
+        word: one of `OPERATORS` or `_FUNCTIONS`, "always" or "never".
+        values: the values, of the type `_kernel_type(kind)`, or the prefix.
+        item: the original filter, for errors.
     """
 
     path: tuple[str, ...]
@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def rows(self) -> pc.Expression:
-        """Where it is true."""
+        """The rows for which the comparison is true."""
         if self.word in _CONSTANTS:
             return pc.scalar(_CONSTANTS[self.word])
         field = pc.field(*self.path)
@@ -70,7 +70,7 @@ class Comparison:
 
 
 def comparison(item: Sequence[Any], schema: pa.Schema) -> Comparison:
-    """One `(column, operator, value)` over `schema`, as a comparison with values of the column's type.
+    """A `(column, operator, value)` over `schema` as a comparison with values of the column's type.
 
     Raises:
         ColumnNotFoundError: a column that is not in `schema`.
@@ -92,7 +92,7 @@ def comparison(item: Sequence[Any], schema: pa.Schema) -> Comparison:
 
 
 def _simplified(word: str, value: Any, declared: pa.DataType, item: Any) -> tuple[str, tuple[pa.Scalar, ...]]:
-    """The operator and the value of the column's type that mean the same, or an operator that needs none."""
+    """An equivalent operator and value of the column's type, or an operator that needs no value."""
     kind = _value_type(declared)
     try:
         result = compared(word, value, kind)
@@ -109,8 +109,8 @@ def _simplified(word: str, value: Any, declared: pa.DataType, item: Any) -> tupl
 
 
 def _membership(word: str, values: Any, kind: pa.DataType, item: Any) -> tuple[str, tuple[pa.Scalar, ...]]:
-    """`in` and `not in` as SQL has them: nulls are in no list, and a list with a null excludes everything."""
-    once = isinstance(values, Iterator)  # the values are needed again, such as for the next snapshot of a table
+    """`in` and `not in` with SQL's semantics: a null is in no list, and `not in` a list with a null matches nothing."""
+    once = isinstance(values, Iterator)  # rejected: the values are needed again, such as for a table's next snapshot
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") or once:
         raise OptionError(f"filters: {tuple(item)}: expected a list of values after {word!r}.")
     listed = list(_in_order(values))
@@ -119,30 +119,30 @@ def _membership(word: str, values: Any, kind: pa.DataType, item: Any) -> tuple[s
     if word == "not in" and len(present) < len(listed):
         return "never", ()
     if pt.is_floating(_kernel_type(kind)) and any(literal.as_py() == 0 for literal in literals):
-        literals += [pa.scalar(zero, _kernel_type(kind)) for zero in (0.0, -0.0)]  # equal, but not to `is_in`
+        literals += [pa.scalar(zero, _kernel_type(kind)) for zero in (0.0, -0.0)]  # equal, but not for `is_in`
     return word, tuple(literals)
 
 
 def _in_order(values: Iterable[Any]) -> Iterable[Any]:
-    """The values, those of a set sorted: a set's order differs between processes."""
+    """The values, sorted if they are a set: a set's order differs between processes."""
     return sorted(values, key=repr) if isinstance(values, Set) else values
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether a literal is null: None, an Arrow null or "not a time"."""
+    """Whether a literal is null: None, an Arrow null or NaT."""
     if isinstance(value, pa.Scalar):
         return not value.is_valid
     return value is None or (isinstance(value, (datetime, np.datetime64, np.timedelta64)) and value != value)
 
 
 def _value_type(declared: pa.DataType) -> pa.DataType:
-    """The type of a column's values: without a dictionary, of an extension type its storage."""
+    """The type of a column's values: a dictionary's value type, an extension type's storage type."""
     kind = plain_type(declared)
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _kernel_type(declared: pa.DataType) -> pa.DataType:
-    """A type that holds the same values, in the same order, and that Arrow has kernels for."""
+    """A type with the same values in the same order for which Arrow has kernels."""
     kind = _value_type(declared)
     if pt.is_float16(kind):
         return pa.float32()

@@ -1,4 +1,4 @@
-"""The Iceberg predicate that prunes files for a comparison: it is true wherever a row can match."""
+"""Iceberg predicates that prune files for a comparison: true wherever a row can match."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ COMPARABLE = (
     *(types.BooleanType, types.IntegerType, types.LongType, *_FLOATS, types.DecimalType),
     *(types.StringType, types.BinaryType, types.FixedType, *_TIMES),
 )
-"""Types whose bounds mean the same to all engines: not uuid."""
+"""Types whose bounds mean the same in all engines: uuid is not one of them."""
 
-# pyiceberg looks at bounds only for lists of at most so many values.
+# pyiceberg checks bounds only for lists of up to this many values.
 _SHORT_LIST = 200
 
 
 def file_predicate(leaf: Comparison, schema: Schema) -> ice.BooleanExpression:
-    """The Iceberg expression that is true or undecided wherever a row can match `leaf`.
+    """An Iceberg expression that is true or undecided wherever a row can match `leaf`.
 
     Args:
-        leaf: over the columns of `schema`; others, such as metadata columns, prune nothing.
-        schema: the table's.
+        leaf: a comparison of a column of `schema`; other columns, such as metadata columns, prune nothing.
+        schema: the table's schema.
     """
     if leaf.word in ("always", "never"):
         return ice.AlwaysTrue() if leaf.word == "always" else ice.AlwaysFalse()
@@ -63,7 +63,7 @@ def file_predicate(leaf: Comparison, schema: Schema) -> ice.BooleanExpression:
 
 
 def _primitive_type(schema: Schema, path: Sequence[str]) -> types.PrimitiveType | None:
-    """The type of the column at `path`; None where it is not in the table, or no single value."""
+    """The type of the column at `path`; None if it is not in the table or is nested."""
     fields = schema.fields
     kind: types.IcebergType | None = None
     for name in path:
@@ -73,7 +73,7 @@ def _primitive_type(schema: Schema, path: Sequence[str]) -> types.PrimitiveType 
 
 
 def _plain(value: Any) -> Any:
-    """What pyiceberg makes literals of the column's type of: times as numbers, the rest as Python has it."""
+    """The value as pyiceberg expects it in a literal: times as numbers, everything else as a Python object."""
     if isinstance(value, pa.Scalar):
         return value.value if pt.is_temporal(value.type) else value.as_py()
     return value
@@ -82,18 +82,18 @@ def _plain(value: Any) -> Any:
 def _is_decided_by_bounds(leaf: Comparison, kind: types.PrimitiveType, values: Sequence[Any]) -> bool:
     """Whether pyiceberg compares this column as the filter does."""
     if leaf.word == "is null":
-        return len(leaf.path) == 1  # within structs, counts of nulls may leave out those of the structs
+        return len(leaf.path) == 1  # within structs, null counts may omit nulls of the structs
     if leaf.word in ("is nan", "is not nan"):
         return isinstance(kind, _FLOATS)
     if leaf.word in ("starts with", "not starts with"):
         return isinstance(kind, types.StringType)
     if isinstance(kind, types.FloatType) and any(abs(value) > types.FloatType.max for value in values):
-        return False  # pyiceberg takes it that none is so large, and infinity is
+        return False  # pyiceberg assumes that no value is this large, but infinity is
     return not values or isinstance(kind, COMPARABLE)
 
 
 def _membership(name: str, values: Sequence[Any]) -> ice.BooleanExpression:
-    """In a list, and between its ends where pyiceberg would not look."""
+    """`in` a list; also between the list's ends if it is too long for pyiceberg to check bounds."""
     listed: ice.BooleanExpression = ice.In(name, values)
     if len(values) <= _SHORT_LIST or isinstance(values[0], bool):
         return listed

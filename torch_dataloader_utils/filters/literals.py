@@ -1,4 +1,4 @@
-"""A filter's literal among the values of a column's type: one of them, or between two of them."""
+"""Where a filter's literal lies among the values of a column's type: at one of them, or between two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch_dataloader_utils.filters.moments import NANOSECONDS, nanoseconds
 
 _Exact: TypeAlias = "int | float | Fraction"  # Python compares these exactly with each other
 
-_EXTREME = 400  # powers of ten beyond those of all types but decimals of odd scales
+_EXTREME = 400  # a power of ten beyond all types, except decimals with unusual scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class _Floor:
     """Where a literal lies among the values of a type.
 
     Attributes:
-        value: the greatest one that is not above the literal; None where all values are above it.
-        exact: whether the literal is that value.
+        value: the greatest value that is not above the literal; None if all values are above it.
+        exact: whether the literal equals that value.
     """
 
     value: pa.Scalar | None
@@ -38,18 +38,19 @@ class _Floor:
 def compared(word: str, value: Any, kind: pa.DataType) -> tuple[str, pa.Scalar] | bool:
     """`column word value` as a comparison with a value of type `kind` that selects the same rows.
 
-    Returns an operator and a value, or a constant if rows differ only in being null: True for all rows but nulls, False
-    for none. Comparisons are exact: `x < 2.5` over integers is `x <= 2`, `x < 300` of int8 is
-    `x <= 127`. Numbers are rounded to the nearest value of a floating type first, as if stored there. Floats stand
-    for their shortest decimal form over decimals. NaN equals nothing. Text must spell a value of the type.
+    Returns an operator and a value, or a constant if the result is the same for all values: True selects all rows but
+    nulls, False selects none. Comparisons are exact: `x < 2.5` over integers is `x <= 2`, `x < 300` over int8 is
+    `x <= 127`. For floating types, numbers are first rounded to the nearest value, as if stored in the column. For
+    decimals, a float stands for its shortest decimal form. NaN equals nothing. Text must spell a value of the type.
 
     Args:
         word: one of =, ==, !=, <, <=, >, >=.
         value: not null.
-        kind: not a dictionary or an extension type.
+        kind: neither a dictionary nor an extension type.
 
     Raises:
-        ArithmeticError, TypeError, ValueError, pa.ArrowException: it is no such value; `expected` says what is.
+        ArithmeticError, TypeError, ValueError, pa.ArrowException: the value does not suit the type; `expected`
+            describes those that do.
     """
     floor = _floor(value, kind)
     if floor is None:
@@ -71,7 +72,7 @@ def expected(kind: pa.DataType) -> str:
 
 
 def _floor(value: Any, kind: pa.DataType) -> _Floor | None:
-    """Where a literal lies; None if it is nowhere: NaN, or anything among nulls only."""
+    """Where a literal lies; None if it has no place: NaN, or any literal if the type is null."""
     if pt.is_null(kind):
         return None
     if isinstance(value, pa.Scalar):
@@ -117,14 +118,14 @@ def _number(value: Any, shortest: bool = False) -> _Exact:
 
 
 def _decimal(text: str) -> Decimal:
-    number = Decimal(text)  # which also reads underscores, spaces, digits beyond ASCII, and "nan"
+    number = Decimal(text)  # also accepts underscores, spaces, digits beyond ASCII, and "nan"
     if not number.is_finite() or not text.isascii() or any(mark in text for mark in " _\t\n\r\v\f"):
         raise ValueError(f"{text!r} is not a number")
     return number
 
 
 def _fraction(value: Decimal) -> _Exact:
-    """The value; one in its place where it is finite, but too large or small to be computed with."""
+    """The value; a stand-in if it is finite, but too large or too small to compute with."""
     if value.is_nan():
         return math.nan
     if value.is_infinite():
@@ -137,7 +138,7 @@ def _fraction(value: Decimal) -> _Exact:
 
 
 def _among_floats(value: _Exact, kind: pa.DataType) -> _Floor | None:
-    """The nearest value; beyond the finite ones, numbers lie between the last of them and infinity."""
+    """The nearest value; a number beyond the finite values lies between the last of them and infinity."""
     narrow = kind.to_pandas_dtype()
     try:
         with np.errstate(over="ignore"):
@@ -156,7 +157,7 @@ def _among_floats(value: _Exact, kind: pa.DataType) -> _Floor | None:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The values `step * n` for n from `least` to `most`; `scalar` makes one of n."""
+    """The values `step * n` for n from `least` to `most`; `scalar(n)` is the value for n."""
 
     step: int | Fraction
     least: int
@@ -166,7 +167,7 @@ class _Grid:
 
 @lru_cache(maxsize=128)
 def _grid(kind: pa.DataType) -> _Grid:
-    """The values of a type of whole numbers, of decimals, or of times (steps in nanoseconds)."""
+    """The values of an integer, decimal or temporal type (steps in nanoseconds)."""
     if pt.is_decimal(kind):
         most = 10**kind.precision - 1
         return _Grid(Fraction(10) ** -kind.scale, -most, most, lambda n: pa.scalar(_scaled(n, kind.scale), kind))
@@ -216,7 +217,7 @@ def _bytes(value: Any, kind: pa.DataType) -> bytes:
 
 
 def _among_bytes(value: bytes, kind: pa.DataType) -> _Floor:
-    """Where bytes lie among those of one length: longer ones right after their beginning, shorter ones right before."""
+    """Where bytes lie among those of one length: longer ones just after their own prefix, shorter ones just before."""
     width = kind.byte_width
     if len(value) >= width:
         return _Floor(pa.scalar(value[:width], kind), len(value) == width)
@@ -225,7 +226,7 @@ def _among_bytes(value: bytes, kind: pa.DataType) -> _Floor:
 
 
 def _same(value: Any, kind: pa.DataType) -> Any:
-    """A value of a type without an order, or of one for which any literal of the kind is a value."""
+    """The literal itself, for types without an order and for those whose values include every suitable literal."""
     if _is_binary(kind):
         return _bytes(value, kind)
     if pt.is_boolean(kind):
@@ -238,7 +239,7 @@ def _same(value: Any, kind: pa.DataType) -> Any:
     raise TypeError(f"{value!r} is of another kind")
 
 
-# Which types -> what an error says that it expected.
+# (test for types, what an error says was expected)
 _EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]], ...] = (
     (pt.is_integer, lambda kind: f"a number; in quotes, an integer that fits {kind}"),
     (pt.is_floating, lambda kind: f"a number; in quotes, one that fits {kind}"),

@@ -1,4 +1,4 @@
-"""Dates, times and durations as exact nanoseconds, from objects of Python, NumPy and pandas, or from text."""
+"""Dates, times and durations as exact nanoseconds, from Python, NumPy and pandas objects or from text."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ import pyarrow.types as pt
 SECOND = 10**9
 DAY = 86_400 * SECOND
 NANOSECONDS = {"D": DAY, "h": 3600 * SECOND, "m": 60 * SECOND, "s": SECOND, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Unit, as NumPy and Arrow call it -> nanoseconds. NumPy's weeks, months and years are whole days."""
+"""Unit, by its name in NumPy and Arrow -> nanoseconds. NumPy's weeks, months and years are converted to days."""
 
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def nanoseconds(value: Any, kind: pa.DataType) -> int:
-    """Nanoseconds since 1970, since midnight or in all, as columns of the temporal type `kind` count them.
+    """Nanoseconds since 1970, since midnight or in total, as columns of the temporal type `kind` count them.
 
-    A date is its midnight, in UTC where the column has a zone.
+    A date stands for its midnight, in UTC if the column has a time zone.
 
     Raises:
-        TypeError: a value that does not compare with such a column: of another sort, with a zone or without.
-        ValueError: text that is no such value.
+        TypeError: the value cannot be compared with such a column: it is of another kind, or only one of the two has
+            a time zone.
+        ValueError: text that does not spell such a value.
     """
     zoned = pt.is_timestamp(kind) and kind.tz is not None
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return _of_numpy(value, kind)
     if pt.is_duration(kind) and isinstance(value, timedelta):
-        return value // _MICROSECOND * 1000 + getattr(value, "nanoseconds", 0)  # pandas counts the rest apart
+        return value // _MICROSECOND * 1000 + getattr(value, "nanoseconds", 0)  # pandas keeps the rest separately
     if pt.is_time(kind) and isinstance(value, time):
         return _of_clock(value)
     if isinstance(value, str) and (pt.is_time(kind) or pt.is_date(kind) or pt.is_timestamp(kind)):
@@ -58,7 +59,7 @@ def _of_numpy(value: np.datetime64 | np.timedelta64, kind: pa.DataType) -> int:
 
 
 def _of_text(text: str, kind: pa.DataType) -> int:
-    """Text as Arrow reads it, exactly: as microseconds, which hold all years, or as nanoseconds where it is finer."""
+    """Text as Arrow parses it, exactly: as microseconds, which cover all years, else as nanoseconds if it is finer."""
     if pt.is_date(kind):
         return int(pa.scalar(text).cast(pa.date32()).value) * DAY
     if pt.is_time(kind):

@@ -41,12 +41,12 @@ _EXAMPLE = "age > 30 and city in ('Rome', 'Oslo')"
 
 @dataclass(frozen=True)
 class TableFilter:
-    """A filter of a table's rows.
+    """A filter over a table's rows.
 
     Attributes:
-        rows: which rows match, exactly.
+        rows: selects exactly the rows that match.
         files: for pruning: true or undecided wherever a row can match.
-        can_hold: whether a data file can hold such a row, if `files` cannot decide it; None if it can.
+        can_hold: reports whether a data file can hold a matching row, if `files` cannot decide it; None if it can.
     """
 
     rows: pc.Expression
@@ -61,19 +61,19 @@ class TableFilter:
 
 
 def table_filter(filters: Any, arrow: pa.Schema, schema: Schema) -> TableFilter | None:
-    """The filter over a table's columns, or None where there is none.
+    """The filter over a table's columns, or None where there is no filter.
 
     Strings and pyiceberg expressions follow SQL, as tuples do: a null matches nothing but "is null". A pyarrow
-    expression means what pyarrow evaluates; it prunes by the bounds of columns only, since its parts cannot be read.
+    expression follows pyarrow's semantics; it prunes by column bounds only, because its parts cannot be inspected.
 
     Args:
-        filters: as `as_expression` takes them, an SQL string or a pyiceberg expression.
+        filters: any form that `as_expression` accepts, an SQL string or a pyiceberg expression.
         arrow: the columns that can be filtered on.
-        schema: the table's, as Iceberg has it.
+        schema: the table's Iceberg schema.
 
     Raises:
         ColumnNotFoundError: a column that is not in `arrow`.
-        OptionError: no filter at all, or a value that cannot be compared with its column.
+        OptionError: `filters` is not a filter, or a value cannot be compared with its column.
     """
 
     def make(leaf: Comparison) -> TableFilter:
@@ -88,11 +88,11 @@ def table_filter(filters: Any, arrow: pa.Schema, schema: Schema) -> TableFilter 
 
 
 def rows_expression(filters: str | ice.BooleanExpression, schema: pa.Schema) -> pc.Expression:
-    """An SQL string or pyiceberg expression as the Arrow expression that `as_expression` takes, over any columns.
+    """An SQL string or pyiceberg expression as the Arrow expression that `as_expression` accepts, over any columns.
 
     Raises:
         ColumnNotFoundError: a column that is not in `schema`.
-        OptionError: text that is no filter, or a value that cannot be compared with its column.
+        OptionError: the text is not a filter, or a value cannot be compared with its column.
     """
     return _joined(filters, schema, lambda leaf: matching(leaf, schema))
 
@@ -101,7 +101,7 @@ def rows_expression(filters: str | ice.BooleanExpression, schema: pa.Schema) -> 
 
 
 def _joined(filters: str | ice.BooleanExpression, schema: pa.Schema, make: Callable[[Comparison], T]) -> T:
-    """What `make` gives for each comparison, joined by `&` and `|`."""
+    """The results of `make` for each comparison, joined by `&` and `|`."""
     expression = _parsed(filters) if isinstance(filters, str) else filters
     return _made(expression, False, schema, make)
 
@@ -114,7 +114,7 @@ def _parsed(text: str) -> ice.BooleanExpression:
 
 
 def _made(expression: ice.BooleanExpression, negated: bool, schema: pa.Schema, make: Callable[[Comparison], T]) -> T:
-    """What `make` gives for the expression; "not" is carried down to the comparisons, where it leaves nulls out."""
+    """The result of `make` for the expression; "not" is pushed down to the comparisons, where it excludes nulls."""
     match expression:
         case ice.Not():
             return _made(expression.child, not negated, schema, make)
@@ -126,7 +126,7 @@ def _made(expression: ice.BooleanExpression, negated: bool, schema: pa.Schema, m
             word = "always" if isinstance(expression, ice.AlwaysTrue) != negated else "never"
             return make(Comparison((), pa.null(), word, (), expression))
         case ice.UnboundPredicate() if negated and type(expression) in _ORDERS and _is_floating(expression, schema):
-            # NaN is neither less than a number nor at least it.
+            # NaN is neither less than a number nor greater than or equal to it.
             return _made(ice.Or(~expression, ice.IsNaN(expression.term)), False, schema, make)
         case ice.UnboundPredicate():
             return make(_comparison(~expression if negated else expression, schema))
@@ -152,7 +152,7 @@ def _comparison(predicate: ice.UnboundPredicate, schema: pa.Schema) -> Compariso
 
 
 def _python(literal: Literal[Any], kind: pa.DataType) -> Any:
-    """The value of a literal as Python has it, fit for a column of this type."""
+    """The value of a literal as a Python object, suited to a column of this type."""
     value = literal.value
     if isinstance(literal, DateLiteral):
         return date(1970, 1, 1) + timedelta(days=value)
