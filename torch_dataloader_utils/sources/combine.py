@@ -1,4 +1,4 @@
-"""From several datasets to one source: files by part, all splits in one list, one scan that knows all parts."""
+"""Combines several datasets into one source: files by part, all splits in one list, one scan over all parts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _Member:
 
 
 def check_keywords(keywords: Mapping[str, Any]) -> None:
-    """Check that the keywords are of those that a combination takes.
+    """Check that a combination accepts these keywords.
 
     Raises:
-        OptionError: one belongs to the datasets.
+        OptionError: a keyword belongs to the datasets.
     """
     of_parts = options_of("files").keys() - options_of("combine").keys()
     for name in keywords:
@@ -55,13 +55,13 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
 
     Args:
         datasets: sources of files, and map-style datasets.
-        weights: of each dataset, or None for its number of rows.
-        options: of the combination's loader.
+        weights: one per dataset; None weights each by its number of rows.
+        options: the options of the combination's loader.
 
     Raises:
-        OptionError: datasets that cannot be combined, or whose keys or dtypes differ.
-        ShardingError: map-style datasets whose shards do not fit together.
-        EmptyDatasetError: a map-style dataset without samples.
+        OptionError: the datasets cannot be combined, or their keys or dtypes differ.
+        ShardingError: map-style datasets are sharded differently.
+        EmptyDatasetError: a map-style dataset has no samples.
     """
     checked = _weights(weights, len(datasets))
     if hasattr(options.split.split_strategy, "generate"):
@@ -94,7 +94,7 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
 
 
 def _known_ranks(options: Options) -> int | None:
-    """The number of ranks if it is known already; else it is checked at first use."""
+    """The number of ranks if it is already known; otherwise it is checked at first use."""
     if options.shard.num_ranks is not None:
         return options.shard.num_ranks
     peers = options.shard.peers or job_peers()
@@ -148,7 +148,7 @@ def _map_style(dataset: Any, number: int, weight: float | None, options: Options
     size = sum(column.nbytes for column in columns.values()) // len(samples) + 1
     files = sample_files(dataset, number, name, size, options.split.split_rows)
     split = replace(options.split, split_strategy=None)
-    # Without a shuffle one split for each shard, unless split_rows or split_bytes says otherwise.
+    # Without a shuffle, one split per shard, unless split_rows or split_bytes was given.
     if not options.shuffle.shuffle and split.split_bytes == options.shuffle.split_bytes:
         split = replace(split, split_bytes=2**62)
     part = Part(weight, dataset.total_shards, dataset.dist_world_size) if is_sharded(dataset) else Part(weight)
@@ -162,7 +162,7 @@ def _is_arrow(options: Options) -> bool:
 
 
 class _Nowhere(io.RawIOBase):
-    """Takes bytes and forgets them."""
+    """A sink that discards its bytes."""
 
     def writable(self) -> bool:
         return True

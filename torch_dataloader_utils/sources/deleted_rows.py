@@ -1,4 +1,4 @@
-"""Rows of data files that a table has deleted: not counted when an epoch is planned, left out when files are read."""
+"""Rows of data files that a table has deleted: not counted when an epoch is planned, skipped when files are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 
 
 def live_segments(segments: Sequence[Segment], deleted: Positions) -> Iterator[Segment]:
-    """The segments with rows left, which are numbered as if the file had no others; all have row counts."""
+    """The segments with rows left, numbered as if the deleted rows never existed; all segments need row counts."""
     for segment in segments:
         assert segment.rows is not None
         begin, end = np.searchsorted(deleted, [segment.first_row, segment.first_row + segment.rows])
@@ -33,12 +33,12 @@ def live_segments(segments: Sequence[Segment], deleted: Positions) -> Iterator[S
 
 
 def live_mask(segments: Sequence[Segment], deleted: Positions, dead: Mapping[int, Mask]) -> pa.Array | None:
-    """Which rows of these segments are left: Arrow bools over all their rows; None where all are.
+    """Which rows of these segments are left: Arrow bools over all their rows; None if all are left.
 
     Args:
-        segments: of the file as written.
+        segments: segments of the file as written.
         deleted: row numbers.
-        dead: further deleted rows by number of segment: bool [rows].
+        dead: further deleted rows by segment number: bool [rows].
     """
     masks = [_mask(segment, deleted, dead.get(segment.number)) for segment in segments]
     if all(mask is None for mask in masks):
@@ -52,7 +52,7 @@ def live_mask(segments: Sequence[Segment], deleted: Positions, dead: Mapping[int
 
 
 def _mask(segment: Segment, deleted: Positions, dead: Mask | None) -> Mask | None:
-    """Which rows of a segment are left: bool [rows]; None where all are."""
+    """Which rows of a segment are left: bool [rows]; None if all are left."""
     first, rows = segment.first_row, segment.rows or 0
     begin, end = np.searchsorted(deleted, [first, first + rows])
     if begin == end and (dead is None or not dead.any()):
@@ -64,7 +64,7 @@ def _mask(segment: Segment, deleted: Positions, dead: Mask | None) -> Mask | Non
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """The metadata of a layout without deleted rows: the file's own layout, and the rows left out."""
+    """The metadata of a layout without deleted rows: the file's own layout, and the deleted rows."""
 
     inner: FileLayout
     deleted: Positions
@@ -74,12 +74,12 @@ def live_file(file: DataFile, deleted: Sequence[int] | Positions) -> DataFile:
     """The file without these rows, for `LiveOpener`.
 
     Args:
-        file: as its format lays it out; it may have fewer segments, but not another row count.
+        file: with the layout from its format; segments may have been dropped, but the row count must be unchanged.
         deleted: row numbers in the file, in any order.
 
     Raises:
         OptionError: the format does not number rows.
-        FileReadError: the file has no such rows.
+        FileReadError: the file does not contain these rows.
     """
     positions = np.unique(np.asarray(deleted, np.int64))
     if not len(positions):
@@ -100,10 +100,10 @@ def live_file(file: DataFile, deleted: Sequence[int] | Positions) -> DataFile:
 
 @dataclass(frozen=True)
 class LiveOpener:
-    """Opens files of a format, without the rows that `live_file` left out.
+    """Opens files of a format without the rows that `live_file` removed.
 
     Attributes:
-        inner: opens the files as they are.
+        inner: opens the unmodified files.
     """
 
     inner: FileOpener
@@ -121,14 +121,14 @@ class LiveOpener:
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> FileReader:
-        """A reader of the rows that are left."""
+        """A reader of the remaining rows."""
         live = layout.metadata
         if not isinstance(live, LiveRows):
             return self.inner.open(file, layout, storage, options, schema)
         return _LiveReader(self.inner.open(file, live.inner, storage, options, schema), live)
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
-        """The ranges of all rows of the segment, those left out among them."""
+        """The ranges of all rows of the segment, including deleted ones."""
         live = layout.metadata
         return self.inner.value_ranges(live.inner if isinstance(live, LiveRows) else layout, number, names)
 
@@ -140,11 +140,11 @@ class _LiveReader:
         self._inner = inner
         self._segments = {segment.number: segment for segment in live.inner.segments}
         self._deleted = live.deleted
-        self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last mask, as columns come in several calls
+        self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last mask: columns are read in several calls
         self.schema: pa.Schema = inner.schema
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over the rows left of these segments."""
+        """One array per column over the remaining rows of these segments."""
         numbers = list(segment_numbers)
         if numbers != self._masked[0]:
             self._masked = (numbers, live_mask([self._segments[number] for number in numbers], self._deleted, {}))
@@ -164,7 +164,7 @@ def deletion_vector(blob: bytes) -> Positions:
         blob: length, magic, a 64-bit roaring bitmap in portable form, a checksum.
 
     Raises:
-        ValueError: it is damaged, or none.
+        ValueError: it is damaged, or not a deletion vector.
         MissingExtraError: pyroaring is not installed.
     """
     try:

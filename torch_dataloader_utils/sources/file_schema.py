@@ -22,29 +22,30 @@ def files_schema(
     typed: bool,
     of_table: bool,
 ) -> tuple[pa.Schema, tuple[str, ...]]:
-    """The schema over all files, and which of its columns are partition columns.
+    """The schema over all files, and the names of its partition columns.
 
-    A partition value takes precedence over a column of that name in the files, whose type and place it then takes.
+    A partition value takes precedence over a column of that name in the files, and keeps that column's type and
+    position.
 
     Args:
         inspected: the files.
-        partitions: column -> value as text of each file; all have the same columns.
+        partitions: column -> value as text, one mapping per file; all have the same columns.
         read: may declare the schema.
-        typed: whether files say the types of their columns.
-        of_table: whether a declared column may be in no file yet.
+        typed: whether the format records column types.
+        of_table: whether a declared column may be absent from all files.
 
     Raises:
-        SchemaMismatchError: the files' columns do not fit together.
+        SchemaMismatchError: the files' columns have incompatible types.
         ColumnNotFoundError: `schema=` names a column that no file has.
     """
-    # Once per schema object: files from a manifest share them, and thousands of equal ones take long to compare.
+    # Once per schema object: files from a manifest share them, and comparing thousands of equal ones is slow.
     distinct: dict[int, InspectedFile] = {}
     for file in inspected:
         distinct.setdefault(id(file.schema), file)
     files = [(printable(file.path), file.schema) for file in distinct.values()]
     keys = list(partitions[0]) if partitions else []
     if read.schema is not None:
-        # What text was guessed to be is no matter: it is read as the types declared.
+        # Types guessed for text do not matter: it is parsed as the declared types.
         schema = check_schema(read.schema, files if typed else ())
         if not of_table:
             _reject_unknown(schema, {*keys, *(name for _, own_schema in files for name in own_schema.names)})
@@ -65,7 +66,7 @@ def _reject_unknown(schema: pa.Schema, known: set[str]) -> None:
 
 
 def _partition_type(texts: Iterable[str | None]) -> pa.DataType:
-    """int32 or int64 where all values are whole numbers that fit, else string (as pyarrow and Spark infer)."""
+    """int32 or int64 if all values are integers that fit, else string (as pyarrow and Spark infer)."""
     numbers = []
     for text in texts:
         if text is None:
@@ -80,10 +81,10 @@ def _partition_type(texts: Iterable[str | None]) -> pa.DataType:
 def partition_constants(
     path: str, texts: Mapping[str, str | None], schema: pa.Schema, names: Sequence[str]
 ) -> tuple[tuple[str, Any], ...]:
-    """(column, value in the schema's type) of a file's partition columns.
+    """(column, value in the schema's type) for each partition column of a file.
 
     Raises:
-        SchemaMismatchError: a text is no value of the type.
+        SchemaMismatchError: a text is not a value of its column's type.
     """
     return tuple((name, _typed(texts[name], schema.field(name), path)) for name in names)
 

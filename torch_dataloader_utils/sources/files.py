@@ -1,4 +1,4 @@
-"""From paths to files: folders, globs and single files, their order and their hive partitions."""
+"""Finds the files at paths: folders, globs and single files, in order, with their hive partitions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class FoundFile:
     """A file that was found.
 
     Attributes:
-        path: as the storage names it.
-        size: bytes (0 where the storage does not say).
+        path: its path in the storage.
+        size: bytes (0 if the storage does not report it).
         relative: its path below the folder, or below the part of the glob before the first wildcard; the whole path
-            of a file that was named itself. Order and partitions come from it.
-        version: what the storage says of its content; "" where it says nothing.
+            if the file was given by name. It determines order and partitions.
+        version: the storage's identifier of its content; "" if it has none.
         named: whether the user named it: by its path, or by a glob that ends in its suffix.
     """
 
@@ -48,13 +48,14 @@ class FoundFile:
 def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[FoundFile]]:
     """The storage and the files at `path`, sorted by relative path within each entry, entries in the order given.
 
-    An entry is a file, a folder (read with all folders below) or a glob (`*`, `?`, `[...]`, and `**` for any depth).
-    Files and folders whose names begin with `.` or `_` are left out, unless the entry names them or they are
-    partition folders such as `_day=1`; so are the folder markers of object stores.
+    An entry is a file, a folder (read recursively) or a glob (`*`, `?`, `[...]`, and `**` for any depth).
+    Files and folders whose names begin with `.` or `_` are skipped, unless the entry names them or they are
+    partition folders such as `_day=1`. The folder markers of object stores are skipped too.
 
     Raises:
-        DataNotFoundError: an entry has no file: says what was there instead.
-        OptionError: no entry, entries on several storages, a file that two entries share, or an Iceberg table.
+        DataNotFoundError: an entry has no file; the message lists what was found instead.
+        OptionError: there is no entry, the entries are on several storages, two entries share a file, or an entry is
+            an Iceberg table.
     """
     storage, entries = open_entries(path, read)
     files = [file for _, inner in entries for file in _expand(storage, inner)]
@@ -66,10 +67,10 @@ def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[St
 
 
 def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[tuple[AnyPath, str]]]:
-    """The storage of all entries of `path`, and each entry as given and as the storage names it; lists nothing.
+    """The storage of all entries of `path`, and each entry as given and as a path in the storage; lists nothing.
 
     Raises:
-        OptionError: no entry, or entries on several storages.
+        OptionError: there is no entry, or the entries are on several storages.
     """
     entries = [path] if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(entries, (list, tuple)) or not entries:
@@ -84,7 +85,7 @@ def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[
 
 
 def _reject_tables(storage: Storage, files: Sequence[FoundFile]) -> None:
-    """Refuse the folder of an Iceberg table: its data files hold rows that the table has deleted."""
+    """Reject the folder of an Iceberg table: its data files contain rows that the table has deleted."""
     for file in files:
         table = _TABLE.fullmatch(file.path)
         if table is not None:
@@ -124,7 +125,7 @@ def _names_suffix(pattern: str) -> bool:
 
 
 def lists(entry: str, path: str) -> bool:
-    """Whether a file at `path` is one that `find_files` gives for the entry; nothing is listed."""
+    """Whether `find_files` would return a file at `path` for the entry; lists nothing."""
     folder, rest = _cut(entry) if has_magic(entry) else (entry, [])
     if rest and not _matcher(entry)(path):
         return False
@@ -133,10 +134,10 @@ def lists(entry: str, path: str) -> bool:
 
 
 def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    """Matches the paths that a glob names.
+    """A function that matches the paths that a glob names.
 
     Raises:
-        OptionError: it is no glob.
+        OptionError: it is not a valid glob.
     """
     try:
         return re.compile(glob_translate(pattern)).match
@@ -147,14 +148,14 @@ def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
 
 
 def _cut(pattern: str) -> tuple[str, list[str]]:
-    """The folder of a glob before the first wildcard, and the parts from there on."""
+    """The folder of a glob before the first wildcard, and the remaining parts."""
     parts = pattern.split("/")
     fixed = next(i for i, part in enumerate(parts) if has_magic(part))
     return "/".join(parts[:fixed]) or ("/" if fixed else ""), parts[fixed:]
 
 
 def _wanted(parts: Sequence[str]) -> str:
-    """The first characters that a glob names itself, so that they do not hide."""
+    """The first characters that a glob spells out, which then do not make a name hidden."""
     return "".join({part[0] for part in parts if part})
 
 
@@ -163,7 +164,7 @@ def _base(folder: str) -> str:
 
 
 def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[FoundFile]:
-    """The files that are not hidden (first characters in `wanted` do not hide), sorted by relative path."""
+    """The files that are not hidden (a first character in `wanted` does not hide a file), sorted by relative path."""
     base = _base(folder)
     named = [FoundFile(file.path, file.size, file.path.removeprefix(base), file.version) for file in files]
     visible = [file for file in named if not _hidden(file.relative, wanted)]
@@ -181,7 +182,7 @@ def _hidden(relative: str, wanted: str) -> bool:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of these names, and how many more there are: for an error."""
+    """The first few of these names and the number of others, for an error."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(map(printable, names[:_SHOWN])) + more
 
@@ -192,10 +193,10 @@ def listed(names: Sequence[str]) -> str:
 def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> list[dict[str, str | None]]:
     """The values of `key=value` folders per file, as decoded text or None for hive's null.
 
-    "auto" gives values where all files share the same keys, and none at all where they do not.
+    "auto" returns values only if all files have the same keys.
 
     Raises:
-        OptionError: partitioning="hive", and the files disagree about the keys: names one.
+        OptionError: partitioning="hive", and files have different keys; the message names one.
     """
     if partitioning is None:
         return [{} for _ in files]

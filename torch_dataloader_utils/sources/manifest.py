@@ -1,4 +1,4 @@
-"""The manifest: every file with its layout, one schema over all, and nothing that a filter rules out at once."""
+"""The manifest: every file with its layout, one schema over all, without what the filter rules out up front."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torch_dataloader_utils.storage import Storage
 
 @dataclass(frozen=True)
 class Pruned:
-    """How much the filter ruled out before reading: counts before and after it."""
+    """How much the filter ruled out before reading: counts before and after pruning."""
 
     files_before: int
     files_after: int
@@ -47,20 +47,20 @@ class FileManifest:
     """What is read; picklable.
 
     Attributes:
-        files: those with segments to read, in order.
-        schema: one type per column over all files; columns that come from folder names alone are the last.
-        partition_names: columns that come from folder names (their values are in `DataFile.partition`).
+        files: the files with segments to read, in order.
+        schema: one type per column over all files; columns found only in folder names are last.
+        partition_names: columns whose values are folder names (see `DataFile.partition`).
         storage: where the files are.
         opener: opens them.
-        pruned: what the filter ruled out.
-        file_count: files found, empty and pruned ones included.
-        has_rows: whether a file may hold rows, before the filter.
-        null_evidence: columns (nested ones as `parent.child`) that certainly hold nulls, each with the path of a file
-            that proves it (and a note if that file lacks the column).
-        missing: columns that some of `files` lack, each with how many and the path of the first.
-        format_options: of the format.
-        predicate: which rows are read, over the columns of `schema`; None for all.
-        origin: what the files were found by, where they do not say: a snapshot.
+        pruned: how much the filter ruled out.
+        file_count: files found, including empty and pruned ones.
+        has_rows: whether any file may have rows, before the filter.
+        null_evidence: columns (nested ones as `parent.child`) that certainly contain nulls, each with the path of a
+            file that proves it (and a note if that file lacks the column).
+        missing: columns that some of `files` lack, each with the number of these files and the path of the first.
+        format_options: options of the format.
+        predicate: selects the rows to read, over the columns of `schema`; None for all.
+        origin: identifies what the files were taken from if their names do not, such as a snapshot.
     """
 
     files: tuple[DataFile, ...]
@@ -83,14 +83,14 @@ def build_manifest(
 ) -> FileManifest:
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
 
-    With `read.manifest`, what that file holds is taken instead; the first of `peers` does it for all.
+    With `read.manifest`, the content of that file replaces listing and footers; the first of `peers` reads it for all.
 
     Raises:
         DataNotFoundError: there are no data files.
-        FileReadError: a file is not of the format, or damaged: names it.
-        SchemaMismatchError: the files' columns do not fit together.
+        FileReadError: a file has another format or is damaged; the message names it.
+        SchemaMismatchError: the files' columns have incompatible types.
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
-        OptionError: files of no or several formats, or a filter that cannot work.
+        OptionError: the files have no known format or several, or the filter is invalid.
     """
     storage, inspected = _inspected(path, read, num_ranks, peers)
     return manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
@@ -103,20 +103,21 @@ def manifest_of(
     read: ReadOptions,
     deleted: Mapping[str, Sequence[int] | Positions] | None = None,
 ) -> FileManifest:
-    """The manifest of files whose footers were read.
+    """The manifest of files whose footers have been read.
 
     Args:
         storage: where they are.
         inspected: the files.
-        partitions: column -> value as text of each file, of columns that are not in the files.
+        partitions: column -> value as text, one mapping per file, for columns that are not in the files.
         read: the schema, the filters and the options of the format.
-        deleted: row numbers by path, of a table, whose schema may have columns that no file has yet.
+        deleted: deleted row numbers by path, if the files are a table's; its schema may have columns that no file has
+            yet.
 
     Raises:
-        SchemaMismatchError: the files' columns do not fit together.
+        SchemaMismatchError: the files' columns have incompatible types.
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
-        OptionError: a filter that cannot work, or rows deleted of files that do not number them.
-        FileReadError: a file does not have the rows that are deleted.
+        OptionError: the filter is invalid, or rows are deleted from files of a format that does not number rows.
+        FileReadError: a file does not contain the deleted rows.
     """
     form = format_named(inspected.format)
     schema, partition_names = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
@@ -147,7 +148,7 @@ def manifest_of(
 def _inspected(
     path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None, peers: Peers | None
 ) -> tuple[Storage, Inspected]:
-    """What the manifest file, or else listing and footers say."""
+    """The storage and the files, from the manifest file, or else from listing and footers."""
     if read.manifest is None:
         return _found(path, read)
 
@@ -161,7 +162,7 @@ def _inspected(
 
 
 def _found(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, Inspected]:
-    """What listing and footers say."""
+    """The storage and the files, from listing and footers."""
     storage, found = find_files(path, read)
     form, files = select_data(storage, found, read.format)
     return storage, inspect_files(storage, form, files, read.format_options)
@@ -170,7 +171,7 @@ def _found(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storag
 def inspect_files(
     storage: Storage, form: Format, files: Sequence[FoundFile], format_options: Mapping[str, Any] | None
 ) -> Inspected:
-    """The files with their layouts and schemas, from the footer of each."""
+    """The files with the layouts and schemas from their footers."""
     options = checked_options(form, format_options)
 
     def inspect(file: FoundFile) -> InspectedFile:
@@ -201,7 +202,7 @@ def _prune(
     schema: pa.Schema,
     predicate: pc.Expression | None,
 ) -> list[DataFile]:
-    """The files with the segments in which a row can match; some may have none left."""
+    """The files with only the segments in which a row can match; a file may have none left."""
     if predicate is None:
         return list(files)
     prune = form.pruner(predicate, schema)
@@ -212,7 +213,7 @@ def _prune(
 
 
 def pruned_counts(before: Sequence[DataFile], after: Sequence[DataFile]) -> Pruned:
-    """How much was ruled out from one to the other."""
+    """The counts of files with segments, and of segments, before and after pruning."""
 
     def counts(files: Sequence[DataFile]) -> tuple[int, int]:
         return sum(bool(file.layout.segments) for file in files), sum(len(file.layout.segments) for file in files)
@@ -232,7 +233,7 @@ def _null_evidence(
         constants = dict(file.partition)
         absent = names.difference(own.schema.names, constants)
         empty = {name for name, value in constants.items() if value is None}
-        # Of a file with deleted rows, those with nulls may be deleted.
+        # If rows of a file are deleted, they may be the ones with nulls.
         proven = () if isinstance(file.layout.metadata, LiveRows) else form.null_columns(file.layout)
         in_file = {name for name in proven if name not in constants}
         for name in sorted(absent | empty | in_file):

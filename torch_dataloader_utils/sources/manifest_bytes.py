@@ -1,7 +1,7 @@
 """The bytes of a manifest file: the listed files and their footers, as Parquet.
 
-It holds what was found before schemas were resolved and filters pruned, so it serves any columns and filters. It holds
-no secret: neither storage options nor links that are signed or carry a password.
+It stores what was found before schemas are resolved and filters prune, so it works for any columns and filters. It
+contains no secrets: no storage options, no signed links and no links with a password.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.storage import printable
 
-VERSION = 2  # of the manifest file and of all formats' `pack`
+VERSION = 2  # covers the manifest file and the `pack` of every format
 
 _KEY = b"torch_dataloader_utils.manifest"
 _COLUMNS = pa.schema(
@@ -41,12 +41,12 @@ _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 @dataclass(frozen=True, slots=True)
 class InspectedFile(FoundFile):
-    """A file as listing and its footer describe it.
+    """A file, as described by the listing and by its footer.
 
     Attributes:
         version: as in `DataFileInfo`.
         layout: its segments.
-        schema: of the file alone.
+        schema: the schema of this file alone.
     """
 
     version: str
@@ -56,7 +56,7 @@ class InspectedFile(FoundFile):
 
 @dataclass(frozen=True)
 class Inspected:
-    """All files that were found, in order, and the name of their format."""
+    """All files found, in order, and the name of their format."""
 
     format: str
     files: tuple[InspectedFile, ...]
@@ -64,12 +64,12 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a manifest is made for; one made for anything else is not used.
+    """The request that a manifest answers; a manifest for another request is not used.
 
     Attributes:
         path: the entries of `path`, absolute and without credentials.
         format: as given.
-        format_options: as given; defaults count as given.
+        format_options: as given; an omitted option equals its default.
     """
 
     path: tuple[str, ...]
@@ -78,10 +78,10 @@ class Asked:
 
 
 def reject_secrets(paths: Iterable[str]) -> None:
-    """Check that paths may be written down.
+    """Check that paths may be stored.
 
     Raises:
-        OptionError: one is a signed link, or has a password.
+        OptionError: a path is a signed link, or contains a password.
     """
     for path in paths:
         if _SIGNED.search(path) or _PASSWORD.search(path):
@@ -93,10 +93,10 @@ def reject_secrets(paths: Iterable[str]) -> None:
 
 
 def pack_manifest(inspected: Inspected, asked: Asked) -> bytes:
-    """The manifest file of these files.
+    """The bytes of the manifest file for these files.
 
     Raises:
-        OptionError: a file's path that must not be written down.
+        OptionError: a file's path must not be stored.
     """
     reject_secrets(file.path for file in inspected.files)
     form = format_named(inspected.format)
@@ -108,23 +108,23 @@ def pack_manifest(inspected: Inspected, asked: Asked) -> bytes:
         schema=_COLUMNS.with_metadata({_KEY: json.dumps(header)}),
     )
     sink = pa.BufferOutputStream()
-    # Footers differ a little from file to file: zstd finds what they share, a dictionary does not.
+    # Footers differ slightly from file to file: zstd exploits what they share, dictionary encoding does not.
     pq.write_table(table, sink, compression="zstd", use_dictionary=False)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
 
 def unpack_manifest(data: bytes, asked: Asked, name: str) -> Inspected:
-    """What was packed.
+    """The files stored in a manifest file.
 
     Args:
-        data: of the manifest file.
-        asked: what is wanted now.
-        name: of the manifest, for errors.
+        data: the bytes of the manifest file.
+        asked: the current request.
+        name: the manifest's name, for errors.
 
     Raises:
-        FileReadError: it is not a manifest, has a newer version, or is damaged.
-        OptionError: it was made for something else.
+        FileReadError: it is not a manifest, has another version, or is damaged.
+        OptionError: it was made for another request.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
@@ -151,7 +151,7 @@ def _files(table: pa.Table, header: Mapping[str, Any]) -> Iterator[InspectedFile
 
 
 def _checksum(columns: Sequence[Sequence[Any]]) -> int:
-    """Of all that the manifest says of files (Parquet's own checksums leave out headers and the footer)."""
+    """A checksum of everything stored about the files (Parquet's own checksums do not cover headers and the footer)."""
     *facts, footers = columns
     checksum = zlib.crc32(json.dumps(facts).encode())
     for footer in footers:
@@ -160,7 +160,7 @@ def _checksum(columns: Sequence[Sequence[Any]]) -> int:
 
 
 def _header(metadata: Mapping[bytes, bytes] | None, name: str) -> dict[str, Any]:
-    """The manifest's header, once it is known to be one that this version reads."""
+    """The manifest's header, after checking that this version can read it."""
     if not metadata or _KEY not in metadata:
         raise FileReadError(
             f"manifest={name}: this Parquet file is not a manifest: pass the path of a manifest, or of a file that "
@@ -176,7 +176,7 @@ def _header(metadata: Mapping[bytes, bytes] | None, name: str) -> dict[str, Any]
 
 
 def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
-    """Refuse a manifest of another path or other options."""
+    """Reject a manifest for another path or other options."""
     form, made = format_named(header["format"]), header["asked"]
     sides = {
         "path": (made["path"], list(asked.path)),

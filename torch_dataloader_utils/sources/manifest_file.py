@@ -1,4 +1,4 @@
-"""The manifest file: created by the first run or rank, and read by all others instead of listing files and footers."""
+"""The manifest file: the first run or rank creates it, all others read it instead of listing files and footers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from torch_dataloader_utils.storage import Naming, Storage, open_storage, printa
 def asked_of(
     entries: Sequence[tuple[AnyPath, str]], storage: Storage, form: str | None, format_options: Mapping[str, Any]
 ) -> Asked:
-    """What these entries and options ask for.
+    """The request that these entries and options make.
 
     Args:
-        entries: of `path`, each as given and as the storage names it.
+        entries: the entries of `path`, each as given and as a path in the storage.
         storage: where they are.
         form: `format` as given.
         format_options: as given.
 
     Raises:
-        OptionError: an entry that must not be written down: a signed link, or one with a password.
+        OptionError: an entry must not be stored, because it is a signed link or contains a password.
     """
     path = tuple(_spelled(entry, inner, storage) for entry, inner in entries)
     reject_secrets(path)
@@ -45,7 +45,7 @@ def asked_of(
 
 
 def _spelled(given: AnyPath, inner: str, storage: Storage) -> str:
-    """A path without doubt about where it begins."""
+    """The path in absolute form: a local path, or a URL with its protocol."""
     url = str(stringify_path(given))
     if storage.local:
         return inner
@@ -60,21 +60,21 @@ def kept_inspection(
     num_ranks: int | None = None,
     peers: Peers | None = None,
 ) -> Inspected:
-    """What the file `manifest` holds; where there is none, what `inspect` finds, which is then saved there.
+    """The content of the file `manifest`; if it does not exist, the result of `inspect`, which is then saved there.
 
-    With a process group, its rank 0 alone does so and sends the others what it has; an error is raised on all ranks.
+    With a process group, only rank 0 does this and sends the result to the others; an error is raised on all ranks.
 
     Args:
         manifest: path or URL of the manifest.
-        read: storage options or filesystem, as for the data; a `file://` path is on the local disk even so.
-        ask: returns what `inspect` looks for.
+        read: storage options or filesystem, as for the data; a `file://` path is always on the local disk.
+        ask: returns the request that `inspect` answers.
         inspect: lists the files and reads their footers.
-        num_ranks: of the loader, or None.
+        num_ranks: the loader's number of ranks, or None.
         peers: the processes that run the loader; None for all.
 
     Raises:
         FileReadError: the file is not a manifest, has another version, or is damaged.
-        OptionError: the manifest is for something else, lies among the data, or cannot be saved.
+        OptionError: the manifest is for another request, lies among the data, or cannot be saved.
     """
 
     def loaded_or_made() -> bytes:
@@ -89,7 +89,7 @@ def kept_inspection(
         return data
 
     name = printable(str(stringify_path(manifest)))
-    # Whatever can fail comes in the collective or after it: no rank leaves the others waiting.
+    # Everything that can fail runs inside the collective or after it, so no rank leaves the others waiting.
     data = from_first_rank(loaded_or_made, num_ranks, peers)
     return unpack_manifest(data, ask(), name)
 
@@ -101,7 +101,7 @@ def stale_remedy(manifest: AnyPath) -> str:
 
 
 def read_manifest(storage: Storage, path: str) -> bytes | None:
-    """The bytes of the file at `path`, or None where there is none.
+    """The bytes of the file at `path`, or None if there is no file.
 
     Raises:
         OptionError: it is a folder.
@@ -118,7 +118,7 @@ def read_manifest(storage: Storage, path: str) -> bytes | None:
 
 
 def write_manifest(storage: Storage, path: str, data: bytes) -> None:
-    """Make these bytes the file at `path`: a reader finds all of them or none.
+    """Write these bytes to the file at `path` atomically: a reader sees all of them or none.
 
     Raises:
         OptionError: it cannot be written.
@@ -128,7 +128,7 @@ def write_manifest(storage: Storage, path: str, data: bytes) -> None:
             _replace(path, data)
         else:
             with storage.connect().open_output_stream(path, compression=None) as sink:
-                sink.write(data)  # in one go: object stores show an object once all of it is there
+                sink.write(data)  # one write: object stores show an object only when it is complete
     except Exception as error:
         raise OptionError(
             f"manifest={printable(path)}: it cannot be written: {type(error).__name__}: {printable(str(error))}. Use "
@@ -151,7 +151,7 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _reject_among_data(place: str, asked: Asked) -> None:
-    """Refuse a place where the manifest itself would be listed as data."""
+    """Reject a location where the manifest itself would be listed as data."""
     for entry in asked.path:
         if lists(entry, place):
             raise OptionError(

@@ -1,4 +1,4 @@
-"""What the log says of a dataset when it is made: what filters ruled out, which columns files lack, bars not shown."""
+"""Log lines about a new dataset: what filters ruled out, columns missing from files, progress bars not shown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def report_pruned(manifest: FileManifest, name: str) -> None:
     """Log how much filters ruled out before anything was read.
 
     Args:
-        manifest: of the files.
-        name: of what is read.
+        manifest: the manifest of the files.
+        name: the data's name.
     """
     pruned = manifest.pruned
     if pruned.segments_after < pruned.segments_before or pruned.files_after < pruned.files_before:
@@ -30,12 +30,12 @@ def report_pruned(manifest: FileManifest, name: str) -> None:
 
 
 def report_missing(manifest: FileManifest, columns: Sequence[str], name: str) -> None:
-    """Log which of the columns some files lack, how many files, and the first of them: one line.
+    """Log in one line which columns are missing from files, with the number of these files and the first of them.
 
     Args:
-        manifest: of the files.
-        columns: that are read.
-        name: of what is read.
+        manifest: the manifest of the files.
+        columns: the columns to be read.
+        name: the data's name.
     """
     missing = {column: manifest.missing[column] for column in columns if column in manifest.missing}
     if not missing:
@@ -56,7 +56,7 @@ def warn_no_progress(name: str) -> None:
     """Warn that `show_progress` has nothing to show.
 
     Args:
-        name: of what is read.
+        name: the data's name.
     """
     _LOG.warning(
         "%s: show_progress=True shows the scan that count_rows=True or strings='codes' makes before the first batch, "

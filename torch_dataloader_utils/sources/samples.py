@@ -1,7 +1,7 @@
-"""Map-style datasets as files of samples: a file for each shard that the dataset makes, or one for all of it.
+"""Map-style datasets as files of samples: one file per shard of the dataset, or one for the whole dataset.
 
-A *sharded* dataset keeps ESPnet3's contract: `__getitem__`, `__len__`, `shard(i)` and the attributes `total_shards` and
-`dist_world_size`. No base class is needed. One without `shard` is *plain*.
+A *sharded* dataset follows ESPnet3's contract: `__getitem__`, `__len__`, `shard(i)` and the attributes `total_shards`
+and `dist_world_size`. It needs no base class. A dataset without `shard` is *plain*.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Seg
 from torch_dataloader_utils.seeding import derive_key, random_below
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_TASK_BYTES = 4 * 2**20  # decoded bytes of one task, about: nothing is saved by fetching more samples at a time
+_TASK_BYTES = 4 * 2**20  # approximate decoded bytes of one task: fetching more samples at once gains nothing
 _TASK_ROWS = 1024
-_SEGMENT_ROWS = 16  # the least that a task reads; by rows alone, so that all ranks have the same splits
-_MOST_SEGMENTS = 65_536  # of one shard
-_SAMPLE_BYTES = 64 * 2**10  # for splits and shuffle windows, which all ranks must size alike
-_PROBES = 7  # samples, besides the first, that show what the keys hold
+_SEGMENT_ROWS = 16  # the smallest read of a task; counted in rows only, so that all ranks have the same splits
+_MOST_SEGMENTS = 65_536  # per shard
+_SAMPLE_BYTES = 64 * 2**10  # assumed for splits and shuffle windows, whose sizes must be the same on all ranks
+_PROBES = 7  # samples, besides the first, that are inspected to learn the keys' types
 
 
 def is_map_style(dataset: object) -> bool:
-    """Whether samples can be asked for by number."""
+    """Whether samples can be requested by index."""
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def is_sharded(dataset: object) -> bool:
-    """Whether the dataset says how it is sharded, or makes shards."""
+    """Whether the dataset has `total_shards` or `shard(i)`."""
     return getattr(dataset, "total_shards", None) is not None or _makes_shards(dataset)
 
 
 def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
-    """Check what map-style datasets say of their shards, and that they agree.
+    """Check that map-style datasets declare valid shards, and all the same.
 
     Args:
         datasets: all map-style datasets of a combination.
-        total_shards: of the loader, if given.
+        total_shards: the loader's option, if given.
 
     Raises:
-        ShardingError: lists the values.
+        ShardingError: they do not; the message lists the values.
     """
     sharded = [dataset for dataset in datasets if is_sharded(dataset)]
     if sharded and len(sharded) < len(datasets):
@@ -61,15 +61,15 @@ def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
 
 
 def first_samples(dataset: Any, name: str) -> list[Any]:
-    """A few samples from all over the dataset, the first among them: they show what its keys hold.
+    """A few samples from across the dataset, including the first, to learn what its keys contain.
 
     Raises:
-        EmptyDatasetError: it has none.
+        EmptyDatasetError: the dataset has no samples.
     """
     total = len(dataset)
     if not total:
         raise EmptyDatasetError(f"{name} has no samples, so its keys are unknown and it cannot be combined.")
-    # Drawn, since what recurs in a dataset may recur at regular distances.
+    # Chosen at random, because a dataset may repeat at regular intervals.
     drawn = {random_below(total, derive_key("probe", probe)) for probe in range(_PROBES)}
     return [dataset[place] for place in sorted({0, *drawn})]
 
@@ -77,22 +77,22 @@ def first_samples(dataset: Any, name: str) -> list[Any]:
 def sample_files(
     dataset: Any, number: int, name: str, sample_bytes: int, split_rows: int | None
 ) -> tuple[DataFile, ...]:
-    """A file for each shard of the dataset, or one for all of it; the layout's metadata is the shard's number.
+    """One file per shard of the dataset, or one for the whole dataset; the layout's metadata is the shard's number.
 
-    Calls `shard(i)` for each shard, to learn its length.
+    Calls `shard(i)` for each shard to learn its length.
 
     Args:
-        dataset: map-style.
-        number: of the part.
+        dataset: the map-style dataset.
+        number: the part's number.
         name: for messages.
         sample_bytes: estimated decoded bytes of a sample.
-        split_rows: the option: splits may be as small as that.
+        split_rows: the option: splits may be this small.
 
     Raises:
-        ShardingError: its shards overlap.
+        ShardingError: shards overlap.
     """
     size = _Size(min(split_rows or _SEGMENT_ROWS, _SEGMENT_ROWS), sample_bytes)
-    # As there, a single shard is the dataset as it is.
+    # As in ESPnet3, a single shard is the dataset itself.
     if not is_sharded(dataset) or dataset.total_shards == 1:
         return (size.file(name, number, len(dataset)),)
     lengths = [len(dataset.shard(shard)) for shard in range(dataset.total_shards)]
@@ -101,7 +101,7 @@ def sample_files(
 
 
 def _makes_shards(dataset: object) -> bool:
-    """Whether it has `shard(i)`; Hugging Face's `shard(num_shards, index)` is another thing."""
+    """Whether it has `shard(i)`; Hugging Face's `shard(num_shards, index)` does not count."""
     try:
         inspect.signature(dataset.shard).bind(0)  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
@@ -131,7 +131,7 @@ def _check_contract(dataset: Any, total_shards: int | None) -> None:
 
 
 def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
-    """Compare the shards' lengths with the dataset's: what ESPnet3 asks its users to verify."""
+    """Compare the shards' total length with the dataset's, which ESPnet3 asks its users to verify."""
     covered = sum(lengths)
     if covered > total:
         raise ShardingError(
@@ -147,10 +147,10 @@ def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How samples are grouped: segments of so many rows, and an estimate of a sample's bytes.
+    """How samples are grouped: rows per segment, and estimated bytes per sample.
 
-    The estimate is this rank's own, since samples may be drawn at random: it decides about tasks only. Splits and
-    shuffle windows count a fixed number of bytes for each sample.
+    The estimate may differ between ranks, because samples may be random, so it determines only the size of tasks.
+    Splits and shuffle windows count a fixed number of bytes for each sample.
     """
 
     segment_rows: int

@@ -1,4 +1,4 @@
-"""Which of the files found are data, and of which format: the others are left out, and a log line says so."""
+"""Which of the files found are data, and their format: the others are skipped, and a log line says so."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from torch_dataloader_utils.storage import Naming, Storage, printable
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
-# What Hugging Face datasets writes beside its data; "state.json" only where one of these lies beside it.
+# Hugging Face datasets writes these next to its data; "state.json" counts only next to one of them.
 _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json")
 _UNKNOWN = ""
 
 
 def select_data(storage: Storage, files: Sequence[FoundFile], name: str | None) -> tuple[Format, list[FoundFile]]:
-    """The format called `name`, else the only one that is there, and the files that are data, in order.
+    """The format called `name`, or else the only format found, and the files that are data, in order.
 
-    Files that the user named, and files without a suffix, are data. Any other file is data if its suffix, or its first
-    bytes under an unknown suffix, are those of the format. What is left out is logged: at INFO if the format was
-    given, else as a WARNING.
+    Files that the user named, and files without a suffix, are data. Any other file is data if its suffix (if that is
+    unknown, its first bytes) matches the format. Skipped files are logged: at INFO if the format was given, else as a
+    WARNING.
 
     Raises:
-        OptionError: an unknown format, or files of none or of several: lists what was found.
+        OptionError: the format is unknown, or the files have no known format or several; the message lists them.
         DataNotFoundError: no file is data.
     """
     if name == "iceberg":
@@ -58,7 +58,7 @@ def select_data(storage: Storage, files: Sequence[FoundFile], name: str | None) 
 
 
 def _kinds(storage: Storage, files: Sequence[FoundFile], wanted: FormatEntry | None) -> list[str | None]:
-    """The name of the format of each file, `_UNKNOWN` for data of which nothing tells it; None for what is no data."""
+    """The name of each file's format, `_UNKNOWN` for data whose format cannot be inferred, None for other files."""
     described = _described(files)
     kinds = [_kind_by_name(file, described, wanted) for file in files]
     unclear = [number for number, kind in enumerate(kinds) if kind == _UNKNOWN]
@@ -73,7 +73,7 @@ def _kinds(storage: Storage, files: Sequence[FoundFile], wanted: FormatEntry | N
 
 
 def _kind_by_name(file: FoundFile, described: set[str], wanted: FormatEntry | None) -> str | None:
-    """As `_kinds`; `_UNKNOWN` for a file whose name does not tell."""
+    """As `_kinds`; `_UNKNOWN` for a file whose name does not reveal its format."""
     if wanted is not None and (file.named or not has_suffix(file.path)):
         return wanted.name
     if file.path in described and not file.named:
@@ -82,23 +82,23 @@ def _kind_by_name(file: FoundFile, described: set[str], wanted: FormatEntry | No
 
 
 def _kind_by_bytes(storage: Storage, file: FoundFile) -> str | None:
-    """The name of the format whose first bytes the file has, or None."""
+    """The name of the format that the file's first bytes indicate, or None."""
     with Naming(file.path), storage.open(file.path) as source:
         return format_by_magic(source.read(MAGIC_BYTES))
 
 
 def _described(files: Sequence[FoundFile]) -> set[str]:
-    """The paths of the files by which Hugging Face datasets describes its data."""
+    """The paths of the files with which Hugging Face datasets describes its data."""
     paths = {file.path for file in files if PurePosixPath(file.path).name in _DESCRIPTIONS}
     folders = {path.rpartition("/")[0] for path in paths}
     return paths | {f"{folder}/state.json" for folder in folders}
 
 
 def _only_format(files: Sequence[FoundFile], kinds: Sequence[str | None]) -> FormatEntry:
-    """The one format of all data.
+    """The single format of all data.
 
     Raises:
-        OptionError: none, or several: lists what was found.
+        OptionError: there is none, or several; the message lists what was found.
     """
     formats = {kind for kind in kinds if kind is not None}
     if len(formats) == 1 and _UNKNOWN not in formats:
@@ -125,7 +125,7 @@ def _no_data(entry: FormatEntry, left: Sequence[FoundFile]) -> DataNotFoundError
 
 
 def _announce(entry: FormatEntry, left: Sequence[FoundFile], total: int, *, given: bool) -> None:
-    """Say how many files are left out, and which is the first."""
+    """Log the number of skipped files, and the first of them."""
     hint = "" if given else (
         f" Pass format={entry.name!r} if that is right; to read such files, name them by a glob such as 'folder/*.txt'."
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which columns' values grow or fall from segment to segment: seen from statistics, nothing is read."""
+"""Columns whose values rise or fall from segment to segment, judged by statistics; reads nothing."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch_dataloader_utils.reading.files import FileOpener
 
 Range = tuple[Any, Any]
 
-_LOOKED_AT = 64  # segments: enough to see it, few enough for tables of many files and columns
+_LOOKED_AT = 64  # segments: enough to detect sorting, few enough for tables with many files and columns
 
 
 def sorted_columns(files: Sequence[DataFile], opener: FileOpener, names: Iterable[str]) -> tuple[str, ...]:
-    """The columns that the rows are sorted by, as far as segments show it: their ranges follow one another.
+    """The columns by which the rows appear to be sorted: their ranges in consecutive segments do not overlap.
 
-    Columns that number the rows are left out: every file without a shuffle is sorted by those.
+    Columns that number the rows are excluded: every file that was written unshuffled is sorted by them.
 
     Args:
-        files: as they are read, one after another.
-        opener: of the files.
-        names: of top-level columns, those from the paths among them.
+        files: in reading order.
+        opener: opens the files.
+        names: top-level columns, including those from folder names.
     """
     seen: dict[str, list[Range]] = {name: [] for name in names}
     chosen = _spread([(file, segment) for file in files for segment in file.layout.segments])
@@ -38,7 +38,7 @@ def sorted_columns(files: Sequence[DataFile], opener: FileOpener, names: Iterabl
 
 
 def _spread(places: Sequence[tuple[DataFile, Segment]]) -> Sequence[tuple[DataFile, Segment]]:
-    """So many of them, from the first to the last."""
+    """Up to `_LOOKED_AT` of them, evenly spaced from the first to the last."""
     count = min(len(places), _LOOKED_AT)
     return [places[number * (len(places) - 1) // max(1, count - 1)] for number in range(count)]
 
@@ -48,7 +48,7 @@ def _of_path(file: DataFile) -> Mapping[str, Range]:
 
 
 def _is_sorted(ranges: Sequence[Range]) -> bool:
-    """Whether no range overlaps with its neighbours, and the last lies wholly beyond the first."""
+    """Whether no range overlaps its neighbours, and the first and last do not touch."""
     if len(ranges) < 2:
         return False
     (first_low, first_high), (last_low, last_high) = ranges[0], ranges[-1]
@@ -58,10 +58,10 @@ def _is_sorted(ranges: Sequence[Range]) -> bool:
 
 
 def _apart(one: Range, other: Range) -> bool:
-    """Whether they have at most an end in common."""
+    """Whether they share at most an endpoint."""
     try:
         return _rises(one, other) or _rises(other, one)
-    except TypeError:  # files that disagree about the type
+    except TypeError:  # the column's type differs between files
         return False
 
 
@@ -70,7 +70,7 @@ def _rises(one: Range, other: Range) -> bool:
 
 
 def _numbers_rows(ranges: Sequence[Range], rows: Sequence[int | None]) -> bool:
-    """Whether the values can be consecutive whole numbers."""
+    """Whether the values can be consecutive integers."""
     return all(
         isinstance(low, int) and not isinstance(low, bool) and high - low + 1 == count
         for (low, high), count in zip(ranges, rows, strict=True)

@@ -1,4 +1,4 @@
-"""From a path and options to what a dataset executes: files, splits and a scan, all checked at construction."""
+"""Turns a path and options into what a dataset executes: files, splits and a scan, all checked at construction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
-_ENCODED_VALUES = 16_384  # a vocabulary up to here is read as dictionaries: with more values, plain text is as fast
+_ENCODED_VALUES = 16_384  # vocabularies up to this size are read as dictionaries; beyond it, plain text is as fast
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Source:
     Attributes:
         files: the files, in order.
         splits: all splits, in file order.
-        scan: what every task has in common.
-        exact: whether the plan's rows are the rows that are delivered.
+        scan: the settings that all tasks share.
+        exact: whether the planned row counts are those delivered.
         keys: the keys of a batch, in order.
-        parts: the datasets of a combination; files and splits come in their order.
-        origin: what the files were found by, where they do not say: a snapshot.
-        snapshot: what of a table is read, where it is one.
+        parts: the datasets of a combination; files and splits are in the same order.
+        origin: identifies what the files were taken from if their names do not, such as a snapshot.
+        snapshot: the table snapshot that is read, if the data is a table.
     """
 
     files: tuple[DataFile, ...]
@@ -69,7 +69,7 @@ class Source:
 
     @property
     def size(self) -> str:
-        """Its size, in words."""
+        """Its size as text."""
         counts = [split.row_count for split in self.splits]
         rows = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
         return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
@@ -90,17 +90,17 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
 
 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
-    """The source over a snapshot of a table; what its log left out is checked against the options as files are."""
+    """The source over a snapshot of a table; the options are checked against it as they are against files."""
     return replace(source_of(lambda: snapshot.manifest(options), options, snapshot.name), snapshot=snapshot)
 
 
 def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> Source:
-    """The source over a manifest, with rows counted and values collected where the options ask for it.
+    """The source over a manifest; counts rows and collects values if the options require it.
 
     Args:
-        make: makes the manifest; where ranks share work, an error of it is raised on all.
-        options: checked against what is read.
-        name: of what is read, for messages.
+        make: returns the manifest; if ranks share a scan, an error it raises is raised on all of them.
+        options: checked against the data.
+        name: the data's name, for messages.
     """
     sharing = _sharing(options)
     with sharing.failing_together():
@@ -144,7 +144,7 @@ def _check_processes(storage: Storage, options: Options) -> None:
 
 
 def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
-    """Whether the files' physical rows are those that are delivered."""
+    """Whether all physical rows of the files are delivered, and no others."""
     return (
         scan.predicate is None
         and not scan.converter.drop_columns
@@ -154,13 +154,13 @@ def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
 
 
 def _asks_scan(options: Options) -> bool:
-    """Whether the options ask for a scan of the data, which they may turn out not to need."""
+    """Whether the options may require a scan of the data."""
     words = options.convert.strings
     return options.shard.count_rows or "codes" in (words.values() if isinstance(words, Mapping) else [words])
 
 
 def _sharing(options: Options) -> Sharing:
-    """With whom a scan is shared: decided by the options alone, so that all ranks or none take part in the exchange."""
+    """The ranks that share a scan: decided by the options alone, so that all ranks join the exchange or none does."""
     if not _asks_scan(options):
         return Sharing()
     return Sharing(*object_exchange(options.shard.num_ranks, options.shard.peers))
@@ -178,7 +178,7 @@ def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, pro
 
 
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> tuple[Split, ...]:
-    """All splits of these files, as the options cut them."""
+    """All splits of these files, cut as the options say."""
     strategy = options.split_strategy
     if strategy is None or not hasattr(strategy, "split"):
         strategy = TargetSizeSplitStrategy(options.split_bytes, options.split_rows)
@@ -213,7 +213,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
 
 
 def mask_key(options: Options, keys: Sequence[str]) -> str | None:
-    """The key of the mask of real rows, where a pass may repeat rows."""
+    """The key of the mask of real rows; None if no pass repeats rows."""
     key = options.batch.valid_key
     if not repeats_rows(options):
         return None
@@ -226,7 +226,7 @@ def mask_key(options: Options, keys: Sequence[str]) -> str | None:
 
 
 def _transform(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
-    """The transform of record batches, and the schema after it: as given, else that of its result on 0 rows."""
+    """The transform of record batches, and its output schema: as given, else that of its result on 0 rows."""
     if read.transform is None:
         for name, default in (("transform_schema", None), ("transform_format", "arrow")):
             if getattr(read, name) != default:
@@ -255,7 +255,7 @@ def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
 
 
 def _check_nulls(manifest: FileManifest, options: Options, converter: Converter) -> None:
-    """Refuse nulls that the footers prove, where they would be an error later and nothing could remove them."""
+    """Raise for nulls that the footers prove, if they would be an error later and nothing could remove them."""
     if manifest.predicate is not None or options.read.transform is not None:
         return
     for column, path in manifest.null_evidence.items():

@@ -21,7 +21,7 @@ class TableFile:
     """A data file of a snapshot.
 
     Attributes:
-        path: below the table's location.
+        path: relative to the table's location.
         size: bytes.
         deleted: numbers of the rows that are deleted, counted from 0 in the file as written, in any order.
         partition: column -> value as text (None: null), for columns that are not in the file; the same for all files.
@@ -38,12 +38,12 @@ class FileSnapshot:
     """A `TableSnapshot` of data files in one of the package's formats.
 
     Attributes:
-        name: of the table, for messages.
-        cursor: of the snapshot.
+        name: the table's name, for messages.
+        cursor: the snapshot's cursor.
         location: folder or URL of the table.
         files: its data files, in the order in which an unshuffled epoch reads them.
         schema: the schema to read the files as, including partition columns; None merges the files' schemas.
-        format: of the files.
+        format: the files' format.
     """
 
     name: str

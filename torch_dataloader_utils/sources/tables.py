@@ -1,4 +1,4 @@
-"""Tables of any format: the interface a loader needs."""
+"""Tables of any format: the interface that a loader needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TableSnapshot(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the table, for messages."""
+        """The table's name, for messages."""
         ...
 
     @property
@@ -51,10 +51,10 @@ class TableSnapshot(Protocol):
         ...
 
     def manifest(self, options: Options) -> FileManifest:
-        """The snapshot's data files with their rows (those deleted are not counted), schema and reader.
+        """The snapshot's data files with their rows (deleted ones not counted), schema and reader.
 
         Args:
-            options: of the loader: `read` has the filters and the storage, `split` defines how files are cut.
+            options: the loader's options: `read` has the filters and the storage, `split` defines how files are cut.
         """
         ...
 
@@ -78,7 +78,7 @@ class TableSource(Protocol):
         Args:
             cursor: the snapshot to return, which must have this cursor. None: the one the user requested, by default
                 the newest.
-            options: of the loader: `read.storage_options` and `read.filesystem` give access to the files.
+            options: the loader's options: `read.storage_options` and `read.filesystem` give access to the files.
 
         Raises:
             DataNotFoundError: there is no such table.
