@@ -1,4 +1,4 @@
-"""From what the user names to the table's metadata: a catalog's table, a ready one, a metadata file or a folder."""
+"""Loads a table's metadata from a catalog, a pyiceberg table, a metadata file or a table's folder."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A table as it was when it was opened; nothing of a catalog stays open.
+    """A table as of when it was opened; no catalog connection stays open.
 
     Attributes:
         name: for messages.
         metadata: all its snapshots, schemas and specs.
-        properties: of its storage, as pyiceberg's FileIO names them. They may hold credentials.
-        manifests: snapshot id -> paths of manifests, of snapshots without a manifest list (format version 1).
-        foreign: field id -> type, of fields whose types pyiceberg does not know; they appear as strings.
-        defaults: field id -> initial default as the metadata spells it, of fields in nanoseconds, which pyiceberg
-            cannot read.
+        properties: properties of its storage, under the names of pyiceberg's FileIO. May contain credentials.
+        manifests: snapshot id -> manifest paths, for snapshots without a manifest list (format version 1).
+        foreign: field id -> type, for fields whose types pyiceberg does not know; they appear as strings.
+        defaults: field id -> initial default as spelled in the metadata, for nanosecond fields, whose defaults
+            pyiceberg cannot read.
     """
 
     name: str
@@ -63,17 +63,17 @@ def open_table(
     Args:
         table: "namespace.table" in a catalog, a `pyiceberg.table.Table`, or the path of a metadata file or of a
             table's folder.
-        catalog_config: the properties of the catalog, as `load_catalog` takes them, its name under "name"; None for
-            pyiceberg's default one.
+        catalog_config: the catalog's properties for `load_catalog`, its name under "name"; None for pyiceberg's
+            default catalog.
         storage_options: for paths.
         filesystem: for paths.
 
     Raises:
         DataNotFoundError: there is no such table.
-        CatalogError: the catalog cannot be reached or refuses access.
+        CatalogError: the catalog cannot be reached or denies access.
         FileReadError: the file is not table metadata.
         MissingExtraError: the catalog's client is not installed.
-        OptionError: `table` or `catalog_config` is none of these, or both a path and a catalog were given.
+        OptionError: `table` or `catalog_config` has another form, or both a path and a catalog were given.
     """
     if isinstance(table, Table):
         return _loaded(table)
@@ -110,10 +110,10 @@ def _loaded(table: Table) -> OpenTable:
 
 
 def again(table: Any) -> Any:
-    """The table as its catalog gives it now, if it is a ready one of a catalog; else what was given.
+    """The table reloaded from its catalog, if it is a pyiceberg table of a catalog; otherwise `table` unchanged.
 
     Raises:
-        CatalogError: the catalog cannot be reached, or refuses.
+        CatalogError: the catalog cannot be reached or denies access.
     """
     if not isinstance(table, Table) or isinstance(table, StaticTable):
         return table
@@ -138,7 +138,7 @@ def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
 
 @contextmanager
 def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator[None]:
-    """A context that turns what a catalog's client raises into an error that names table and catalog, and no secret."""
+    """A context that converts a catalog client's exceptions to errors that name table and catalog, but no secrets."""
     try:
         yield
     except NoSuchTableError as error:
@@ -154,7 +154,7 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
             f"{table}: {catalog} could not load it: {text.rstrip('. ')}. Check catalog_config=, which is passed to "
             "pyiceberg's load_catalog; without it, or with a 'name' alone, pyiceberg's own configuration is used."
         )
-        if text != original:  # nor may a traceback print the cause, which holds a secret
+        if text != original:  # the cause contains a secret, so no traceback may print it
             raise CatalogError(message) from None
         raise CatalogError(message) from error
 
@@ -171,7 +171,7 @@ def _without_secrets(text: str, properties: Mapping[str, Any]) -> str:
 
 
 def _metadata_path(storage: Storage, path: str) -> str:
-    """The metadata file at `path`, or the latest of the table in this folder."""
+    """The metadata file at `path`, or the latest one if `path` is a table's folder."""
     stored = storage.look(path)
     if stored is None:
         raise DataNotFoundError(f"{printable(path)}: there is no such metadata file or table folder.")
@@ -197,14 +197,14 @@ def _name(path: str) -> str:
 
 
 def _latest(storage: Storage, folder: str, files: Sequence[Stored]) -> str:
-    """The file that the hint names, else that of the highest version."""
+    """The file that the hint names, or else the one with the highest version."""
     hint = storage.look(f"{folder}/{_HINT}")
     if hint is not None:
         word = _bytes(storage, hint.path).decode().strip()
         named = [file.path for file in files if _name(file.path) in (word, f"{word}.metadata.json")]
         if named:
             return named[0]
-    # A hint of a number may be behind: the file of the next version is written before it.
+    # A version number in the hint may be stale: the next version's file is written before the hint.
     highest = max(map(_version, files))
     paths = [file.path for file in files if _version(file) == highest]
     if len(paths) > 1:
@@ -229,7 +229,7 @@ def _bytes(storage: Storage, path: str) -> bytes:
 
 
 def _read(storage: Storage, path: str) -> OpenTable:
-    """The table whose metadata file this is."""
+    """The table described by this metadata file."""
     shown = printable(path)
     data = _bytes(storage, path)
     try:
@@ -258,7 +258,7 @@ def _read(storage: Storage, path: str) -> OpenTable:
 
 
 def _inline_manifests(content: dict[str, Any]) -> dict[int, list[str]]:
-    """The manifests of snapshots that list them instead of naming a file with the list; they get an empty name."""
+    """The manifests of snapshots that list them inline; sets these snapshots' manifest list to an empty name."""
     manifests = {}
     for snapshot in content.get("snapshots") or []:
         if "manifest-list" not in snapshot and "manifests" in snapshot:
@@ -268,7 +268,7 @@ def _inline_manifests(content: dict[str, Any]) -> dict[int, list[str]]:
 
 
 def _places_of_types(content: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """(what has it, under which key, field id) of each type that is a word, in all schemas."""
+    """(the dict that contains it, its key there, field id) for each type given by name, in all schemas."""
     stack = [*(content.get("schemas") or []), *([content["schema"]] if isinstance(content.get("schema"), dict) else [])]
     while stack:
         node = stack.pop()

@@ -12,13 +12,13 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 from torch_dataloader_utils.iceberg.manifests import Entry, content_of
 
-_PATH = 2147483546  # field id of the column of paths in files of positional deletes
+_PATH = 2147483546  # field id of the path column in positional delete files
 PartitionKey: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)
 
 
 @dataclass(frozen=True)
 class _Positions:
-    """A file of positional deletes, and which paths it can name (in UTF-8, both ends included)."""
+    """A positional delete file, and the range of paths it can name (in UTF-8, both ends included)."""
 
     file: DeleteFile
     first: bytes | None
@@ -30,7 +30,7 @@ class _Positions:
 
 @dataclass
 class DeleteIndex:
-    """All delete files of a snapshot, by what they can apply to."""
+    """All delete files of a snapshot, grouped by the data files to which they can apply."""
 
     vectors: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
     of_path: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
@@ -42,9 +42,9 @@ class DeleteIndex:
         return any((self.vectors, self.of_path, self.positions, self.equality, self.everywhere))
 
     def of(self, path: str, sequence_number: int, place: PartitionKey) -> tuple[DeleteFile, ...]:
-        """Those that apply to a data file: positional ones as old as it or newer, equality ones that are newer.
+        """The deletes that apply to a data file: positional ones at least as new as it, equality ones newer than it.
 
-        A vector holds all positions that are deleted, so that older files of positions no longer count.
+        A vector contains all deleted positions, so it replaces positional delete files.
         """
         vectors = [vector for vector in self.vectors.get(path, ()) if vector.sequence_number >= sequence_number]
         positional = vectors or [*self.of_path.get(path, ()), *self._positions_of(path, place)]
@@ -68,13 +68,13 @@ def delete_index(
     """The index of these delete files.
 
     Args:
-        entries: of manifests of deletes.
-        place_of: spec and partition values of a file.
+        entries: the entries of delete manifests.
+        place_of: returns the spec and the partition values of a file.
         unpartitioned: ids of specs without fields: their equality deletes apply to every file.
-        path_of: from a path as the table spells it to that of the storage.
+        path_of: converts a path as the table spells it to a path in the storage.
     """
     index = DeleteIndex()
-    # In an order of their own: that of manifests changes when these are rewritten.
+    # In an order that does not depend on the manifests, because rewriting these changes theirs.
     for entry in sorted(entries, key=lambda one: (one.sequence_number, one.file.file_path)):
         delete = _delete_file(entry, path_of)
         if delete.kind == "vector":
@@ -99,7 +99,7 @@ def _add_positions(
 
 
 def manifest_size(file: DataFile) -> int:
-    """The bytes of a file as its manifest says, which is a hint; 0 where it says none."""
+    """A file's size in bytes according to its manifest, which is a hint; 0 if the manifest has none."""
     return max(file.file_size_in_bytes or 0, 0)
 
 

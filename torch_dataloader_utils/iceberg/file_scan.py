@@ -1,4 +1,4 @@
-"""Which files hold a snapshot's rows, and which files delete rows of them: the manifests, read once."""
+"""The data files of a snapshot and the delete files that apply to them, from the manifests, which are read once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torch_dataloader_utils.model import IcebergDataFileInfo
 from torch_dataloader_utils.sources.tables import check_listed_once
 from torch_dataloader_utils.storage import Naming, printable
 
-_REMOTE_READS = 32  # manifests fetched at once: waiting, not computing
+_REMOTE_READS = 32  # manifests fetched at once: the threads wait rather than compute
 
 
 class FileScan:
-    """Reads the manifests of what was resolved, once."""
+    """Reads the manifests of a resolved snapshot, once."""
 
     def __init__(self, opened: OpenTable, resolved: Resolved, places: Places, pruning: Pruning) -> None:
         self._opened = opened
@@ -37,13 +37,13 @@ class FileScan:
         self.pruned = PrunedFiles()
 
     def files(self) -> tuple[PlannedFile, ...]:
-        """The data files that can hold matching rows, with the deletes that apply to them."""
+        """The data files that can contain matching rows, with the deletes that apply to them."""
         data, deletes = self._manifests()
         left = [manifest for manifest in data if self._pruning.manifest(manifest.record)]
         index = self._deletes(deletes) if left else DeleteIndex()
         before = sum(map(_listed_files, data)) - sum(map(_listed_files, left))
         planned = []
-        # One at a time: what a manifest says of a file is ten times what is kept of it.
+        # One at a time: a manifest entry takes ten times the memory of a planned file.
         for entry in self._entries(left):
             before += 1
             if self._pruning.file(entry.file, entry.spec_id):
@@ -54,7 +54,7 @@ class FileScan:
         return tuple(one for one in planned if one.file.record_count)
 
     def _manifests(self) -> tuple[list[Manifest], list[Manifest]]:
-        """Those of data files and those of delete files."""
+        """The manifests of data files, and those of delete files."""
         if self._resolved.appends is None:
             snapshots = [self._resolved.snapshot] if self._resolved.snapshot is not None else []
             manifests = [manifest for snapshot in snapshots for manifest in self._listed(snapshot)]
@@ -82,7 +82,7 @@ class FileScan:
         return manifests
 
     def _entries(self, manifests: Sequence[Manifest]) -> Iterator[Entry]:
-        """The live files of these manifests; for appends, those that they added."""
+        """The live files of these manifests; for appends, only the added files."""
         appends = self._resolved.appends
         wanted = None if appends is None else {snapshot.snapshot_id for snapshot in appends}
         for manifest, data in self._read(manifests):
@@ -126,7 +126,7 @@ class FileScan:
         )
 
     def _read(self, manifests: Sequence[Manifest]) -> Iterable[tuple[Manifest, bytes]]:
-        """The manifests with their bytes; those of remote stores are fetched concurrently."""
+        """The manifests with their bytes, fetched concurrently from remote stores."""
         if self._places.storage.local or len(manifests) < 2:
             return ((manifest, self._bytes(manifest.path)) for manifest in manifests)
         with ThreadPoolExecutor(min(_REMOTE_READS, len(manifests)), thread_name_prefix="manifests") as pool:
@@ -139,7 +139,7 @@ class FileScan:
 
 
 def _listed_files(manifest: Manifest) -> int:
-    """How many live files a manifest has, as its list says (0 where it does not)."""
+    """The number of live files in a manifest according to the manifest list (0 if it is not recorded)."""
     return (manifest.record.added_files_count or 0) + (manifest.record.existing_files_count or 0)
 
 

@@ -1,8 +1,8 @@
 """Manifest lists and manifests: the files of a snapshot, including everything that version 3 records about them.
 
-pyiceberg reads them in about half the time that fastavro takes, but drops what version 3 added and narrows doubles to
-floats, so its reader is given the schemas of version 3, and doubles are read here. Files whose Avro schemas have no
-field ids, which it cannot read, are read by name.
+pyiceberg reads them in about half the time of fastavro, but drops the fields that version 3 added and narrows doubles
+to floats. So its reader is given the schemas of version 3, and doubles are read here. pyiceberg cannot read files
+whose Avro schemas have no field ids; these are read by name.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IcebergType, NestedField
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-_AVRO, _CIPHER = b"Obj\x01", b"AGS1"  # how Avro files begin, and those that Iceberg's own encryption wrote
-_FIRST_ROW_ID = 15  # place in a manifest list's record of version 3
+_AVRO, _CIPHER = b"Obj\x01", b"AGS1"  # first bytes of Avro files, and of files encrypted by Iceberg
+_FIRST_ROW_ID = 15  # position in a manifest list record of version 3
 _MAPS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest of a snapshot, as its list says.
+    """A manifest of a snapshot, as recorded in the manifest list.
 
     Attributes:
-        path: as the list spells it.
-        spec_id: of the partition spec of its files.
+        path: as spelled in the list.
+        spec_id: id of its files' partition spec.
         deletes: whether it lists delete files.
-        sequence_number: of the files that it adds.
-        snapshot_id: of the snapshot that added it.
-        first_row_id: `_row_id` of the first row of its first file without one of its own, where the table has them.
-        record: as pyiceberg has it, for pruning.
+        sequence_number: sequence number of the files that it adds.
+        snapshot_id: id of the snapshot that added it.
+        first_row_id: `_row_id` of the first row of its first file that has none of its own, if the table has row ids.
+        record: pyiceberg's record, for pruning.
     """
 
     path: str
@@ -70,12 +70,12 @@ class Entry:
     """A live file of a manifest.
 
     Attributes:
-        file: as pyiceberg has it.
-        spec_id: of its partition spec.
+        file: pyiceberg's record.
+        spec_id: id of its partition spec.
         sequence_number: its data sequence number.
-        snapshot_id: of the snapshot that added it.
-        added: whether its manifest added it (else the file was there before).
-        first_row_id: `_row_id` of its first row, where the table has them.
+        snapshot_id: id of the snapshot that added it.
+        added: whether its manifest added it (otherwise the file existed before).
+        first_row_id: `_row_id` of its first row, if the table has row ids.
     """
 
     file: DataFile
@@ -104,7 +104,7 @@ def read_manifest_list(data: bytes) -> list[Manifest]:
 
 
 def inline_manifest(path: str, data: bytes, snapshot_id: int) -> Manifest:
-    """What a list would say of a manifest of a snapshot without one (version 1); its header names the spec."""
+    """A manifest of a snapshot without a manifest list (version 1), as a list would record it; reads its header."""
     header = fastavro.reader(io.BytesIO(data)).metadata
     spec_id = int(header.get("partition-spec-id", 0))
     record = ManifestFile.from_args(
@@ -118,7 +118,7 @@ def inline_manifest(path: str, data: bytes, snapshot_id: int) -> Manifest:
 
 
 def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
-    """The live files in the bytes of a manifest, with what they inherit from it."""
+    """The live files in the bytes of a manifest, with the values they inherit from it."""
     _check_plain(data, manifest.record.key_metadata)
     next_row_id = manifest.first_row_id
     for record in _entry_records(data):
@@ -141,7 +141,7 @@ def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
 
 
 def _check_plain(data: bytes, key_metadata: bytes | None = None) -> None:
-    """Check that a file is not encrypted; one with a key that is Avro all the same was deciphered by its store."""
+    """Check that a file is not encrypted; a file that has a key but is plain Avro was decrypted by its store."""
     if data.startswith(_CIPHER) or (key_metadata and not data.startswith(_AVRO)):
         raise ValueError("the file is encrypted, and encrypted tables are not supported: read a decrypted copy.")
 
@@ -187,7 +187,7 @@ def _entry_records(data: bytes) -> Iterator[ManifestEntry]:
 
 
 def _avro(data: bytes, schema: Schema, types: Mapping[int, Any], enums: Mapping[int, Any]) -> Iterator[Any]:
-    """The records of an Avro file; pyiceberg takes the end of one that was cut for its end."""
+    """The records of an Avro file; checks its end, because pyiceberg does not notice if it is truncated."""
     with _Avro(data, schema, types, enums) as reader:
         if not data.endswith(reader.header.sync):
             raise EOFError("the file is truncated")
@@ -195,7 +195,7 @@ def _avro(data: bytes, schema: Schema, types: Mapping[int, Any], enums: Mapping[
 
 
 class _Avro(AvroFile[Any]):  # type: ignore[misc]
-    """pyiceberg's reader of a file, of bytes that are there."""
+    """pyiceberg's reader of Avro files, for bytes in memory."""
 
     def __init__(self, data: bytes, schema: Schema, types: Mapping[int, Any], enums: Mapping[int, Any]) -> None:
         super().__init__(None, schema, types, enums)
@@ -211,12 +211,12 @@ class _Avro(AvroFile[Any]):  # type: ignore[misc]
 
 
 def _without_nanoseconds(kind: dict[str, Any]) -> Any:
-    """The Avro type as pyiceberg knows it: of nanoseconds it does not."""
+    """The Avro type, with nanosecond timestamps as plain numbers, because pyiceberg does not know them."""
     return kind["type"] if kind.get("logicalType") == "timestamp-nanos" else kind
 
 
 class _Readers(ReadSchemaResolver):  # type: ignore[misc]
-    """pyiceberg's readers of values, but for doubles, which its compiled decoder narrows to floats."""
+    """pyiceberg's value readers, except for doubles, which its compiled decoder narrows to floats."""
 
     def visit_double(self, double_type: DoubleType, partner: IcebergType | None) -> Reader:
         """A reader of all 64 bits."""
@@ -232,7 +232,7 @@ class _Doubles(Reader):  # type: ignore[misc]
         return value
 
     def skip(self, decoder: BinaryDecoder) -> None:
-        """Go past it."""
+        """Skip the next value."""
         decoder.skip(8)
 
 
@@ -267,7 +267,7 @@ _EPOCHS: Mapping[bool, datetime] = {
 
 
 def _plain(value: Any) -> Any:
-    """A partition value as pyiceberg reads it: days and microseconds as numbers."""
+    """A partition value in pyiceberg's form: days and microseconds as numbers."""
     if isinstance(value, datetime):
         return (value - _EPOCHS[value.tzinfo is not None]) // timedelta(microseconds=1)
     if isinstance(value, date):

@@ -1,4 +1,4 @@
-"""The partition values of files, by the specs that they were written with."""
+"""The partition values of files, according to the specs with which they were written."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Partition:
     """The values of one partition.
 
     Attributes:
-        values: name of the partition field -> value as Python has it, for people and strategies.
-        constants: (field id of the column, value as Arrow has it), of columns that are their own partition field.
+        values: name of the partition field -> value as a Python object, for users and strategies.
+        constants: (field id of the column, value for Arrow), for columns partitioned by identity.
     """
 
     values: Mapping[str, Any]
@@ -31,7 +31,7 @@ class Partition:
 
 
 class Partitions:
-    """The partitions of a table's files; equal ones are one object."""
+    """The partitions of a table's files; equal partitions share one object."""
 
     def __init__(self, specs: Mapping[int, PartitionSpec], schema: Schema) -> None:
         self._specs = specs
@@ -40,7 +40,7 @@ class Partitions:
         self._found: dict[PartitionKey, Partition] = {}
 
     def place(self, entry: Entry) -> PartitionKey:
-        """The spec and the values of a file's partition, as a key: NaNs are one value, -0.0 is not 0.0."""
+        """The spec and values of a file's partition, as a key: NaNs are equal, -0.0 differs from 0.0."""
         values = tuple(value.hex() if isinstance(value, float) else value for value in entry.file.partition._data)
         return entry.spec_id, values
 
@@ -65,7 +65,7 @@ class Partitions:
 
 
 def _types(spec: PartitionSpec, schema: Schema) -> list[pa.DataType | None]:
-    """The types of a partition's values; None where the transform is unknown, or its column is gone."""
+    """The types of a partition's values; None if the transform is unknown or its column was dropped."""
     fields = spec.partition_type(schema).fields
     return [_type(item.transform, typed.field_type) for item, typed in zip(spec.fields, fields, strict=True)]
 
@@ -76,7 +76,7 @@ def _type(transform: Transform[Any, Any], kind: IcebergType) -> pa.DataType | No
 
 
 def _shown(value: Any, kind: pa.DataType | None) -> Any:
-    """The value as Python has it: days as a date; as it is, where Python's dates end before, or for no type."""
+    """The value as a Python object, such as a date for days; unchanged if Python has none or `kind` is None."""
     if value is None or kind is None:
         return value
     try:

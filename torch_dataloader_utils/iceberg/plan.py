@@ -1,4 +1,4 @@
-"""The plan of a table: which files hold a snapshot's rows, which files delete some of them, and what is pruned."""
+"""Plans a table read: which files contain a snapshot's rows, which files delete some of them, and what is pruned."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _NAME_MAPPING = "schema.name-mapping.default"
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergRead:
-    """What is read of a table, and where it is.
+    """Which part of a table to read, and how to access its files.
 
     Attributes:
-        catalog_config: as `open_table` takes it.
-        snapshot: which snapshot.
-        filters: which rows, as `table_filter` takes it.
-        scan_filter: in the same forms, which files: it prunes, and filters no row.
-        columns: those that will be read; None for all.
+        catalog_config: as in `open_table`.
+        snapshot: selects the snapshot.
+        filters: selects rows, in a form that `table_filter` accepts.
+        scan_filter: selects files, in the same forms: it prunes, but filters no rows.
+        columns: the columns to read; None for all.
         metadata_columns: such as "_file" and "_pos".
-        storage_options: for the table's files, before what the catalog says of them.
-        filesystem: for the table's files, instead.
+        storage_options: for the table's files; they override the catalog's.
+        filesystem: for the table's files; used instead of storage options.
     """
 
     catalog_config: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -59,18 +59,18 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
     """The plan of a table, from its metadata and manifests alone: no data file and no delete file is opened.
 
     Args:
-        table: as `open_table` takes it.
-        read: what of it.
-        cursor: a snapshot that was resolved before, to be read just so; None for that of `read`.
+        table: as in `open_table`.
+        read: what to read of it.
+        cursor: a snapshot resolved earlier, to read exactly that again; None for the one that `read` selects.
 
     Raises:
         DataNotFoundError: there is no such table.
-        CatalogError: the catalog cannot be reached or refuses access.
+        CatalogError: the catalog cannot be reached or denies access.
         SnapshotError: the table has no such snapshot.
         FileReadError: metadata or a manifest cannot be read.
         ColumnNotFoundError: a filter names a column that the table does not have.
-        UnsupportedTypeError: a column that is to be read has a type that cannot be.
-        OptionError: a value that cannot work.
+        UnsupportedTypeError: a requested column has an unsupported type.
+        OptionError: an option has an invalid value.
     """
     opened = open_table(table, read.catalog_config, read.storage_options, read.filesystem)
     metadata = opened.metadata
@@ -101,30 +101,30 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
 
 
 def newest_snapshot(table: Any, read: IcebergRead) -> SnapshotCursor:
-    """The current snapshot of the branch or tag that is read (without one, of the table).
+    """The current snapshot of the branch or tag in `read.snapshot` (by default, of the table).
 
     Raises:
-        CatalogError: the catalog cannot be reached or refuses access.
-        SnapshotError: the branch or tag is gone.
+        CatalogError: the catalog cannot be reached or denies access.
+        SnapshotError: the branch or tag no longer exists.
     """
     resolved = resolve(_opened_again(table, read).metadata, SnapshotChoice(ref=read.snapshot.ref))
     return cursor_of(resolved, read.snapshot.start_snapshot_id)
 
 
 def refreshed_storage(table: Any, read: IcebergRead) -> tuple[Storage, float | None]:
-    """The storage of a table's files with credentials fetched anew, and when these end (seconds since 1970).
+    """The storage of a table's files with newly fetched credentials, and when they expire (seconds since 1970).
 
-    A plan's files stay as they are; only where they are read from is replaced.
+    A plan keeps its files; only its storage is replaced.
 
     Raises:
-        CatalogError: the catalog cannot be reached or refuses access.
+        CatalogError: the catalog cannot be reached or denies access.
     """
     opened = _opened_again(table, read)
     return _places(opened, read).storage, expires_at(opened.properties)
 
 
 def _renewing(storage: Storage, opened: OpenTable, table: Any, read: IcebergRead) -> Storage:
-    """The storage, with a way to new credentials where a catalog may give some."""
+    """The storage, which can renew its credentials if a catalog may provide them."""
     if storage.local or not opened.properties:
         return storage
     return replace(storage, renewal=Renewal(partial(refreshed_storage, table, read), expires_at(opened.properties)))
@@ -139,7 +139,7 @@ def _places(opened: OpenTable, read: IcebergRead) -> Places:
 
 
 def _filter(filters: Any, columns: pa.Schema, resolved: Resolved, opened: OpenTable) -> TableFilter | None:
-    """The filter over these columns; an unknown column may be one of those that cannot be read."""
+    """The filter over these columns; the error for an unknown column lists those with unsupported types."""
     try:
         return table_filter(filters, columns, resolved.schema)
     except ColumnNotFoundError as error:

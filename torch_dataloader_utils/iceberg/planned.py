@@ -1,4 +1,4 @@
-"""What is read of a table: the files of a snapshot, and a manifest like that of any other source."""
+"""The plan of a table: the files of a snapshot, and a manifest like that of any other source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torch_dataloader_utils.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A data file as strategies see it, and as readers do."""
+    """A data file, with the information for strategies and the one for readers."""
 
     info: IcebergDataFileInfo
     file: IcebergFile
@@ -33,7 +33,7 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class PrunedFiles:
-    """How many manifests and data files there are, and how many are left after pruning."""
+    """The numbers of manifests and data files before and after pruning."""
 
     manifests_before: int = 0
     manifests_after: int = 0
@@ -43,19 +43,19 @@ class PrunedFiles:
 
 @dataclass(frozen=True)
 class IcebergPlan:
-    """What is read of a table; picklable.
+    """The plan of a table; picklable.
 
     Attributes:
-        name: of the table, for messages.
-        location: of the table, as its metadata spells it.
-        files: in the order of their commits, then of their paths, whatever the manifests' order is.
-        table: what readers need of the table.
+        name: the table's name, for messages.
+        location: the table's location, as spelled in its metadata.
+        files: ordered by commit, then by path, regardless of the order of manifests.
+        table: the information about the table that readers need.
         storage: where the files are.
-        snapshot: which one, or None in a table without one.
-        cursor: what finds it again.
-        row_filter: which rows match, over the columns of `table.schema`; None for all.
-        scan_filter: the same of the filter that only prunes.
-        pruned: what was left out before reading.
+        snapshot: the snapshot, or None if the table has none.
+        cursor: selects the same snapshot again.
+        row_filter: selects the matching rows, over the columns of `table.schema`; None for all.
+        scan_filter: the filter that only prunes, in the same form.
+        pruned: counts before and after pruning.
     """
 
     name: str
@@ -71,7 +71,7 @@ class IcebergPlan:
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
-        """Each partition of the files: "partition" (column -> value), "spec_id", "files" and "records" (physical)."""
+        """One dict per partition: "partition" (column -> value), "spec_id", "files" and "records" (physical rows)."""
         files: Counter[Any] = Counter()
         records: Counter[Any] = Counter()
         values = {}
@@ -89,9 +89,9 @@ class IcebergPlan:
     def manifest(self, options: Options) -> FileManifest:
         """The manifest of the files, like that of any other source.
 
-        A file's footer is read, once, if some of its rows are deleted by position or if it may be cut into splits: a
-        file of at most an eighth of `split_bytes` is one split, and the table's manifests suffice (unless rows, or a
-        user's strategy, decide how files are cut).
+        A file's footer is read, once, if rows of it are deleted by position or if it may be cut into splits. A file of
+        at most an eighth of `split_bytes` is one split and needs only the table's manifests, unless `split_rows` or a
+        custom strategy determines how files are cut.
         """
         split, given = options.split, dict(options.read.format_options or {})
         by_bytes = split.split_rows is None and split.split_strategy is None
@@ -136,7 +136,7 @@ def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int) -> li
 
 
 def _pruned(plan: IcebergPlan, files: Sequence[DataFile]) -> list[DataFile]:
-    """The files with the segments in which a row can match."""
+    """The files with only the segments in which a row can match."""
     left = list(files)
     for expression in (plan.row_filter, plan.scan_filter):
         if expression is not None:

@@ -1,4 +1,4 @@
-"""Which manifests and files can hold rows that match."""
+"""Which manifests and files can contain matching rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from torch_dataloader_utils.filters.sql import TableFilter
 
 
 class Pruning:
-    """Finds by partition values and by bounds of columns what cannot match an inclusive expression."""
+    """Finds manifests and files that can match, by partition values and column bounds."""
 
     def __init__(self, filters: Sequence[TableFilter], schema: Schema, specs: Mapping[int, PartitionSpec]) -> None:
         expression: BooleanExpression = reduce(And, (item.files for item in filters), AlwaysTrue())
@@ -46,11 +46,11 @@ class Pruning:
         self._partition_test = lru_cache(maxsize=None)(self._test_of_partitions)
 
     def manifest(self, listed: ManifestFile) -> bool:
-        """Whether a manifest can list files with matching rows, or deletes of such rows."""
+        """Whether a manifest can list files that contain or delete matching rows."""
         return self._everything or self._manifest_test(listed.partition_spec_id)(listed)
 
     def file(self, listed: DataFile, spec_id: int) -> bool:
-        """Whether a data file can hold matching rows."""
+        """Whether a data file can contain matching rows."""
         if not all(can_hold(listed, self._specs[spec_id]) for can_hold in self._tests):
             return False
         if self._everything:
@@ -59,7 +59,7 @@ class Pruning:
             return False
         try:
             return bool(self._metrics.eval(listed))
-        except struct.error:  # bounds as wide as the type that the column was promoted from
+        except struct.error:  # bounds have the width of the type that the column was promoted from
             return True
 
     def _projected(self, spec_id: int) -> BooleanExpression:
@@ -78,10 +78,10 @@ class Pruning:
 
 
 class _Projection(InclusiveProjection):  # type: ignore[misc]
-    """pyiceberg's, from rows to partitions, that also knows how writers of old rounded times before 1970."""
+    """pyiceberg's projection from rows to partitions; also allows for old writers' rounding of times before 1970."""
 
     def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
-        """Where a partition can hold rows for which the predicate is true."""
+        """An expression that is true for partitions that can contain rows for which the predicate is true."""
         result: BooleanExpression = AlwaysTrue()
         for part in self.spec.fields_by_source_id(predicate.term.ref().field.field_id):
             projected = part.transform.project(part.name, predicate)
@@ -92,9 +92,10 @@ class _Projection(InclusiveProjection):  # type: ignore[misc]
 
 
 def _rounded_up(projected: UnboundPredicate) -> UnboundPredicate:
-    """The same for years, months, days or hours before 1970 that are right, or too large by one.
+    """The same predicate, allowing years, months, days or hours before 1970 to be correct or too large by one.
 
-    So Java's library does it (`ProjectionUtil.fixInclusiveTimeProjection`), which wrote them up to version 0.10.
+    Iceberg's Java library, which wrote such values up to version 0.10, does the same
+    (`ProjectionUtil.fixInclusiveTimeProjection`).
     """
     match projected:
         case LessThanOrEqual() if projected.literal.value < 0:

@@ -1,4 +1,4 @@
-"""A table's columns as Arrow has them, with their field ids."""
+"""A table's columns as Arrow fields, with their field ids."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
     ListType: lambda kind: pa.list_(arrow_field(kind.element_field)),
     MapType: lambda kind: pa.map_(arrow_field(kind.key_field), arrow_field(kind.value_field)),
 }
-# Columns that say where a row is, by the ids that the specification reserves.
+# Columns that describe a row's location and history, with the ids that the specification reserves.
 METADATA_COLUMNS: Mapping[str, tuple[int, pa.DataType]] = {
     "_file": (FILE_ID, pa.string()),
     "_pos": (POSITION_ID, pa.int64()),
@@ -72,39 +72,40 @@ _LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
 
 def arrow_field(field: NestedField) -> pa.Field:
-    """The field as Arrow has it, with its id in its metadata, as those within it.
+    """The Arrow field, with its id in its metadata; the same for nested fields.
 
     Raises:
-        KeyError: a type that Arrow has no word for.
+        KeyError: a type has no Arrow equivalent.
     """
     kind = _TYPES[type(field.field_type)](field.field_type)
     return pa.field(field.name, kind, nullable=not field.required, metadata={"PARQUET:field_id": str(field.field_id)})
 
 
 def arrow_type(kind: IcebergType) -> pa.DataType | None:
-    """The Arrow type of an Iceberg type; None where there is none."""
+    """The Arrow type of an Iceberg type; None if it has no equivalent."""
     return _TYPES[type(kind)](kind) if type(kind) in _TYPES else None
 
 
 def table_schema(
     schema: Schema, foreign: Mapping[int, str], columns: Sequence[str] | None, metadata_columns: Sequence[str]
 ) -> pa.Schema:
-    """The columns that can be read, and the metadata columns asked for after them.
+    """The columns that can be read, followed by the requested metadata columns.
 
     Args:
-        schema: of the table.
-        foreign: field id -> type, of fields whose types pyiceberg does not know.
-        columns: names and patterns of those that will be read; None for all.
+        schema: the table's schema.
+        foreign: field id -> type, for fields whose types pyiceberg does not know.
+        columns: names and patterns of the columns to read; None for all.
         metadata_columns: names from `METADATA_COLUMNS`.
 
     Raises:
-        UnsupportedTypeError: a column that will be read has a type that cannot be.
-        ColumnNotFoundError: one is a metadata column that was not asked for as such, or a pattern matches none.
+        UnsupportedTypeError: a requested column has an unsupported type.
+        ColumnNotFoundError: `columns` names a metadata column that `metadata_columns` does not, or a pattern matches
+            no column.
     """
     _check_asked(schema, columns or (), metadata_columns)
     unsupported = unreadable_columns(schema, foreign)
     metadata = [_metadata_field(name, schema) for name in metadata_columns]
-    # To patterns, a column that cannot be read is one like others.
+    # Patterns match columns with unsupported types too.
     fields = [
         pa.field(item.name, pa.null()) if item.name in unsupported else arrow_field(item) for item in schema.fields
     ]
@@ -130,15 +131,15 @@ def _check_asked(schema: Schema, columns: Sequence[str], metadata_columns: Seque
 
 
 def unreadable_columns(schema: Schema, foreign: Mapping[int, str]) -> dict[str, str]:
-    """Column -> type, of the table's columns whose types cannot be read; `foreign` as `table_schema` takes it."""
+    """Column -> type, for the table's columns with unsupported types; `foreign` as in `table_schema`."""
     return {item.name: kind for item in schema.fields if (kind := _unsupported(item, foreign)) is not None}
 
 
 def check_metadata_columns(names: Sequence[str], format_version: int) -> None:
-    """Check that these are names of metadata columns that tables of this format version have.
+    """Check that these are metadata columns of tables of this format version.
 
     Raises:
-        OptionError: they are not.
+        OptionError: a name is not.
     """
     for name in names:
         if name not in METADATA_COLUMNS:
@@ -153,17 +154,17 @@ def check_metadata_columns(names: Sequence[str], format_version: int) -> None:
 def iceberg_table(
     columns: pa.Schema, schema: Schema, opened: OpenTable, key_ids: Iterable[int], name_mapping: Any
 ) -> IcebergTable:
-    """What readers need of the table.
+    """The information about the table that readers need.
 
     Args:
-        columns: those that can be read.
-        schema: as Iceberg has them.
-        opened: the table, with all its schemas: equality deletes may compare columns that are gone.
-        key_ids: field ids of the columns that they compare.
-        name_mapping: parsed.
+        columns: the columns that can be read.
+        schema: their Iceberg schema.
+        opened: the table, with all its schemas: equality deletes may compare dropped columns.
+        key_ids: field ids of the columns that equality deletes compare.
+        name_mapping: the parsed name mapping, or None.
 
     Raises:
-        UnsupportedTypeError: a column that equality deletes compare has a type that cannot be read.
+        UnsupportedTypeError: a column that equality deletes compare has an unsupported type.
     """
     newest_first = sorted(opened.metadata.schemas, key=lambda one: one.schema_id, reverse=True)
     keys = {number: _field_of(number, [schema, *newest_first]) for number in sorted(set(key_ids))}
@@ -178,7 +179,7 @@ def iceberg_table(
 
 
 def _unsupported(field: NestedField, foreign: Mapping[int, str]) -> str | None:
-    """The first type in a column that cannot be read, if there is one."""
+    """The first unsupported type in a column, or None."""
     for item in _walk([field]):
         if item.field_id in foreign:
             return foreign[item.field_id]
@@ -188,7 +189,7 @@ def _unsupported(field: NestedField, foreign: Mapping[int, str]) -> str | None:
 
 
 def _walk(fields: Iterable[NestedField]) -> Iterator[NestedField]:
-    """The fields and all within them."""
+    """The fields and all fields nested in them."""
     for field in fields:
         yield field
         yield from _walk(_children(field.field_type))
@@ -224,5 +225,5 @@ def _key_field(field: NestedField) -> pa.Field:
 
 
 def plain_value(value: Any) -> Any:
-    """The value as Arrow takes it: uuids are their bytes."""
+    """The value in a form that Arrow accepts: UUIDs become bytes."""
     return value.bytes if isinstance(value, uuid.UUID) else value

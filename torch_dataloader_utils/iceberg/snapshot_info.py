@@ -1,4 +1,4 @@
-"""What a dataset says of the snapshot that it reads; a value of its own, since it needs no extra."""
+"""A description of the snapshot that a dataset reads; in its own module, because it needs no extra."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class SnapshotInfo:
 
     Attributes:
         snapshot_id: its id.
-        timestamp_ms: when it was made, in milliseconds since 1970.
-        schema_id: of the schema that it is read with.
-        ref: the branch or tag that was asked for.
-        start_snapshot_id: whose successors' appends are read, where only appends are.
-        operation: what made it, such as "append".
+        timestamp_ms: when it was created, in milliseconds since 1970.
+        schema_id: id of the schema with which it is read.
+        ref: the requested branch or tag.
+        start_snapshot_id: if only appended rows are read, the snapshot after which they were appended.
+        operation: the operation that created it, such as "append".
     """
 
     snapshot_id: int

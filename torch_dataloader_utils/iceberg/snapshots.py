@@ -1,4 +1,4 @@
-"""Which snapshot is read, and with which schema."""
+"""Selects the snapshot to read and the schema to read it with."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MAIN = "main"
 
 @dataclass(frozen=True)
 class SnapshotChoice:
-    """What is read of a table: one of `snapshot_id`, `ref` and `as_of`, or the rows appended between two snapshots.
+    """The part of a table to read: one of `snapshot_id`, `ref` and `as_of`, or the rows appended between two snapshots.
 
     Attributes:
         snapshot_id: a snapshot.
         ref: a branch or tag.
-        as_of: a time: reads the snapshot that was current then. A datetime with a time zone, such a time in ISO form,
-            or milliseconds since 1970.
-        start_snapshot_id: the snapshot whose successors' appends are read.
-        end_snapshot_id: the last of them; None for the current one.
+        as_of: a time: reads the snapshot that was current then. A datetime with a time zone, its ISO form, or
+            milliseconds since 1970.
+        start_snapshot_id: reads the rows appended after this snapshot.
+        end_snapshot_id: the last snapshot whose appends are read; None for the current one.
     """
 
     snapshot_id: int | None = None
@@ -65,8 +65,8 @@ class Resolved:
 
     Attributes:
         snapshot: the snapshot, or None in a table without one.
-        schema: what it is read with.
-        appends: the snapshots whose appended files are read, the oldest first; None for all files of the snapshot.
+        schema: the schema with which it is read.
+        appends: the snapshots whose appended files are read, oldest first; None for all files of the snapshot.
     """
 
     snapshot: Snapshot | None
@@ -75,12 +75,12 @@ class Resolved:
 
 
 def resolve(metadata: TableMetadata, choice: SnapshotChoice, cursor: SnapshotCursor | None = None) -> Resolved:
-    """The snapshot at `cursor`, else the one that `choice` selects.
+    """The snapshot at `cursor`, or else the one that `choice` selects.
 
-    As in Spark, branches are read with the table's schema, everything else with its own.
+    As in Spark, branches are read with the table's current schema, everything else with the snapshot's schema.
 
     Raises:
-        SnapshotError: there is no such snapshot or ref, or (for appends) one between them changed rows.
+        SnapshotError: there is no such snapshot or ref, or (for appends) a snapshot in between changed existing rows.
     """
     if cursor is not None:
         return _at(metadata, cursor)
@@ -101,7 +101,7 @@ def milliseconds(as_of: datetime | str | int) -> int:
     """The time in milliseconds since 1970.
 
     Raises:
-        OptionError: it is no time, or has no time zone.
+        OptionError: it is not a time, or has no time zone.
     """
     if isinstance(as_of, int) and not isinstance(as_of, bool):
         return as_of
@@ -119,13 +119,13 @@ def milliseconds(as_of: datetime | str | int) -> int:
 
 
 def cursor_of(resolved: Resolved, start: Any) -> SnapshotCursor:
-    """What finds the same again, whatever is committed meanwhile."""
+    """A cursor that selects the same rows again, regardless of later commits."""
     end = None if resolved.snapshot is None else resolved.snapshot.snapshot_id
     return SnapshotCursor(end, start, resolved.schema.schema_id)
 
 
 def described(resolved: Resolved, ref: str | None, start: Any) -> SnapshotInfo | None:
-    """What users see of the snapshot; `ref` and `start` are those that were asked for."""
+    """The description of the snapshot for users; `ref` and `start` are as requested."""
     snapshot = resolved.snapshot
     if snapshot is None:
         return None
@@ -169,7 +169,7 @@ def _at_ref(metadata: TableMetadata, name: str) -> Resolved:
 
 
 def _as_of(metadata: TableMetadata, as_of: Any) -> Snapshot:
-    """The snapshot that was current at that time, by the table's log."""
+    """The snapshot that was current at that time, according to the table's log."""
     at = milliseconds(as_of)
     log = [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
     if not log:
@@ -205,7 +205,7 @@ def _at(metadata: TableMetadata, cursor: SnapshotCursor) -> Resolved:
 
 
 def _there(snapshots: Iterable[Snapshot]) -> str:
-    """The snapshots that can be read, the newest first."""
+    """A list of the snapshots that can be read, newest first, for an error."""
     newest = sorted(snapshots, key=lambda snapshot: snapshot.timestamp_ms, reverse=True)
     listed = [f"{snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)})" for snapshot in newest[:_SHOWN]]
     more = f" and {len(newest) - _SHOWN} older ones" if len(newest) > _SHOWN else ""
@@ -226,7 +226,7 @@ def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
 
 
 def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | None) -> tuple[Snapshot, ...]:
-    """The appends after the start up to the end, the oldest first; between them nothing else changed rows."""
+    """The appends after `start` up to and including `end`, oldest first; raises if another operation changed rows."""
     since: list[Snapshot] = []
     reached = start is None
     for snapshot in ancestors_of(end, metadata):
@@ -234,7 +234,7 @@ def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | N
             reached = True
             break
         since.append(snapshot)
-        # The start itself may have expired: its successor names it.
+        # The start itself may have expired: its successor still names it.
         reached = reached or snapshot.parent_snapshot_id == start
     if not reached:
         known = "a table without snapshots"
@@ -246,7 +246,7 @@ def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | N
 
 
 def _is_append(snapshot: Snapshot) -> bool:
-    """Whether a snapshot appended rows; else it changed none: compactions put the same rows into other files.
+    """Whether a snapshot appended rows; False for compactions, which move the same rows to other files.
 
     Raises:
         SnapshotError: it changed rows in another way.

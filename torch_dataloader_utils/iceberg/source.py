@@ -15,11 +15,11 @@ _PINS = ("snapshot_id", "as_of", "end_snapshot_id")
 
 
 class IcebergSource:
-    """A table, and what is read of it. It stays in its process, because it may hold a catalog and its secrets.
+    """A table and the options for reading it. It stays in its process, because it may hold a catalog and its secrets.
 
     Args:
-        table: as `plan_table` takes it.
-        chosen: its options.
+        table: as in `plan_table`.
+        chosen: the table's options.
     """
 
     def __init__(self, table: Any, chosen: TableOptions) -> None:
@@ -28,22 +28,22 @@ class IcebergSource:
 
     @property
     def pinned(self) -> str | None:
-        """Why the table stays at one snapshot: an option pins it; None where it moves."""
+        """Why the table stays at one snapshot (an option pins it); None if it can move."""
         option = next((name for name in _PINS if getattr(self._chosen, name) is not None), None)
         return option and (
             f"{option}= was given, which pins the snapshot: leave it out, or use ref= or start_snapshot_id= instead."
         )
 
     def newest(self, options: Options) -> SnapshotCursor:
-        """The newest snapshot of the branch that is read; with `start_snapshot_id=`, what was appended since.
+        """The newest snapshot of the branch; with `start_snapshot_id=`, the rows appended since.
 
         Raises:
-            CatalogError: the catalog cannot be reached, or refuses.
+            CatalogError: the catalog cannot be reached or denies access.
         """
         return newest_snapshot(self._table, self._read(options))
 
     def snapshot(self, cursor: SnapshotCursor | None, options: Options) -> IcebergPlan:
-        """The plan of a snapshot, of the table as it is now; raises what `plan_table` does."""
+        """The plan of a snapshot in the table's current state; raises the same errors as `plan_table`."""
         table = self._table if cursor is None else again(self._table)
         return plan_table(table, self._read(options), cursor)
 

@@ -1,4 +1,4 @@
-"""The storage of a table's files, from what its catalog says about it."""
+"""The storage of a table's files, from the properties that its catalog provides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.storage import Storage, open_storage, printable
 from torch_dataloader_utils.storage.option_names import client_options
 
-# Schemes that mean the same store: one name each.
+# Alternative schemes of a store -> the one used here.
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs"}
 _S3 = {
     "key": ("s3.access-key-id", "client.access-key-id"),
@@ -39,15 +39,15 @@ _ADLS = {
 }
 _NESTED = ("client_kwargs", "config_kwargs")  # dicts of options
 _IDENTITIES = ("key", "profile", "anon", "account_key", "sas_token", "connection_string", "credential")
-_CREDENTIALS = (*_IDENTITIES, "secret", "token")  # what belongs to an identity
+_CREDENTIALS = (*_IDENTITIES, "secret", "token")  # options that belong to an identity
 _NOT_POSSIBLE = ("s3.signer", "adls.token")
 _EXPIRY = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at", "adls.sas-token-expires-at-ms")
 
 
 def storage_options(scheme: str, properties: Mapping[str, str]) -> dict[str, Any]:
-    """The options of the fsspec filesystem for URLs of this scheme, from those of a table's FileIO.
+    """The fsspec filesystem's options for URLs of this scheme, from the properties of a table's FileIO.
 
-    Only what the store itself needs, without credentials of the catalog.
+    Includes only the options that the store itself needs, no credentials of the catalog.
 
     Raises:
         OptionError: the store requires an option that is not supported here.
@@ -63,13 +63,13 @@ def storage_options(scheme: str, properties: Mapping[str, str]) -> dict[str, Any
 
 
 def expires_at(properties: Mapping[str, str]) -> float | None:
-    """When the credentials of a table's storage end, in seconds since 1970; None where nothing says so."""
+    """When the credentials of a table's storage expire, in seconds since 1970; None if the properties do not say."""
     times = [int(value) for name, value in properties.items() if name.startswith(_EXPIRY) and value.isdecimal()]
     return min(times) / 1000 if times else None
 
 
 class Places:
-    """Where a table's files are: one storage, and their paths in it."""
+    """Maps a table's file names to one storage and paths in it."""
 
     def __init__(
         self, location: str, properties: Mapping[str, str], options: Mapping[str, Any], filesystem: Any
@@ -82,10 +82,10 @@ class Places:
         self._strip = self._stripper()
 
     def path(self, url: str) -> str:
-        """The path in the storage of a file that the table names by a URL or a local path.
+        """The path in the storage for a file that the table names by a URL or a local path.
 
         Raises:
-            OptionError: it is on another storage than the table.
+            OptionError: the file is on another storage than the table.
         """
         scheme, colon, rest = url.partition("://")
         place = (scheme, rest.partition("/")[0]) if colon else ("", "")
@@ -109,7 +109,7 @@ class Places:
         return _over(storage_options(scheme, self._properties), client_options(_spelled(url), self._options))
 
     def _stripper(self) -> Any:
-        """A function from URLs to paths; it opens nothing."""
+        """A function that converts URLs to paths, without opening anything."""
         if self.storage.local:
             return LocalFileSystem._strip_protocol
         if self.storage.recipe is not None:
@@ -119,7 +119,7 @@ class Places:
 
 
 def _over(catalog: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of both, under the client's own names; the user's count, and no credentials of both are mixed."""
+    """The options of both, under the client's names; the user's take precedence, and credentials are never mixed."""
     if any(user.get(name) for name in _IDENTITIES):
         catalog = {name: value for name, value in catalog.items() if name not in _CREDENTIALS}
     both = {name: {**catalog[name], **user[name]} for name in _NESTED if catalog.get(name) and user.get(name)}
@@ -132,7 +132,7 @@ def _spelled(url: str) -> str:
 
 
 def _named(names: Mapping[str, tuple[str, ...]], properties: Mapping[str, str]) -> dict[str, Any]:
-    """Option -> value, of the properties that are there; the first of several names counts."""
+    """Option -> value, for the properties that are set; if several names are set, the first takes precedence."""
     given = {option: [properties[name] for name in known if properties.get(name)] for option, known in names.items()}
     return {option: values[0] for option, values in given.items() if values}
 
@@ -167,7 +167,7 @@ def _gcs_options(properties: Mapping[str, str]) -> dict[str, Any]:
 def _adls_options(properties: Mapping[str, str]) -> dict[str, Any]:
     options = _named(_ADLS, properties)
     for name, value in properties.items():
-        # Vended tokens come with their account: adls.sas-token.<account>.dfs.core.windows.net
+        # The names of vended tokens include their account: adls.sas-token.<account>.dfs.core.windows.net
         if name.startswith("adls.sas-token.") and "sas_token" not in options:
             account = name.removeprefix("adls.sas-token.").partition(".")[0]
             options = {"account_name": account, **options, "sas_token": value}

@@ -1,4 +1,4 @@
-"""Iceberg tables: catalogs, snapshots, manifests, and the plan that comes from them. Needs the iceberg extra."""
+"""Iceberg tables: catalogs, snapshots, manifests, and the plans made from them. Needs the iceberg extra."""
 
 from torch_dataloader_utils.errors import MissingExtraError
 

@@ -1,5 +1,5 @@
-"""The data files of an Iceberg table: what of them is read, and a reader that gives the table's columns.
+"""The data files of an Iceberg table: their layouts, and a reader that returns the table's columns.
 
-It wraps the formats that data files are in (Parquet, ORC, Avro). Which files there are, what deletes rows of them,
-and the table's schema comes from the table's manifests (`iceberg.plan`).
+It wraps the formats of data files (Parquet, ORC, Avro). The list of files, their deletes and the table's schema are
+determined by the plan (`iceberg.plan`).
 """

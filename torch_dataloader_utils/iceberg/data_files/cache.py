@@ -1,4 +1,4 @@
-"""What is made of delete files, kept once per process within a bound in bytes."""
+"""A cache for parsed delete files: one per process, limited in bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-_LIMIT = 256 * 2**20  # bytes; on top, what one thread uses at the moment
+_LIMIT = 256 * 2**20  # bytes; values that threads are using may exceed it
 
 
 class BoundedCache:
-    """Values by key, each made once; beyond the bound those used longest ago are forgotten. For many threads.
+    """Values by key, each created once; beyond the limit, drops the least recently used ones. Thread-safe.
 
-    `functools.lru_cache` counts values, not bytes, and lets two threads make the same one.
+    `functools.lru_cache` counts values, not bytes, and lets two threads create the same value.
 
     Args:
-        limit: bytes of all values; the one used last stays even where it alone is larger.
+        limit: bytes of all values; the most recently used one stays even if it alone exceeds the limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -28,15 +28,16 @@ class BoundedCache:
         self._entries: dict[Hashable, _Entry] = {}
 
     def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
-        """The value for `key`; a thread that needs one which another is making waits for it.
+        """The value for `key`; if another thread is creating it, waits for that thread.
 
         Args:
-            key: of the value.
-            make: gives the value and its bytes; what it raises is raised here, and nothing is kept.
+            key: the value's key.
+            make: returns the value and its size in bytes; an exception it raises is passed through, and nothing is
+                cached.
         """
         with self._lock:
             entry = self._entries.pop(key, None) or _Entry()
-            self._entries[key] = entry  # the last used one is last
+            self._entries[key] = entry  # the most recently used entry is last
         with entry.lock:
             if not entry.made:
                 entry.value, entry.size = make()
@@ -55,7 +56,7 @@ class BoundedCache:
 
 
 class _Entry:
-    """A value that is being made, or is there."""
+    """A value, or a placeholder while it is being created."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -65,7 +66,7 @@ class _Entry:
 
 
 def process_cache() -> BoundedCache:
-    """The cache of this process; a forked child has its own, as its parent's locks may be held forever."""
+    """The cache of this process; a forked child has its own, because its copy of the locks may never be released."""
     return _cache_of(os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""How each column of the table is made for one data file: from a column of the file, a constant, or row numbers."""
+"""Builds each column of the table for one data file: from a column of the file, a constant, or row numbers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch_dataloader_utils.iceberg.data_files.projection import Projection
 FILE_ID, POSITION_ID = 2147483646, 2147483645
 ROW_ID, SEQUENCE_ID = 2147483540, 2147483539
 
-# What stands for the physical row numbers among the columns read of a file; no column can be called so.
+# Stands for the physical row numbers among a file's columns; no column can have this name.
 ROW_NUMBERS = "\0row numbers"
 
-Build = Callable[[Sequence[pa.ChunkedArray], int], pa.ChunkedArray]  # from the sources, and the number of rows
+Build = Callable[[Sequence[pa.ChunkedArray], int], pa.ChunkedArray]  # (sources, number of rows) -> column
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class TableColumn:
     """A column of the table, in one data file.
 
     Attributes:
-        field: its name, and the type that it is given with.
-        sources: the file's columns that it is made of, or `ROW_NUMBERS`.
-        build: makes it from these.
+        field: its name and the type in which it is returned.
+        sources: the columns of the file that it is built from, or `ROW_NUMBERS`.
+        build: builds it from these.
     """
 
     field: pa.Field
@@ -39,24 +39,24 @@ class TableColumn:
 
 
 def projection_of(file: IcebergFile, table: IcebergTable, path: str) -> Projection:
-    """How the table's fields come from those of the file."""
+    """The projection from the file's fields to the table's."""
     return Projection(path, {**dict(file.constants), FILE_ID: file.table_path}, table.defaults)
 
 
 def table_columns(
     wanted: pa.Schema, file: IcebergFile, table: IcebergTable, fields: Sequence[FileField], projection: Projection
 ) -> dict[str, TableColumn]:
-    """The columns of the table that are wanted, by name.
+    """The requested columns of the table, by name.
 
     Args:
-        wanted: names, and where a dictionary of strings or bytes would be welcome, that type.
+        wanted: the names; a dictionary type of strings or bytes asks for that encoding if the file can provide it.
         file: the data file.
         table: the table.
-        fields: of the data file, as its reader gives them.
-        projection: of the data file.
+        fields: the data file's fields, as its reader returns them.
+        projection: the data file's projection.
 
     Raises:
-        SchemaMismatchError: a column cannot be made of the file: names both.
+        SchemaMismatchError: a column cannot be built from the file; the message names both.
     """
     columns = {}
     for item in wanted:
@@ -72,7 +72,7 @@ def table_columns(
 
 
 def encoded_fields(wanted: pa.Schema, table: IcebergTable, fields: Sequence[FileField]) -> pa.Schema:
-    """The file's columns that become wanted ones, by their names in the file, with the wanted types."""
+    """The file's columns for the requested ones, by their names in the file, with the requested types."""
     kinds: Mapping[int | None, pa.DataType] = {
         field_id(table.schema.field(item.name)): item.type for item in wanted if item.name in table.schema.names
     }
@@ -94,10 +94,10 @@ def _plain(field: pa.Field, source: FileField | None, projection: Projection) ->
 
 
 def _lineage(field: pa.Field, source: FileField | None, file: IcebergFile) -> TableColumn | None:
-    """Columns that follow from a row's place or the file's age, unless the file keeps them; None for others.
+    """Columns derived from a row's position or the file's sequence number, unless the file stores them; else None.
 
-    Rows have an id, and the sequence number of their last change, from the file where they were moved to it by a
-    change of other rows; else they follow from the first id of the file, and from its own sequence number.
+    A file stores the id of a row, and the sequence number of its last change, if the row was copied into the file when
+    other rows changed. Otherwise they are derived from the file's first row id and its own sequence number.
     """
     number, first = field_id(field), file.first_row_id
     sources = () if source is None else (source.name,)

@@ -18,25 +18,25 @@ from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.sources.deleted_rows import Positions, deletion_vector
 from torch_dataloader_utils.storage import Naming, Storage, printable
 
-# A delete file as it was seen, and the positions it deletes, ascending, by path of the data file (None: of any).
+# A delete file with its actual size, and the positions it deletes, ascending, by data file path (None: any file).
 _Read: TypeAlias = tuple[DeleteFile, Mapping[str | None, Positions]]
 
 _NONE: Positions = np.empty(0, np.int64)
-_COLUMNS = ("file_path", "pos")  # the specification names them
+_COLUMNS = ("file_path", "pos")  # as named in the specification
 _PATHS = pa.schema([pa.field("file_path", pa.dictionary(pa.int32(), pa.string()))])
 
 
 def deleted_positions(file: IcebergFile, storage: Storage) -> Positions:
-    """Row numbers deleted by position in a data file, int64, ascending, each once.
+    """Row numbers deleted by position in a data file: int64, ascending, unique.
 
     Raises:
-        FileReadError: a delete file is missing or damaged: names it.
+        FileReadError: a delete file is missing or damaged; the message names it.
     """
     return seen_deletes(file, storage)[1]
 
 
 def seen_deletes(file: IcebergFile, storage: Storage) -> tuple[tuple[DeleteFile, ...], Positions]:
-    """The deletes of a data file, those by position with the sizes they have; and `deleted_positions`."""
+    """The deletes of a data file, positional ones with their actual sizes; and `deleted_positions`."""
     read = [_read(delete, storage) for delete in file.deletes]
     groups = [by_path.get(file.table_path, by_path.get(None, _NONE)) for _, by_path in read]
     groups = [positions for positions in groups if len(positions)]
@@ -45,7 +45,7 @@ def seen_deletes(file: IcebergFile, storage: Storage) -> tuple[tuple[DeleteFile,
 
 
 def _read(delete: DeleteFile, storage: Storage) -> _Read:
-    """What a delete file (or vector) deletes by position; parsed once per process."""
+    """The positions that a delete file (or vector) deletes; parsed once per process."""
     if delete.kind == "equality":
         return delete, {}
     read = _read_vector if delete.kind == "vector" else _read_positions
@@ -53,7 +53,7 @@ def _read(delete: DeleteFile, storage: Storage) -> _Read:
 
 
 def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
-    """As `_read`, of a positional delete file; and the bytes of the positions."""
+    """`_read` for a positional delete file; also returns the bytes of the positions."""
     with opened(delete, storage, _PATHS) as (reader, numbers, size):
         paths, positions = reader.read(numbers, _COLUMNS)
     with Naming(delete.path):
@@ -72,10 +72,10 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
 
 
 def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
-    """As `_read`, of a deletion vector; and the bytes of the positions.
+    """`_read` for a deletion vector; also returns the bytes of the positions.
 
-    The manifest says where it lies, bare or in Puffin, and its own checks whether it is whole: no hint of the size of
-    its file is needed.
+    The manifest has its location, bare or in Puffin, and its own checks detect truncation, so the size of its file is
+    not needed.
     """
     piece = f"deletion vector of {delete.length} bytes at byte {delete.offset}"
     with Naming(delete.path, piece):

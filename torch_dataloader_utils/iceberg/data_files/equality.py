@@ -24,13 +24,13 @@ from torch_dataloader_utils.storage import Naming, Storage
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """How a file gives the values of a key column.
+    """How the values of a key column are obtained from a file.
 
     Attributes:
-        source: the file's top-level column, or None where the file has none.
-        steps: names of the fields from there, through structs.
-        convert: from the file's arrays to the key's type.
-        make: arrays of so many rows, where the file has no such column.
+        source: the file's top-level column, or None if the file does not have the column.
+        steps: names of the fields from there down, through structs.
+        convert: converts the file's arrays to the key's type.
+        make: makes an array with a given number of rows if the file does not have the column.
     """
 
     source: str | None
@@ -61,7 +61,7 @@ class EqualityDeletes:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The file's columns that `dead` needs."""
+        """The columns of the file that `dead` needs."""
         names = (column.source for _, columns in self.tests for column in columns)
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
@@ -69,8 +69,8 @@ class EqualityDeletes:
         """Which rows are deleted: bool [rows].
 
         Args:
-            columns: the file's `sources`, over these rows.
-            rows: how many.
+            columns: the file's `sources`, for these rows.
+            rows: the number of rows.
         """
         result = np.zeros(rows, np.bool_)
         for keys, parts in self.tests:
@@ -85,18 +85,18 @@ def equality_deletes(
     projection: Projection,
     storage: Storage,
 ) -> EqualityDeletes | None:
-    """What the equality deletes among `deletes` delete in a data file; None where there are none.
+    """The equality deletes among `deletes`, for one data file; None if there are none.
 
     Args:
-        deletes: those that apply to the file.
+        deletes: the deletes that apply to the file.
         table: the table.
-        fields: of the data file.
-        projection: of the data file.
+        fields: the data file's fields.
+        projection: the data file's projection.
         storage: where the delete files are.
 
     Raises:
-        FileReadError: a delete file cannot be read: names it.
-        SchemaMismatchError: a key column does not fit.
+        FileReadError: a delete file cannot be read; the message names it.
+        SchemaMismatchError: a key column does not match the table.
     """
     by_ids: dict[tuple[int, ...], list[DeleteFile]] = {}
     for delete in deletes:
@@ -121,7 +121,7 @@ def _key_field(number: int, table: IcebergTable, path: str) -> pa.Field:
     if number not in table.keys:
         raise SchemaMismatchError(f"{path}: rows are deleted by field {number}, which is in no schema of the table.")
     field = table.keys[number]
-    # A column dropped since is null in later files, even if it was required; uuids compare as their bytes.
+    # A column dropped since is null in later files, even if it was required; UUIDs are compared as bytes.
     return field.with_nullable(True).with_type(storage_type(field.type))
 
 

@@ -1,4 +1,4 @@
-"""Which field of a file is which field of the table: by field id, or where files have none, by names or positions."""
+"""Matches a file's fields to the table's: by field id or, if a file has none, by names or positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from torch_dataloader_utils.errors import SchemaMismatchError
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 
-# Where pyarrow shows the ids of Parquet's and ORC's fields; ours of Avro are as Parquet's.
+# Keys under which pyarrow stores the field ids of Parquet and ORC; our Avro reader uses Parquet's.
 _ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")
 
 
@@ -21,7 +21,7 @@ class FileField:
     """A field of a data file.
 
     Attributes:
-        id: its field id in the table, or None where it has none.
+        id: its field id in the table, or None if it has none.
         name: in the file.
         type: in the file.
         children: the fields of a struct; a list's element; a map's key and value.
@@ -34,7 +34,7 @@ class FileField:
 
 
 def field_id(field: pa.Field) -> int | None:
-    """The field's id, as its metadata has it."""
+    """The field's id from its metadata, or None."""
     metadata = field.metadata or {}
     return next((int(metadata[key]) for key in _ID_KEYS if key in metadata), None)
 
@@ -43,12 +43,12 @@ def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileFi
     """The fields of a delete file, with their ids.
 
     Args:
-        schema: of the file.
-        name_mapping: the table's, parsed, or None; used for a file in which no field has an id.
-        path: of the file, for messages.
+        schema: the file's schema.
+        name_mapping: the table's parsed name mapping, or None; used for a file in which no field has an id.
+        path: the file's path, for messages.
 
     Raises:
-        SchemaMismatchError: the file has no ids, and the table no name mapping.
+        SchemaMismatchError: the file has no ids, and the table has no name mapping.
     """
     fields = _fields(schema)
     if _have_ids(fields):
@@ -64,13 +64,13 @@ def file_fields(schema: pa.Schema, name_mapping: Any, path: str) -> tuple[FileFi
 def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[FileField, ...]:
     """The fields of a data file, with their ids.
 
-    Where neither they nor a name mapping say, Iceberg's Java library counts the columns of Parquet files, as the ids
-    of a new table are, and takes the names of other files for those of the table. So it is done here.
+    If neither the file nor a name mapping provides ids, this follows Iceberg's Java library: the columns of Parquet
+    files are numbered like those of a new table, and the columns of other files are matched by name.
 
     Args:
-        schema: of the file.
+        schema: the file's schema.
         table: the table.
-        form: of the file: "parquet", "orc" or "avro".
+        form: the file's format: "parquet", "orc" or "avro".
     """
     fields = _fields(schema)
     if _have_ids(fields):
@@ -85,13 +85,13 @@ def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[File
 
 
 def place_of(field: pa.Field, fields: Sequence[FileField]) -> int | None:
-    """The place among a file's fields of the one that is this field of the table, or None."""
+    """The position among a file's fields of the one that matches this field of the table, or None."""
     number = field_id(field)
     return None if number is None else next((place for place, one in enumerate(fields) if one.id == number), None)
 
 
 def find_path(fields: Iterable[FileField], wanted: int) -> tuple[FileField, ...] | None:
-    """The fields from the top to that of this id through structs, or None where there is none."""
+    """The fields from the top level down through structs to the one with this id, or None if there is none."""
     for field in fields:
         if field.id == wanted:
             return (field,)
@@ -111,12 +111,12 @@ def children_of(kind: pa.DataType) -> list[pa.Field]:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether rows are lists of any layout that decoders give."""
+    """Whether values are lists, in any layout that decoders return."""
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def _from_metadata(field: pa.Field, name: str) -> FileField:
-    # Writers have many names for what Iceberg calls element, key and value.
+    # Writers use many names for Iceberg's element, key and value.
     names = [child.name for child in children_of(field.type)]
     if is_list(field.type):
         names = ["element"]
@@ -135,14 +135,14 @@ def _have_ids(fields: Sequence[FileField]) -> bool:
 
 
 def _by_place(source: FileField, field: pa.Field | None, number: int | None) -> dict[str, Any]:
-    """The entry of a name mapping for a field of a file that is this field of the table, if any; so within them."""
+    """A name mapping entry that maps a file's field to this field of the table, if any; the same for nested fields."""
     below = zip(source.children, [] if field is None else children_of(field.type), strict=False)
     entries = [_by_place(child, inner, field_id(inner)) for child, inner in below]
     return {"names": [source.name], "field-id": number, "fields": entries}
 
 
 def _by_name(field: pa.Field) -> dict[str, Any]:
-    """The entry of a name mapping for fields that are called as this one of the table."""
+    """A name mapping entry for file fields with the name of this table field."""
     entries = [_by_name(child) for child in children_of(field.type)]
     return {"names": [field.name], "field-id": field_id(field), "fields": entries}
 
@@ -154,7 +154,7 @@ def _walk(fields: Iterable[FileField]) -> Iterator[FileField]:
 
 
 def _mapped(fields: Sequence[FileField], mapping: Sequence[Mapping[str, Any]]) -> tuple[FileField, ...]:
-    """The fields with the ids that the mapping gives their names."""
+    """The fields, with the ids that the mapping assigns to their names."""
     by_name = {name: entry for entry in mapping for name in entry["names"]}
     mapped = []
     for field in fields:

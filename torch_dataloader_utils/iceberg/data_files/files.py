@@ -1,4 +1,4 @@
-"""What the plan of an Iceberg table says of its files: frozen, picklable, and all that a reader needs of the table."""
+"""The files in the plan of an Iceberg table: frozen, picklable, with all the table information that readers need."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class DeleteFile:
 
     Attributes:
         kind: "positions" (file path and position of each row), "vector" (a bitmap of positions) or "equality" (values).
-        path: as the storage names it.
+        path: its path in the storage.
         format: "parquet", "orc", "avro" or "puffin".
-        size: bytes of the file as the manifest says: a hint.
-        offset: where a vector's blob begins in the file, in bytes.
-        length: of the blob, in bytes.
-        equality_ids: field ids of the columns that are compared, for equality deletes.
+        size: file size in bytes according to the manifest: a hint.
+        offset: start of a vector's blob in the file, in bytes.
+        length: length of the blob, in bytes.
+        equality_ids: field ids of the compared columns, for equality deletes.
         sequence_number: its data sequence number.
-        record_count: its rows, or positions of a vector; -1 where the manifest does not say.
-        seen: bytes of the file, where it was read to plan it; 0: there is only what the manifest says.
+        record_count: its rows, or a vector's positions; -1 if the manifest does not record them.
+        seen: actual file size in bytes, if the file was read during planning; otherwise 0.
     """
 
     kind: str
@@ -46,16 +46,16 @@ class IcebergFile:
 
     Attributes:
         format: "parquet", "orc" or "avro".
-        table_path: its path as the manifest spells it, which is how positional deletes name it.
-        record_count: physical rows, or -1 where the manifest does not say.
+        table_path: its path as spelled in the manifest, which positional deletes use.
+        record_count: physical rows, or -1 if the manifest does not record them.
         sequence_number: its data sequence number.
-        deletes: those that apply to it.
-        constants: (field id, value as Arrow has it) of identity partition columns, which may be absent from the file.
+        deletes: the deletes that apply to it.
+        constants: (field id, value for Arrow) for identity partition columns, which may be absent from the file.
         first_row_id: `_row_id` of its first row, in tables with row lineage.
-        inner: its own layout, or None where its footer is read when it is opened.
-        whole: whether one segment stands for all those of the file, as its footer was not read to plan it.
-        near: whether its footer is cheap to read: then `inner` stays behind when this travels to another process.
-        seen: bytes of the file, where its footer was read to plan it; 0: there is only what the manifest says.
+        inner: its own layout, or None if its footer is read when it is opened.
+        whole: whether a single segment represents all segments of the file, because planning did not read its footer.
+        near: whether its footer is cheap to read: if so, `inner` is dropped when this is sent to another process.
+        seen: actual file size in bytes, if planning read the footer; otherwise 0.
     """
 
     format: str
@@ -77,14 +77,15 @@ class IcebergFile:
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
-    """What is the same for all files of a table.
+    """Information shared by all files of a table.
 
     Attributes:
-        schema: the columns that can be read, metadata columns such as `_pos` among them where they were asked for;
-            each field, nested ones too, with its id in the field metadata b"PARQUET:field_id".
+        schema: the columns that can be read, including requested metadata columns such as `_pos`; each field, nested
+            ones too, has its id in the field metadata b"PARQUET:field_id".
         defaults: field id -> initial default, for files written before the field was added.
-        keys: field id -> field, of the columns that equality deletes compare, whatever schema they were in.
-        name_mapping: field id by names, for files without field ids: the table's `schema.name-mapping.default`, parsed.
+        keys: field id -> field, for the columns that equality deletes compare, from any schema of the table.
+        name_mapping: field ids by name, for files without field ids: the parsed `schema.name-mapping.default` of the
+            table.
     """
 
     schema: pa.Schema

@@ -1,8 +1,7 @@
-"""Sizes and counts of files in manifests: a size is a hint, a count is checked.
+"""File sizes and row counts in manifests: sizes are hints, counts are checked.
 
-Files are rewritten after their commit, and some writers count before the footer is written: real tables have wrong
-    sizes.
-So the store's size is used, and later reads are checked against it.
+Real tables record wrong sizes, because files are rewritten after their commit and some writers measure the size before
+they write the footer. So the size reported by the store is used, and later reads are checked against it.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from torch_dataloader_utils.storage import Storage, printable
 def own_layout(
     form: Format, info: DataFileInfo, file: IcebergFile | DeleteFile, storage: Storage, options: Mapping[str, Any]
 ) -> tuple[DataFileInfo, FileLayout]:
-    """A file with its own size, and its layout.
+    """A file with its actual size, and its layout.
 
     Args:
         form: its format.
-        info: with the size in the manifest.
-        file: what else is known of it.
+        info: with the size from the manifest.
+        file: its entry in the plan.
         storage: where it is.
-        options: those of its format.
+        options: the options of its format.
 
     Raises:
-        FileChangedError: it has changed since it was planned, or has gone.
-        FileReadError: it is damaged, or its rows differ from the manifest.
+        FileChangedError: it has changed or was removed since it was planned.
+        FileReadError: it is damaged, or its row count differs from the manifest.
     """
     if file.seen:
         info = replace(info, file_size=file.seen)
@@ -44,10 +43,10 @@ def own_layout(
 
 
 def check_count(where: str, rows: int, expected: int) -> None:
-    """Check that a file has as many rows as the manifest says, if it says so (below 0 it does not).
+    """Check that a file has the row count in the manifest, if the manifest records one (`expected` is not negative).
 
     Raises:
-        FileReadError: it has another number.
+        FileReadError: the counts differ.
     """
     if expected >= 0 and rows != expected:
         raise FileReadError(
@@ -58,15 +57,15 @@ def check_count(where: str, rows: int, expected: int) -> None:
 def _by_hint(
     form: Format, info: DataFileInfo, storage: Storage, options: Mapping[str, Any]
 ) -> tuple[DataFileInfo, FileLayout]:
-    """As `own_layout`, of a file that nobody has looked at: read anew by its own size where the manifest's is wrong."""
-    hinted = replace(info, file_size=max(1, info.file_size))  # of size 0 it would be read, and its size stay unknown
+    """`own_layout` for a file not read before; reads it again with its actual size if the manifest's is wrong."""
+    hinted = replace(info, file_size=max(1, info.file_size))  # with size 0, reading works but leaves the size unknown
     try:
         return hinted, form.layout(hinted, storage, options)[0]
     except FileChangedError as error:
         if error.size is None:
             raise
         seen = replace(info, file_size=error.size)
-        # Retries leave the error in a cycle, and its frames would keep what callers open from here on.
+        # Retries put the error into a reference cycle, whose frames would keep files alive that callers open later.
         error.__traceback__ = error.__context__ = error.__cause__ = None
     try:
         return seen, form.layout(seen, storage, options)[0]

@@ -1,4 +1,4 @@
-"""The formats of the files that Iceberg tables are made of."""
+"""The formats of an Iceberg table's files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inner_format(name: str) -> Format:
     """The format of a data or delete file.
 
     Raises:
-        OptionError: Iceberg has no such format of data files.
+        OptionError: it is not one of Iceberg's data file formats.
     """
     if name not in _NAMES:
         raise OptionError(f"a file of format {name!r}: expected one of Iceberg's data formats, {', '.join(_NAMES)}.")
@@ -34,12 +34,12 @@ def inner_format(name: str) -> Format:
 
 
 def inner_options(form: Format, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the `format_options` of a table that the format of one file takes."""
+    """The table's `format_options` that apply to the format of one file."""
     return {name: value for name, value in options.items() if name in form.options}
 
 
 def layout_schema(layout: FileLayout) -> pa.Schema | None:
-    """The schema of a file of this layout, where that has one (ORC's does not)."""
+    """The schema in a file's layout, or None if the layout has none (ORC)."""
     footer = layout.metadata.metadata if isinstance(layout.metadata, Footer) else layout.metadata
     schema = getattr(footer, "schema", None)
     return schema.to_arrow_schema() if isinstance(schema, pq.ParquetSchema) else schema
@@ -47,15 +47,15 @@ def layout_schema(layout: FileLayout) -> pa.Schema | None:
 
 @contextmanager
 def opened(file: DeleteFile, storage: Storage, wanted: pa.Schema) -> Iterator[tuple[Reader, list[int], int]]:
-    """A reader of a delete file, the numbers of its segments, and the bytes of the file.
+    """A context with a reader of a delete file, the numbers of its segments, and the file's size in bytes.
 
     Args:
         file: the delete file.
         storage: where it is.
-        wanted: as `Format.open` has it.
+        wanted: the `schema` argument of `Format.open`.
 
     Raises:
-        FileReadError: naming the file.
+        FileReadError: the file cannot be read; the message names it.
     """
     form = inner_format(file.format)
     info, layout = own_layout(form, DataFileInfo(file.path, file.size), file, storage, {})

@@ -1,4 +1,4 @@
-"""A hash of each row of some columns, made by numpy: equal rows have equal hashes. pyarrow offers no such function."""
+"""Row hashes over several columns, computed with NumPy: equal rows have equal hashes. pyarrow has no such function."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 HASH_BITS = 63
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio: multiplying by it spreads near numbers
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio: multiplying by it spreads nearby numbers
 _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 _NULL = np.uint64(0x6A09E667F3BCC909)
 _HALF = np.uint64(32)
 _WORD_MASKS = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
-_HEAD_WORDS, _TAIL_WORDS = 32, 8  # of 8 bytes: of longer values, only so many at the beginning and the end count
+_HEAD_WORDS, _TAIL_WORDS = 32, 8  # of 8 bytes: only these at the beginning and end of longer values are hashed
 
 
 def row_hashes(columns: Sequence[pa.Array]) -> Hashes:
-    """A hash of `HASH_BITS` bits per row, shape [n], of columns of scalar types; nulls hash alike.
+    """A hash of `HASH_BITS` bits per row, shape [n], over columns of scalar types; all nulls have the same hash.
 
-    The upper bits of near or regular values differ, so that tables can be ordered by them.
+    The upper bits differ even for nearby or regularly spaced values, so hash tables can be ordered by them.
 
     Args:
-        columns: at least one, each [n], in which equal values have equal bytes.
+        columns: at least one, each of shape [n]; equal values must have equal bytes.
     """
     hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns if len(hashes) else ():
@@ -85,7 +85,7 @@ def _text_hashes(column: pa.Array) -> Hashes:
 
 
 def _at_every_byte(data: pa.Buffer | None, size: int) -> Hashes:
-    """The 8 bytes from each byte on, as numbers, shape [size + 1]; zeros follow the last."""
+    """The 8 bytes starting at each byte, as numbers, shape [size + 1]; padded with zeros at the end."""
     padded = np.zeros(size + 8, np.uint8)
     if data is not None:
         padded[:size] = np.frombuffer(data, np.uint8, size)

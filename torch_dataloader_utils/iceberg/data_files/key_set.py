@@ -1,4 +1,4 @@
-"""Rows of values to look others up in: built once, then asked for each block."""
+"""A set of rows for lookups: built once, then queried for each block."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Numbers = npt.NDArray[np.int64]
 
 
 class KeySet:
-    """A set of rows of some columns. Nulls equal nulls, NaNs equal NaNs, and -0.0 is not 0.0, as in Iceberg's library.
+    """A set of rows over several columns. As in Iceberg's library, nulls are equal, NaNs are equal, -0.0 is not 0.0.
 
-    Why not `pyarrow.compute.is_in`: it hashes the keys anew in each call, so a block of 125,000 rows takes 4 times as
-    long with 100,000 keys, and 13 times with a million. Here the keys are sorted by hash once; a directory of the
-    hashes' upper bits, at most a quarter of it in use, gives the place to look at.
+    Why not `pyarrow.compute.is_in`: it hashes the keys again in each call, so a block of 125,000 rows takes 4 times as
+    long with 100,000 keys, and 13 times as long with a million. Here the keys are sorted by hash once; a directory of
+    the hashes' upper bits, at most a quarter full, maps a hash to the position to search from.
 
     Args:
-        columns: of scalar types, at least one.
+        columns: at least one, of scalar types.
     """
 
     def __init__(self, columns: Sequence[pa.Array]) -> None:
@@ -40,17 +40,17 @@ class KeySet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of it in memory."""
+        """Its size in memory, in bytes."""
         return int(self._hashes.nbytes + self._starts.nbytes + sum(key.nbytes for key in self._keys))
 
     def contains(self, columns: Sequence[pa.Array]) -> Mask:
-        """Which rows of these columns, in the order and of the types of the keys', are in the set: bool [n]."""
+        """Which rows of these columns are in the set: bool [n]. The order and types must be those of the keys."""
         columns = [_comparable(column) for column in columns]
         hashes = row_hashes(columns)
         result = np.zeros(len(hashes), np.bool_)
         places = self._places(hashes)
         rows = np.flatnonzero(self._hashes[places] == hashes)
-        while len(rows):  # twice only where different keys have one hash
+        while len(rows):  # more than once only if different keys have the same hash
             same = _same([column.take(rows) for column in columns], [key.take(places[rows]) for key in self._keys])
             result[rows[same]] = True
             rows = rows[~same]
@@ -59,7 +59,7 @@ class KeySet:
         return result
 
     def _places(self, hashes: Hashes) -> Numbers:
-        """The place of the first key whose hash is not less than the row's, for each row: int64 [n]."""
+        """For each row, the position of the first key whose hash is not less than the row's: int64 [n]."""
         places = self._starts[self._slots(hashes)].astype(np.int64)
         rows = np.flatnonzero(self._hashes[places] < hashes)
         while len(rows):
@@ -72,14 +72,14 @@ class KeySet:
 
 
 def _each_once(columns: Sequence[pa.Array], hashes: Hashes, order: Numbers) -> Numbers:
-    """The rows in `order`, which is by hash, without those that equal the row before."""
+    """The rows in `order`, which is sorted by hash, without rows equal to the previous one."""
     places = 1 + np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
     one, other = ([column.take(order[rows]) for column in columns] for rows in (places, places - 1))
     return np.delete(order, places[_same(one, other)])
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """The column with equal bytes for values that are equal: floats as their bits, all NaNs alike."""
+    """The column with equal bytes for equal values: floats become their bits, with a single bit pattern for NaN."""
     if not pt.is_floating(column.type):
         return column
     column = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
@@ -87,7 +87,7 @@ def _comparable(column: pa.Array) -> pa.Array:
 
 
 def _same(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Where all columns of two sides are equal, two nulls counting as such: bool [n]."""
+    """Which rows are equal in all columns, with nulls equal to each other: bool [n]."""
     result = np.ones(len(left[0]), np.bool_)
     for a, b in zip(left, right, strict=True):
         equal = pc.equal(a, b).fill_null(False)

@@ -1,4 +1,4 @@
-"""The part of a data file that an epoch reads: its segments, counted without the rows that are deleted by position."""
+"""The part of a data file that an epoch reads: its segments, counted without rows deleted by position."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def iceberg_layout(
 ) -> FileLayout:
     """The segments of a data file that have rows left, with `file` and its own layout as the metadata.
 
-    Rows are those left after positional deletes and deletion vectors, counted exactly; if equality deletes apply, they
-    are known only after reading. One open of the data file; delete files are read once per process.
+    Row counts are exact after positional deletes and deletion vectors; if equality deletes apply, they are known only
+    after reading. Opens the data file once; delete files are read once per process.
 
     Raises:
-        FileReadError: the file, or one that deletes rows of it, is missing or damaged: names it.
+        FileReadError: the file, or one of its delete files, is missing or damaged; the message names it.
     """
     form = inner_format(file.format)
     info, inner = own_layout(form, info, file, storage, inner_options(form, options or {}))
@@ -37,7 +37,7 @@ def iceberg_layout(
 
 
 def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:
-    """The layout of a data file as the manifest lists it, without a look at the file: one segment of all its rows.
+    """The layout of a data file according to the manifest, without opening it: one segment with all its rows.
 
     Args:
         file: without positional deletes or deletion vectors.

@@ -1,7 +1,7 @@
-"""From the arrays of a data file to those of the table: fields found by id, in the table's order, names and types.
+"""Converts a data file's arrays to the table's: fields are matched by id, with the table's order, names and types.
 
-Everything is decided when the file is opened; per array, structs, lists and maps are put together anew around the
-buffers that the file's arrays have. Nulls of structs, lists and maps stay.
+Everything is decided when the file is opened; then, for each array, structs, lists and maps are rebuilt around the
+buffers of the file's arrays. Nulls of structs, lists and maps are preserved.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch_dataloader_utils.errors import SchemaMismatchError
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, field_id, is_list, place_of
 from torch_dataloader_utils.iceberg.data_files.values import Convert, conversion
 
-Make = Callable[[int], pa.Array]  # from a number of rows to an array of them
+Make = Callable[[int], pa.Array]  # number of rows -> array
 
 
 @dataclass(frozen=True)
 class Projection:
-    """How the table's fields come from the fields of one file.
+    """The conversion from one file's fields to the table's.
 
     Attributes:
-        path: of the file, for messages.
-        constants: field id -> value of all its rows, for fields that are not in it.
-        defaults: field id -> value of all its rows, for fields that the table gained later.
+        path: the file's path, for messages.
+        constants: field id -> value for all rows, for fields that are not in the file.
+        defaults: field id -> value for all rows, for fields that were added to the table later.
     """
 
     path: str
@@ -35,10 +35,10 @@ class Projection:
     defaults: Mapping[int, Any]
 
     def of(self, source: FileField, field: pa.Field) -> Convert:
-        """A function from the file's arrays of a field to the table's.
+        """A function that converts the file's arrays of a field to the table's.
 
         Raises:
-            SchemaMismatchError: the file's type cannot become the table's, or a required field is missing in it.
+            SchemaMismatchError: the file's type cannot be converted to the table's, or it lacks a required field.
         """
         kind = field.type
         if pt.is_struct(kind) and pt.is_struct(source.type):
@@ -56,10 +56,10 @@ class Projection:
         return convert
 
     def absent(self, field: pa.Field) -> Make:
-        """A function that makes arrays of a field that the file does not have: its constant, default, or null.
+        """A function that makes arrays for a field that is not in the file: its constant, its default, or nulls.
 
         Raises:
-            SchemaMismatchError: the field is required and has none of these.
+            SchemaMismatchError: the field is required and has neither a constant nor a default.
         """
         number = field_id(field)
         for values in (self.constants, self.defaults):
@@ -88,7 +88,7 @@ class Projection:
         return convert
 
     def _part(self, struct: FileField, place: int | None, field: pa.Field) -> Convert:
-        """A function from the struct's arrays to those of one field of the table's struct."""
+        """A function that converts the struct's arrays to arrays of one field of the table's struct."""
         if place is None:
             make = self.absent(field)
             return lambda array: make(len(array))

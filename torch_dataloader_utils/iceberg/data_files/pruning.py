@@ -1,4 +1,4 @@
-"""What the statistics of a data file's own format say of the table's columns."""
+"""Applies the statistics of a data file's own format to the table's columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_dataloader_utils.iceberg.data_files.fields import FileField, children
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.model import FileLayout
 
-_FIRST_METADATA_ID = 2147483447  # ids from here on are reserved: such columns follow from more than the file
+_FIRST_METADATA_ID = 2147483447  # ids from here on are reserved: such columns do not depend on the file alone
 
 Prune = Callable[[FileLayout], FileLayout]
 
@@ -25,8 +25,8 @@ Prune = Callable[[FileLayout], FileLayout]
 def iceberg_pruner(expression: pc.Expression, table: IcebergTable) -> Prune:
     """A function that drops segments of a data file in which no row can match; opens no file.
 
-    Statistics are looked up by name, so that only files count in which the filter's columns have the names that they
-    have in the table, or are absent; other files, and those not of Parquet, keep all their segments.
+    Statistics are looked up by name, so a file is pruned only if the filter's columns have the same names in it as in
+    the table, or are absent. Other files, and those in other formats than Parquet, keep all their segments.
 
     Args:
         expression: a filter that fits the table's schema.
@@ -52,7 +52,7 @@ def iceberg_pruner(expression: pc.Expression, table: IcebergTable) -> Prune:
 
 
 def null_evidence(layout: FileLayout, table: IcebergTable) -> frozenset[str]:
-    """Columns of the table (nested ones as `parent.child`) that hold a null for certain among the rows of a file."""
+    """Columns of the table (nested ones as `parent.child`) that certainly contain a null in the rows of a file."""
     file: IcebergFile = layout.metadata
     fields = _statistics_fields(file, table)
     if fields is None or file.deletes or not layout.segments:
@@ -67,7 +67,7 @@ def null_evidence(layout: FileLayout, table: IcebergTable) -> frozenset[str]:
 def value_ranges(
     layout: FileLayout, number: int, names: Collection[str], table: IcebergTable
 ) -> dict[str, tuple[Any, Any]]:
-    """The least and the greatest value of columns of the table in a segment: of its partition, or by statistics."""
+    """The (minimum, maximum) of table columns in a segment, from its partition values or statistics."""
     file: IcebergFile = layout.metadata
     constants = dict(file.constants)
     values = {field.name: _value(field, constants) for field in table.schema if field.name in names}
@@ -82,14 +82,14 @@ def value_ranges(
 
 
 def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileField, ...] | None:
-    """The fields of a file with statistics; None where there are none, or the file was not looked at."""
+    """The fields of a file with statistics; None if there are none, or planning did not read the file."""
     if file.inner is None or not isinstance(file.inner.metadata, Footer):
         return None
     return data_fields(file.inner.metadata.metadata.schema.to_arrow_schema(), table, file.format)
 
 
 def _same_names(field: pa.Field, fields: Sequence[FileField]) -> bool:
-    """Whether this name means the same field in the file, nested ones too, or no field at all."""
+    """Whether this name refers to the same field in the file, including nested ones, or to no field at all."""
     place = place_of(field, fields)
     named = [at for at, source in enumerate(fields) if source.name == field.name]
     if (field_id(field) or 0) >= _FIRST_METADATA_ID or named != ([] if place is None else [place]):
@@ -109,7 +109,7 @@ def _value(field: pa.Field, known: Mapping[int, Any]) -> Any:
 def _table_names(
     schema: Iterable[pa.Field], fields: Sequence[FileField], above: str = "", below: str = ""
 ) -> Iterable[tuple[str, str]]:
-    """(name in the table, name in the file) of the fields that both have, those in structs as `parent.child`."""
+    """(name in the table, name in the file) for each field in both, with those in structs as `parent.child`."""
     for field in schema:
         place = place_of(field, fields)
         if place is None:

@@ -1,4 +1,4 @@
-"""A data file of an Iceberg table, open: gives the table's columns, without the rows that were deleted."""
+"""Reads a data file of an Iceberg table: returns the table's columns, without deleted rows."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class IcebergOpener:
 
     Attributes:
         table: the table.
-        segment_name: what a segment is called in messages.
-        columnar: a column is read without its neighbours.
+        segment_name: the name of a segment in messages.
+        columnar: whether a column can be read without its neighbours.
     """
 
     table: IcebergTable
@@ -40,12 +40,12 @@ class IcebergOpener:
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> IcebergReader:
-        """A reader of the table's columns that `schema` names; the layout is of `iceberg_layout` or `whole_file`."""
+        """A reader of the table's columns in `schema`; the layout is from `iceberg_layout` or `whole_file`."""
         with Naming(file.path):
             return IcebergReader(file, layout, storage, self.table, options, schema)
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
-        """The ranges in the statistics of the file, and the values of its partition."""
+        """The ranges from the file's statistics and its partition values."""
         return value_ranges(layout, number, names, self.table)
 
 
@@ -53,7 +53,7 @@ class IcebergReader:
     """An open data file. Used by one thread at a time.
 
     Attributes:
-        schema: the table's columns that are wanted, as `read` gives them.
+        schema: the requested columns of the table, as `read` returns them.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class IcebergReader:
     def _decide(
         self, info: DataFileInfo, file: IcebergFile, table: IcebergTable, storage: Storage, wanted: pa.Schema
     ) -> None:
-        """How columns are made, and what deletes rows by their values."""
+        """Determine how columns are built, and which equality deletes apply."""
         fields = data_fields(self._inner.schema, table, file.format)
         projection = projection_of(file, table, info.path)
         self._columns = table_columns(wanted, file, table, fields, projection)
@@ -92,10 +92,10 @@ class IcebergReader:
         by_value = equality_deletes(file.deletes, table, fields, projection, storage)
         wanted_sources = {name for column in self._columns.values() for name in column.sources}
         self._by_value = None if by_value is None else _ByValue(self._inner, by_value, wanted_sources)
-        self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last answer, with its question
+        self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last mask, with its segments
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over the rows left of these segments, in the table's types."""
+        """One array per column over the remaining rows of these segments, in the table's types."""
         numbers = list(self._segments) if self._whole else list(segment_numbers)
         segments = [self._segments[number] for number in numbers]
         made = [self._columns[name] for name in columns]
@@ -115,7 +115,7 @@ class IcebergReader:
         self._inner.close()
 
     def _sources(self, segments: Sequence[Segment], names: list[str]) -> dict[str, pa.ChunkedArray]:
-        """The file's columns of these names, before anything is deleted; `ROW_NUMBERS` too."""
+        """The file's columns with these names, including `ROW_NUMBERS`, before rows are deleted."""
         numbers = [segment.number for segment in segments]
         columns = {} if self._by_value is None else self._by_value.take(numbers, names)
         if ROW_NUMBERS in names:
@@ -128,10 +128,10 @@ class IcebergReader:
 
 
 class _ByValue:
-    """What equality deletes say of the segments that are being read, and the key columns read to find out.
+    """Rows removed by equality deletes in the segments being read, and the key columns that were read to find them.
 
-    Both are kept until segments of another task are asked for, as columns are asked for in several calls; a key
-    column is handed on once, as its reader owns it.
+    Both are kept until another task's segments are requested, because columns are requested in several calls. A key
+    column is returned only once, because the caller then owns it.
     """
 
     def __init__(self, inner: Reader, deletes: EqualityDeletes, wanted: set[str]) -> None:
@@ -142,7 +142,7 @@ class _ByValue:
         self._read: dict[int, dict[str, pa.ChunkedArray]] = {}
 
     def dead(self, segments: Sequence[Segment]) -> dict[int, Mask]:
-        """Which rows are deleted, by number of segment: bool [rows]."""
+        """Which rows are deleted, by segment number: bool [rows]."""
         if self._dead.keys().isdisjoint(segment.number for segment in segments):
             self._dead.clear()
             self._read.clear()
@@ -156,7 +156,7 @@ class _ByValue:
         return self._dead
 
     def take(self, numbers: Sequence[int], names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """Those columns that were read of all these segments, and not handed on yet."""
+        """The requested columns that were read for all these segments and have not been returned yet."""
         columns = {}
         for name in names:
             if numbers and all(name in self._read.get(number, {}) for number in numbers):
@@ -168,14 +168,14 @@ class _ByValue:
 def _planned(
     form: Format, info: DataFileInfo, file: IcebergFile, storage: Storage, options: Mapping[str, Any]
 ) -> tuple[DataFileInfo, FileLayout]:
-    """The file with its own size, and its layout: read now, if it was planned by its manifest or in another process."""
+    """The file with its actual size, and its layout: read now if the plan does not contain it."""
     if file.inner is None:
         return own_layout(form, info, file, storage, options)
     return replace(info, file_size=file.seen), file.inner
 
 
 def _hints(inner: FileLayout, wanted: pa.Schema, table: IcebergTable, form: str) -> pa.Schema:
-    """The file's columns that will be asked for, as far as its layout has them."""
+    """The file's columns that will be requested, as far as its layout describes them."""
     schema = layout_schema(inner)
     if schema is None:
         return pa.schema([])

@@ -1,4 +1,4 @@
-"""Values of a file's type as the table's type, where Iceberg promotes it or the file format knows no better one."""
+"""Conversions from a file's types to the table's, for Iceberg's promotions and for formats that lack a type."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _UNITS = ("s", "ms", "us", "ns")  # from coarse to fine
 
 
 def conversion(given: pa.DataType, kind: pa.DataType) -> Convert | None:
-    """A function from arrays of one type without fields to the other; None where there is no such conversion.
+    """A function that converts arrays from one type without fields to another; None if there is no such conversion.
 
-    It takes arrays as they are where the types are equal.
+    If the types are equal, it returns arrays unchanged.
     """
     if given.equals(kind):
         return _as_is
@@ -49,11 +49,11 @@ def _after(first: Convert, then: Convert | None) -> Convert | None:
 
 
 def _promotes(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether a cast gives every value of `given` as `kind` has it, or fails."""
+    """Whether a cast preserves every value of `given` in `kind`, or fails."""
     if pt.is_null(given):
         return True
     if pt.is_integer(given):
-        # ORC keeps times as numbers.
+        # ORC stores times as numbers.
         return (given == pa.int64() and kind == pa.time64("us")) or (pt.is_integer(kind) and holds(kind, given))
     if pt.is_floating(given):
         return bool(pt.is_floating(kind) and kind.bit_width >= given.bit_width)
@@ -67,7 +67,7 @@ def _promotes(given: pa.DataType, kind: pa.DataType) -> bool:
 
 
 def _timestamps(given: pa.DataType, kind: pa.DataType) -> Convert:
-    """A conversion of units, downwards where the table's is coarser; the zone is a mark, as all are stored in UTC."""
+    """A conversion of units, rounding down if the table's is coarser; the zone is only a label, as all are in UTC."""
     naive, coarse = pa.timestamp(given.unit), pa.timestamp(kind.unit)
 
     def convert(array: pa.Array) -> pa.Array:
