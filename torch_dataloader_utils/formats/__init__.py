@@ -1,1 +1,1 @@
-"""The file formats: a file or folder each, imported when it is used."""
+"""The file formats, each in its own module or package, which is imported on first use."""

@@ -1,4 +1,4 @@
-"""The interface of a file format: a new one derives from `Format` and `BatchReader`, and defines only what differs."""
+"""The interface of a file format: a new format subclasses `Format` and `BatchReader` and defines only what differs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Naming, Storage
 
-# (layout, schema of the file, its constants: column -> value for partition columns) -> layout without the segments
-# in which no row can match.
+# (layout, the file's schema, its constants: partition column -> value) -> layout without the segments in which no row
+# can match.
 Pruner = Callable[[FileLayout, pa.Schema, Mapping[str, Any]], FileLayout]
 
 
 class Decoding(Naming):
-    """A context that names file and piece in errors, including those for a wrong size's demand for memory."""
+    """A context that names file and piece in errors, including those for memory requests caused by wrong sizes."""
 
     __slots__ = ()
 
@@ -38,11 +38,12 @@ class Reader(ABC):
     """An open file. Used by one thread at a time.
 
     Attributes:
-        path: of the file.
+        path: the file's path.
         source: the file, open for random reads.
-        layout: of the file, perhaps with fewer segments than it has.
-        metadata: of the layout: what `Format.inspect` kept from the file.
-        schema: the file's top-level columns, as `read` returns them: set in `__init__`, or for all files of a format.
+        layout: the file's layout; segments may have been dropped from it.
+        metadata: the layout's metadata, from `Format.inspect`.
+        schema: the file's top-level columns, as `read` returns them; set in `__init__`, or on the class if all files
+            of the format have the same.
     """
 
     schema: pa.Schema
@@ -64,7 +65,7 @@ class Reader(ABC):
             columns: names of top-level columns that the file has.
 
         Raises:
-            FileReadError: naming file, segments and columns.
+            FileReadError: the message names file, segments and columns.
         """
 
     def close(self) -> None:
@@ -76,7 +77,7 @@ class BatchReader(Reader):
     """A reader that decodes each segment to a record batch.
 
     Attributes:
-        segments: their name in errors.
+        segments: the name of segments in errors.
     """
 
     segments = "segments"
@@ -93,7 +94,7 @@ class BatchReader(Reader):
         """
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over these segments, with a chunk per segment."""
+        """One array per column over these segments, with one chunk per segment."""
         numbers, names = list(segment_numbers), list(columns)
         with Decoding(self.path, f"{self.segments} {', '.join(map(str, numbers))}, columns {', '.join(names)}"):
             batches = self.batches(numbers, names) if names else []
@@ -114,7 +115,7 @@ class Format(ABC):
     Attributes:
         name: its name in `format=`.
         segment_name: what the format calls a segment.
-        typed: whether files declare the types of their columns; if not (text), the types only have to fit all values.
+        typed: whether files declare column types; if not (text), any types that fit all values may be used.
         columnar: whether a column can be read without its neighbours; if not, all columns are requested in one call.
         options: its `format_options`, with their defaults.
         described: where files describe their content: in a "footer" or a "header".
@@ -153,11 +154,11 @@ class Format(ABC):
     def layout(self, file: DataFileInfo, storage: Storage, options: Mapping[str, Any]) -> tuple[FileLayout, pa.Schema]:
         """The file's segments that hold rows, and its schema, from its footer or header alone (one open).
 
-        If row counts are known only after reading, segments have none (text: from its length and first bytes).
-        `options` here and in `open` are the user's; the format adds its defaults.
+        If row counts are known only after reading, segments have none (text is planned from its length and first
+        bytes). `options` here and in `open` are the user's; the format adds its defaults.
 
         Raises:
-            FileReadError: naming the file.
+            FileReadError: the message names the file.
         """
         chosen = {**self.options, **options}
         with (
@@ -169,11 +170,11 @@ class Format(ABC):
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> Reader:
-        """A reader of the file, which does not read the footer again if it can avoid it.
+        """A reader of the file, which avoids reading the footer again if it can.
 
         Args:
-            file: as it was planned; raises an error if it has changed since.
-            layout: from `layout`, perhaps with fewer segments.
+            file: the file as planned; raises an error if it has changed since.
+            layout: from `layout`; segments may have been dropped.
             storage: where the file is.
             options: the user's `format_options`.
             schema: the columns that will be requested, with the wanted types. A format whose files declare types may
@@ -181,7 +182,7 @@ class Format(ABC):
                 request to encode the column, if the format can. May contain columns that the file does not have.
 
         Raises:
-            FileReadError: naming the file.
+            FileReadError: the message names the file.
         """
         with Naming(file.path):
             return self.reader(file, layout, storage, {**self.options, **options}, schema)
@@ -198,16 +199,18 @@ class Format(ABC):
         return keep_all(expression, schema)
 
     def null_columns(self, layout: FileLayout) -> frozenset[str]:
-        """Columns (nested ones as `parent.child`) that provably hold a null in these segments, by their statistics."""
+        """Columns (nested ones as `parent.child`) that provably contain a null in these segments, by statistics."""
         return frozenset()
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
-        """The least and the greatest value of top-level columns in a segment, as far as statistics say; opens no file.
+        """The (minimum, maximum) of top-level columns in a segment, where statistics have them; opens no file.
+
+        By default it returns nothing, because there are no statistics.
 
         Args:
-            layout: of the file.
+            layout: the file's layout.
             number: `Segment.number` of the segment.
-            names: the columns asked about; by default nothing is known of any.
+            names: the requested columns.
         """
         return {}
 
@@ -225,11 +228,11 @@ class Format(ABC):
         return replace(layout, metadata=self.unpack_metadata(plain, blob, schema)), schema
 
     def pack_metadata(self, metadata: Any) -> tuple[Any, bytes]:
-        """A layout's metadata as a JSON value, and bytes; by default the metadata itself is such a value."""
+        """A layout's metadata as a JSON value and bytes; the default assumes that the metadata is a JSON value."""
         return metadata, b""
 
     def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Any:
-        """The metadata, from what `pack_metadata` returned (after JSON: tuples are lists) and the file's schema."""
+        """The metadata, from the result of `pack_metadata` (after JSON, tuples are lists) and the file's schema."""
         return plain
 
 

@@ -1,4 +1,4 @@
-"""Small reads of a file, many of them served by one request."""
+"""Buffered reads of a file: one request serves many small reads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pyarrow as pa
 
 
 class BufferedFile:
-    """An open file whose nearby parts are read together.
+    """An open file that reads nearby parts together.
 
     Attributes:
-        size: bytes of the file.
+        size: the file's size in bytes.
     """
 
     def __init__(self, source: pa.NativeFile, least: int) -> None:
@@ -23,7 +23,7 @@ class BufferedFile:
         """The bytes `[offset, offset + size)`.
 
         Raises:
-            ValueError: the file ends before.
+            ValueError: the file ends before `offset + size`.
         """
         if offset < self._start or offset + size > self._start + len(self._data):
             self._start, self._data = offset, self._source.read_at(max(size, self._least), offset)

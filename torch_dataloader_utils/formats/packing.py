@@ -1,4 +1,4 @@
-"""The layout of a file as bytes that a manifest can keep: thousands are unpacked without parsing a footer."""
+"""Packs a file's layout into bytes for a manifest: thousands of files are unpacked without parsing a footer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTHS = struct.Struct("<II")
 
 
 def pack_layout(layout: FileLayout, schema: pa.Schema, plain: Any, blob: bytes) -> bytes:
-    """The segments, what JSON can hold of the layout's metadata, the schema, and other bytes, one after the other."""
+    """The segments, the JSON part of the layout's metadata, the schema, and its other bytes, concatenated."""
     segments = [(s.number, s.first_row, s.rows, s.size_bytes) for s in layout.segments]
     reading = {"sequential": layout.sequential, "task_rows": layout.task_rows}
     plan = json.dumps([segments, plain, reading]).encode()
@@ -24,10 +24,10 @@ def pack_layout(layout: FileLayout, schema: pa.Schema, plain: Any, blob: bytes) 
 
 
 def unpack_layout(data: bytes) -> tuple[FileLayout, pa.Schema, Any, bytes]:
-    """What was packed: the layout without its metadata, the schema, and both parts of the metadata.
+    """The layout without its metadata, the schema, and both parts of the metadata.
 
     Raises:
-        ValueError: the bytes are not of `pack_layout`.
+        ValueError: the bytes are not from `pack_layout`.
     """
     try:
         first, second = _LENGTHS.unpack_from(data)
@@ -38,7 +38,7 @@ def unpack_layout(data: bytes) -> tuple[FileLayout, pa.Schema, Any, bytes]:
         raise ValueError(f"{len(data)} bytes are no layout of this version of the package: {error}") from error
 
 
-@lru_cache(maxsize=1024)  # files of one writer are often alike
+@lru_cache(maxsize=1024)  # a writer's files often have equal plans
 def _plan(data: bytes) -> tuple[FileLayout, Any]:
     segments, plain, reading = json.loads(data)
     return FileLayout(tuple(Segment(*numbers) for numbers in segments), **reading), plain

@@ -1,4 +1,4 @@
-"""The file formats, looked up by name, suffix or first bytes; ours are imported when they are used."""
+"""The file formats, looked up by name, suffix or first bytes; built-in formats are imported on first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_dataloader_utils.formats.base import Format
 
 _PACKAGE = "torch_dataloader_utils"
 
-MAGIC_BYTES = 32  # first bytes read of a file without a known suffix: no format's magic is longer
+MAGIC_BYTES = 32  # read from a file without a known suffix: no format's magic is longer
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class FormatEntry:
 
     Attributes:
         name: its name in `format=`.
-        home: the module of this package that holds it as `FORMAT`, or the format itself.
+        home: the module of this package that defines it as `FORMAT`, or the format itself.
         suffixes: in lower case.
-        magic: first bytes, one of which such files begin with; may be empty.
-        text: whether it is text, which may be compressed.
+        magic: alternatives for the first bytes of such files; may be empty.
+        text: whether it is a text format, whose files may be compressed.
         aliases: other names in `format=`.
     """
 
@@ -71,16 +71,16 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 def register_format(format: Format, *, suffixes: Sequence[str] = (), magic: Sequence[bytes] = ()) -> None:
     """Let `create_dataloader` read files of this format: by its name in `format=`, by suffix or by first bytes.
 
-    Worker processes receive the format with their tasks: they must be able to import its module. Registering it again
-    replaces it.
+    Worker processes receive the format with their tasks, so they must be able to import its module. Registering it
+    again replaces it.
 
     Args:
-        format: an object of a class derived from `Format`.
-        suffixes: of its files' names, such as ".toy".
-        magic: first bytes, one of which its files begin with, of at most 32 bytes each.
+        format: an instance of a subclass of `Format`.
+        suffixes: suffixes of its files, such as ".toy".
+        magic: alternatives for the first bytes of its files, at most 32 bytes each.
 
     Raises:
-        OptionError: it is no format, or its name, a suffix or its first bytes belong to another format.
+        OptionError: it is not a format, or its name, a suffix or its first bytes belong to another format.
     """
     if not isinstance(format, Format) or not getattr(format, "name", ""):
         raise OptionError(f"register_format({format!r}): expected an object of a subclass of Format, with a name.")
@@ -101,7 +101,7 @@ def _check_entry(entry: FormatEntry) -> None:
 
 
 def _check_apart(entry: FormatEntry, other: FormatEntry) -> None:
-    """Refuse a format by which files of another one could be meant, unless it is that one."""
+    """Reject a format that could be confused with another one, unless it is the same format."""
     if entry.name == other.name and _class_of(entry) == _class_of(other):
         return
     shared: dict[str, list[Any]] = {
@@ -118,7 +118,7 @@ def _check_apart(entry: FormatEntry, other: FormatEntry) -> None:
 
 
 def _class_of(entry: FormatEntry) -> str:
-    """The class of a registered format, by name: a notebook's cell makes it anew each time; or our module."""
+    """The name of a registered format's class (a notebook cell redefines the class itself), or the built-in module."""
     home = entry.home
     return f"{_PACKAGE}.{home}" if isinstance(home, str) else f"{type(home).__module__}.{type(home).__qualname__}"
 
@@ -132,7 +132,7 @@ def format_named(name: str) -> Format:
     """The format called `name`.
 
     Raises:
-        OptionError: there is none; lists those there are.
+        OptionError: there is no such format; the message lists the known ones.
     """
     return entry_named(name).format
 
@@ -141,7 +141,7 @@ def entry_named(name: str) -> FormatEntry:
     """How files of the format called `name` are recognised.
 
     Raises:
-        OptionError: there is none; lists those there are.
+        OptionError: there is no such format; the message lists the known ones.
     """
     for entry in FORMATS.values():
         if name in (entry.name, *entry.aliases):
@@ -158,12 +158,12 @@ def format_of(path: str) -> str | None:
 
 
 def has_suffix(path: str) -> bool:
-    """Whether the path ends in a suffix with a letter in it, behind which a compression's does not count."""
+    """Whether the path ends in a suffix that contains a letter; a compression suffix after it is ignored."""
     return re.search("[a-z]", _suffix(path)[0]) is not None
 
 
 def _suffix(path: str) -> tuple[str, bool]:
-    """The last suffix but a compression's, in lower case ("" for none), and whether one of these is behind it."""
+    """The last suffix, ignoring a compression suffix, in lower case ("" for none); and whether it is compressed."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(path.partition("?")[0]).suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     return suffixes[-1 - compressed] if len(suffixes) > compressed else "", compressed
@@ -178,7 +178,7 @@ def checked_options(form: Format, given: Mapping[str, Any] | None) -> dict[str, 
     """All options of the format: its defaults, overridden by the given ones.
 
     Raises:
-        OptionError: an option that the format does not take, or of another type than its default (None: of any).
+        OptionError: the format does not accept an option, or its type differs from its default's (None: any type).
     """
     for name, value in (given or {}).items():
         if name not in form.options:

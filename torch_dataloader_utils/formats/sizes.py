@@ -1,4 +1,4 @@
-"""How many bytes decoded values take: the basis of split sizes, before anything is read."""
+"""Estimates the bytes that decoded values take: the basis of split sizes, before anything is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.model import FileLayout, Segment
 
-# The least decoded bytes of a value whose type has no fixed width: an offset and some content.
+# The minimum decoded bytes of a value whose type has no fixed width: an offset and some content.
 LEAST_WIDTH = 16
 
 
@@ -30,14 +30,15 @@ def fixed_width(kind: pa.DataType) -> int | None:
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values of an extension type are stored as; any other type as it is."""
+    """The storage type of an extension type; any other type unchanged."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
     """A function (rows, stored bytes of all columns) -> estimated decoded bytes of all columns.
 
-    Fixed-width columns take rows x width; each other column takes its equal share of the stored bytes, or 16 per row.
+    Fixed-width columns take rows x width; each other column takes an equal share of the stored bytes, but at least 16
+    bytes per row.
     """
     widths = [width for field in schema for width in _widths(field.type)]
     loose, every = widths.count(None), max(len(widths), 1)
@@ -46,12 +47,12 @@ def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
 
 
 def counted_layout(parts: Iterable[tuple[int, int]], schema: pa.Schema, metadata: Any = None) -> FileLayout:
-    """The layout of a file whose parts declare their row counts: the parts that hold rows, numbered in file order.
+    """The layout of a file whose parts declare their row counts: the parts that have rows, numbered in file order.
 
     Args:
-        parts: (rows, stored bytes of all columns) of each part.
-        schema: of the file.
-        metadata: what its readers need to know.
+        parts: (rows, stored bytes of all columns) for each part.
+        schema: the file's schema.
+        metadata: the layout's metadata, for the file's readers.
     """
     segments, first_row, estimate = [], 0, size_estimate(schema)
     for number, (rows, stored) in enumerate(parts):

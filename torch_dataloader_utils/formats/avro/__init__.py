@@ -1,4 +1,4 @@
-"""Avro: a segment is a run of blocks, found by walking over their headers; values come through fastavro."""
+"""Avro: a segment is a run of blocks, found by walking from header to header; fastavro decodes the values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch_dataloader_utils.storage import Storage
 
 @dataclass(frozen=True)
 class AvroIndex:
-    """What a reader needs of a file besides its blocks.
+    """The parts of a file besides its blocks that a reader needs.
 
     Attributes:
-        header: that of a file with the same blocks, whose schema has plain numbers for dates and times.
-        schema: of the records.
-        runs: (offset, bytes, rows) of each segment.
+        header: the header of a file with the same blocks whose schema has plain numbers for dates and times.
+        schema: the schema of the records.
+        runs: (offset, bytes, rows) for each segment.
     """
 
     header: bytes
@@ -34,7 +34,7 @@ class AvroIndex:
 class AvroReader(BatchReader):
     """An open Avro file.
 
-    A segment is decoded once for all columns wanted, which wait here until they are asked for, once each.
+    A segment is decoded once for all requested columns, which are kept here until each is returned once.
     """
 
     segments = "runs of blocks"
@@ -50,11 +50,11 @@ class AvroReader(BatchReader):
     def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:
         """The runs of blocks, with these columns."""
         if self._waiting.keys().isdisjoint(numbers):
-            self._waiting.clear()  # of another task: nobody will ask for the rest
+            self._waiting.clear()  # from another task: nobody will request the rest
         return [pa.record_batch(self._taken(number, columns)) for number in numbers]
 
     def _taken(self, number: int, columns: Sequence[str]) -> dict[str, pa.Array]:
-        """The segment's columns: those that wait, or all decoded anew; none is given twice, as callers own them."""
+        """The segment's columns: kept ones, or all decoded again; none is returned twice, because callers own them."""
         waiting = self._waiting.pop(number, {})
         if not set(columns) <= set(waiting):
             waiting = self._decoded(number, {*self._wanted, *columns})

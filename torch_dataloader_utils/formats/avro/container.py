@@ -1,4 +1,4 @@
-"""The container of Avro files: its header, and where its blocks lie, without decompressing them."""
+"""The Avro container: finds the header and the blocks of a file, without decompressing the blocks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ except ImportError as _error:
 MAGIC = b"Obj\x01"
 _SEGMENT_BYTES = 1 << 20  # stored bytes of blocks that are read together
 _SEGMENT_ROWS = 1 << 16
-_HEADER_BYTES = 1 << 16  # read at once to see the header
-# Bytes read at once to see the heads of blocks, which mostly are some tens of kilobytes apart.
+_HEADER_BYTES = 1 << 16  # first read for the header
+# Bytes per read for the heads of blocks, which are usually tens of kilobytes apart.
 _NEAR_READ, _REMOTE_READ = 1 << 12, 1 << 20
-_SYNC = 16  # bytes that end the header and each block
-_HEAD = 20  # bytes that two numbers take at most
+_SYNC = 16  # bytes of the marker that ends the header and each block
+_HEAD = 20  # maximum bytes of two numbers
 
 
 def _record(**fields: Any) -> Any:
-    """An Avro record, as fastavro takes it."""
+    """The schema of an Avro record, parsed by fastavro."""
     listed = [{"name": name, "type": kind} for name, kind in fields.items()]
     return fastavro.parse_schema({"type": "record", "name": "r", "fields": listed})
 
@@ -40,12 +40,12 @@ _BLOCK_SCHEMA = _record(rows="long", size="long")
 
 
 def read_header(source: pa.NativeFile) -> tuple[bytes, Any, int]:
-    """A header with plain numbers for dates and times, the file's own schema, and where the first block begins.
+    """A header with plain numbers for dates and times, the file's own schema, and the offset of the first block.
 
-    Blocks behind that header are an Avro file again.
+    That header followed by blocks of the file is again an Avro file.
 
     Raises:
-        ValueError: it is no Avro file, or ends within the header.
+        ValueError: it is not an Avro file, or ends within the header.
     """
     header, at = _header(source)
     schema = json.loads(header["meta"]["avro.schema"])
@@ -57,12 +57,12 @@ def read_header(source: pa.NativeFile) -> tuple[bytes, Any, int]:
 
 
 def find_runs(source: pa.NativeFile, at: int, header: bytes) -> Iterator[tuple[int, int, int]]:
-    """(offset, bytes, rows) of runs of blocks from byte `at` on, each large enough to be read at once.
+    """(offset, bytes, rows) of runs of blocks from byte `at` on, each large enough for one read.
 
     Args:
         source: the file.
-        at: where its first block begins.
-        header: ends as the file's does.
+        at: the offset of its first block.
+        header: a header that ends with the file's marker.
 
     Raises:
         ValueError: the file ends within a block, or is damaged.
@@ -85,7 +85,7 @@ def read_records(header: bytes, blocks: bytes) -> list[Any]:
 
 
 def _header(source: pa.NativeFile) -> tuple[dict[str, Any], int]:
-    """The file's header, and where it ends."""
+    """The file's header, and the offset of its end."""
     size, wanted = source.size(), _HEADER_BYTES
     while True:
         data = io.BytesIO(source.read_at(min(wanted, size), 0))
@@ -100,9 +100,9 @@ def _header(source: pa.NativeFile) -> tuple[dict[str, Any], int]:
 
 
 def _blocks(file: BufferedFile, at: int, sync: bytes) -> Iterator[tuple[int, int, int]]:
-    """(offset, bytes, rows) of each block, its own head and end marker included.
+    """(offset, bytes, rows) of each block, including its head and end marker.
 
-    `fastavro.block_reader` returns the same, but decompresses each block for it: up to 10 times as slow.
+    `fastavro.block_reader` returns the same, but decompresses each block, which makes it up to 10 times as slow.
     """
     while at < file.size:
         data = io.BytesIO(file.at(at, min(_HEAD, file.size - at)))

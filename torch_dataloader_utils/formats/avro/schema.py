@@ -1,6 +1,6 @@
-"""Avro schemas as Arrow types, and as schemas that give numbers where Avro means dates and times.
+"""Converts Avro schemas to Arrow types, and to Avro schemas with plain numbers for dates and times.
 
-pyiceberg's own conversion refuses fields without an Iceberg id, which imported files do not have.
+pyiceberg's own conversion rejects fields without an Iceberg id, and imported files have no ids.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import UnsupportedTypeError
 
-FIELD_ID = b"PARQUET:field_id"  # where fields carry their Iceberg id in Arrow's metadata, as pyarrow reads Parquet
+FIELD_ID = b"PARQUET:field_id"  # key of the Iceberg id in Arrow's metadata, as for Parquet in pyarrow
 
 _PLAIN = {
     "null": pa.null(),
@@ -39,10 +39,11 @@ def arrow_schema(schema: Any) -> pa.Schema:
     """The Arrow schema of a file's records; Iceberg's field ids become metadata of the fields.
 
     Args:
-        schema: the file's Avro schema, as JSON gives it.
+        schema: the file's Avro schema, parsed from JSON.
 
     Raises:
-        UnsupportedTypeError: a union of several types, a type that contains itself, or no record at the top.
+        UnsupportedTypeError: a union of several types, a type that contains itself, or a top-level type other than a
+            record.
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise UnsupportedTypeError(f"the Avro schema {str(schema)[:100]}: expected a record.")
@@ -50,9 +51,9 @@ def arrow_schema(schema: Any) -> pa.Schema:
 
 
 def without_logical_types(schema: Any) -> Any:
-    """The schema with dates and times as plain numbers and ids as plain bytes; decimals stay.
+    """The schema with dates and times as plain numbers and UUIDs as plain values; decimals are kept.
 
-    Python's dates end at the year 9999 and at microseconds; numbers become Arrow's as they are.
+    Python's dates end at the year 9999 and its times stop at microseconds; Arrow accepts the plain numbers.
     """
     if isinstance(schema, list):
         return [without_logical_types(branch) for branch in schema]
@@ -72,7 +73,7 @@ class _Reading:
         self._named: dict[str, Any] = dict(_PLAIN)
 
     def type(self, schema: Any, namespace: str) -> pa.DataType:
-        """The Arrow type of an Avro one that is no union."""
+        """The Arrow type of an Avro type other than a union."""
         if isinstance(schema, str):
             kind = self._named.get(schema, self._named.get(f"{namespace}.{schema}"))
             if kind is None:
@@ -91,7 +92,7 @@ class _Reading:
         return _logical(schema) or self.type(kind, namespace)
 
     def _field(self, name: str, schema: Any, metadata: dict[bytes, bytes] | None, namespace: str) -> pa.Field:
-        """A field, nullable where its type is a union with null."""
+        """A field, which is nullable if its type is a union with null."""
         branches = schema if isinstance(schema, list) else [schema]
         kinds = [branch for branch in branches if branch != "null"] or ["null"]
         if len(kinds) > 1:
@@ -99,7 +100,7 @@ class _Reading:
         return pa.field(name, self.type(kinds[0], namespace), "null" in branches, metadata)
 
     def _name(self, schema: Mapping[str, Any], namespace: str) -> pa.DataType:
-        """A record, enum or fixed, known by its full name from now on."""
+        """The type of a record, enum or fixed, which is then known by its full name."""
         name = schema["name"]
         full = name if "." in name else ".".join(filter(None, [schema.get("namespace", namespace), name]))
         self._named[full] = _logical(schema) or self._made(schema, full.rpartition(".")[0])
@@ -114,7 +115,7 @@ class _Reading:
         return pa.struct([self._field(f["name"], f["type"], _id(f, "field-id"), namespace) for f in fields])
 
     def _array(self, schema: Mapping[str, Any], namespace: str) -> pa.DataType:
-        """A list, or the map that Iceberg writes as an array of keys with values."""
+        """A list, or a map, which Iceberg may write as an array of key-value records."""
         element = self._field("element", schema["items"], _id(schema, "element-id"), namespace)
         return pa.map_(*element.type) if schema.get("logicalType") == "map" else pa.list_(element)
 
@@ -124,7 +125,7 @@ def _logical(schema: Mapping[str, Any]) -> pa.DataType | None:
     if name == "decimal":
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
     if name in _INSTANTS:
-        # Iceberg writes timestamps without a zone as instants with a mark.
+        # Iceberg writes timestamps without a zone as instants with the property adjust-to-utc=false.
         return pa.timestamp(_INSTANTS[name], "UTC" if schema.get("adjust-to-utc", True) else None)
     return _TIMES.get(name or "")
 

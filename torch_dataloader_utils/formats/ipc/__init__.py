@@ -1,4 +1,4 @@
-"""Arrow IPC files (Feather version 2 among them) and streams: a segment is a record batch."""
+"""Arrow IPC files (including Feather version 2) and streams: a segment is a record batch."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class IpcFormat(Format):
     def inspect(
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
     ) -> tuple[FileLayout, pa.Schema]:
-        """The batches that hold rows, and the file's schema."""
+        """The batches that have rows, and the file's schema."""
         index = index_of(source)
         schema = index.arrow_schema()
         return counted_layout(((batch.rows, batch.body) for batch in index.batches), schema, index), schema
 
     def pack_metadata(self, metadata: Index) -> tuple[Any, bytes]:
-        """The places of the messages, and the first one as it is: the others refer to dictionaries by its numbers."""
+        """The messages' locations, and the schema message unchanged, because the others refer to its dictionary ids."""
         messages = [list(map(astuple, kind)) for kind in (metadata.dictionaries, metadata.batches)]
         return [*messages, metadata.needed], metadata.schema
 

@@ -1,4 +1,4 @@
-"""Arrays decoded from IPC messages: checked, and made writable where their memory is ours."""
+"""Checks arrays decoded from IPC messages, and makes them writable if their memory is ours."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 def buffer_starts(schema: pa.Schema) -> list[int]:
-    """Number of the first buffer that a record batch stores for each field, and of all.
+    """The number of the first buffer that a record batch stores for each field, followed by the total number.
 
-    Batches have more buffers than that where they hold views of strings, or unions of a version before 1.0.
+    Batches have more buffers than this if they contain string views, or unions from a version before 1.0.
     """
     return list(accumulate((_buffer_count(field.type) for field in schema), initial=0))
 
 
 @lru_cache(maxsize=1024)
 def _buffer_count(kind: pa.DataType) -> int:
-    """How many buffers a record batch stores for a column without rows."""
+    """The number of buffers that a record batch stores for a column without rows."""
     batch = pa.record_batch([pa.nulls(0, kind)], ["column"])
     return len(buffer_ranges(batch.serialize().to_pybytes()))
 
 
 def check(column: pa.Array) -> None:
-    """Refuse an array that points outside of its memory, or miscounts its nulls.
+    """Check that an array does not point outside its memory or miscount its nulls.
 
-    Whether text is UTF-8 is left to who decodes it: `RecordBatch.validate(full=True)` takes 7 times as long.
+    Does not check that text is UTF-8, which the code that decodes it does: `RecordBatch.validate(full=True)` takes 7
+    times as long.
 
     Raises:
-        pa.ArrowInvalid: says what is wrong.
+        pa.ArrowInvalid: the array is invalid; the message says why.
     """
     if column.type in _AS_BYTES:
         column = column.view(_AS_BYTES[column.type])
@@ -44,14 +45,14 @@ def check(column: pa.Array) -> None:
 
 
 def writable(array: pa.Array, memory: npt.NDArray[np.uint8], address: int) -> pa.Array:
-    """The same array, its buffers marked as mutable that lie in memory of ours: the converter need not copy those.
+    """The same array, with its buffers in our memory marked as mutable, so that the converter need not copy them.
 
-    pyarrow marks all parts of a larger buffer as immutable. Types of many parts are left as they are.
+    pyarrow marks all parts of a larger buffer as immutable. Arrays of types with more parts are returned unchanged.
 
     Args:
         array: an array without offset.
-        memory: uint8, ours.
-        address: of its first byte.
+        memory: our memory, uint8.
+        address: the address of its first byte.
     """
     kind = array.type
     children = None
@@ -64,7 +65,7 @@ def writable(array: pa.Array, memory: npt.NDArray[np.uint8], address: int) -> pa
 
 
 def _mutable(buffer: pa.Buffer | None, memory: npt.NDArray[np.uint8], address: int) -> pa.Buffer | None:
-    """The buffer as a part of `memory`, if it is one."""
+    """The buffer as a mutable slice of `memory` if it lies there, else unchanged."""
     if buffer is None or buffer.is_mutable:
         return buffer
     start = buffer.address - address

@@ -1,7 +1,7 @@
-"""Where the messages of an Arrow IPC file or stream lie, and how many rows its record batches have.
+"""Locates the messages of an Arrow IPC file or stream, and reads the row counts of its record batches.
 
-Why not pyarrow: it returns the rows of a batch only with its body. Both kinds of file are a sequence of messages: a
-prefix, some metadata (a flatbuffer, whose few needed fields are read by hand) and a body. See
+Why not pyarrow: it reports a batch's row count only after reading its body. Files and streams are sequences of
+messages: a prefix, metadata (a flatbuffer; the few fields needed are parsed by hand) and a body. See
 https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 
@@ -20,9 +20,9 @@ from torch_dataloader_utils.formats.buffered import BufferedFile
 MAGIC = b"ARROW1"
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 
-# Bytes of a read: most schemas fit, and the metadata of many small messages.
+# Bytes per read: enough for most schemas, and for the metadata of many small messages.
 _WINDOW = 1 << 16
-_ALIGNMENT = 64  # bytes that the padding of a file fills at most: arrow-rs's schema begins at byte 64, others' at 8
+_ALIGNMENT = 64  # maximum alignment in a file: the schema begins at byte 64 in arrow-rs, at byte 8 elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Message:
     """A message in a file.
 
     Attributes:
-        offset: of its first byte.
+        offset: offset of its first byte.
         metadata: bytes before its body.
         body: bytes of its body.
-        kind: SCHEMA, DICTIONARY, BATCH or another.
-        rows: of a batch.
+        kind: SCHEMA, DICTIONARY, BATCH or another code.
+        rows: a batch's number of rows.
     """
 
     offset: int
@@ -45,7 +45,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """All its bytes."""
+        """Its size in bytes."""
         return self.metadata + self.body
 
 
@@ -54,10 +54,10 @@ class Index:
     """The messages of a file.
 
     Attributes:
-        schema: the bytes of the first one.
+        schema: the bytes of the schema message, the first one.
         dictionaries: in file order.
         batches: in file order.
-        needed: of each batch, how many of the dictionaries must be read before it.
+        needed: for each batch, the number of dictionaries that must be read before it.
     """
 
     schema: bytes
@@ -71,10 +71,10 @@ class Index:
 
 
 def index_of(source: pa.NativeFile) -> Index:
-    """The messages of an open file or stream: its bodies are not read.
+    """The messages of an open file or stream; does not read their bodies.
 
     Raises:
-        ValueError: it is neither, or ends too early.
+        ValueError: it is not an IPC file or stream, or is truncated.
     """
     file = BufferedFile(source, _WINDOW)
     head = file.at(0, min(_ALIGNMENT + 8, file.size))
@@ -91,15 +91,15 @@ def index_of(source: pa.NativeFile) -> Index:
     messages = list(walk)
     dictionaries, batches = (tuple(m for m in messages if m.kind == kind) for kind in (DICTIONARY, BATCH))
     offsets = [message.offset for message in dictionaries]
-    # In a file, a dictionary may stand behind the batches that need it.
+    # In a file, a dictionary may follow the batches that need it.
     needed = (len(offsets) if has_footer else bisect(offsets, batch.offset) for batch in batches)
     return Index(content, dictionaries, batches, tuple(needed))
 
 
 def _between(file: BufferedFile, head: bytes) -> tuple[int, int]:
-    """Where the messages of a file begin, behind its magic bytes and padding, and where its footer does.
+    """The offsets of a file's first message, after magic bytes and padding, and of its footer.
 
-    The footer is not read: it lists what is found by walking, which streams need anyway.
+    The footer is not read: walking finds the same messages, and streams need that anyway.
     """
     size = file.size
     tail = file.at(size - 10, 10) if size >= 18 else b""
@@ -113,9 +113,9 @@ def _between(file: BufferedFile, head: bytes) -> tuple[int, int]:
 
 
 def _messages(file: BufferedFile, at: int, stop: int, padding: int) -> Iterator[Message]:
-    """The messages in these bytes, a schema first, by walking from each to the next: one read a message.
+    """The messages in these bytes, the schema first, found by walking from one to the next: one read per message.
 
-    Less than `padding` bytes may follow them.
+    Fewer than `padding` bytes may follow them.
     """
     kinds: tuple[int, ...] = (SCHEMA,)
     while at < stop:
@@ -135,7 +135,7 @@ def _messages(file: BufferedFile, at: int, stop: int, padding: int) -> Iterator[
 
 
 def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
-    """The message at `offset`; None where the end of the messages is marked."""
+    """The message at `offset`; None if it is the end-of-stream marker."""
     head = file.at(offset, min(8, stop - offset))
     prefix = len(_prefix(head))
     (length,) = struct.unpack_from("<i", head, prefix - 4)
@@ -157,12 +157,12 @@ def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
 
 
 def _prefix(message: bytes) -> bytes:
-    """What stands before a message's metadata: their length, since version 0.15 after four bytes of 255."""
+    """The prefix of a message's metadata: their length, since version 0.15 preceded by four bytes of 255."""
     return message[: 8 if message.startswith(b"\xff\xff\xff\xff") else 4]
 
 
 def buffer_ranges(metadata: bytes) -> list[tuple[int, int]]:
-    """(offset in the body, bytes) of each buffer of a record batch, from its message's bytes before the body."""
+    """(offset in the body, bytes) for each buffer of a record batch, from its message's bytes before the body."""
     batch = _root(metadata[len(_prefix(metadata)) :]).table(2)
     places = batch.places(2, 16)
     return list(struct.iter_unpack("<qq", batch.data[places.start : places.stop]))
@@ -170,7 +170,7 @@ def buffer_ranges(metadata: bytes) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a flatbuffer: numbered fields, each of them optional."""
+    """A flatbuffer table: numbered fields, all optional."""
 
     data: bytes
     at: int
@@ -188,7 +188,7 @@ class Table:
         return struct.unpack_from(kind, self.data, at)[0]
 
     def number(self, field: int, kind: str) -> int:
-        """The number in a field, 0 where it is left out."""
+        """The number in a field, 0 if it is omitted."""
         place = self._place(field)
         return 0 if place is None else self._read(kind, place)
 
@@ -200,7 +200,7 @@ class Table:
         return Table(self.data, place + self._read("<I", place))
 
     def places(self, field: int, size: int) -> range:
-        """Where the structs of `size` bytes in a field begin."""
+        """The offsets of the structs of `size` bytes in a field."""
         place = self._place(field)
         if place is None:
             return range(0)

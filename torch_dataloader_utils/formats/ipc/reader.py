@@ -1,12 +1,12 @@
-"""Reads record batches out of Arrow IPC files and streams.
+"""Reads record batches from Arrow IPC files and streams.
 
-Messages are read into our own memory instead of being mapped, and passed to pyarrow as a stream: no further copy is
-    made,
-a file truncated while it is read is an error and no crash, and files and streams are read in the same way.
+Messages are read into our own memory instead of being memory-mapped, and passed to pyarrow as a stream. This makes no
+further copy, turns the truncation of a file during reading into an error instead of a crash, and treats files and
+streams alike.
 
-Why not `pa.ipc.open_file(...).get_batch`: its buffers are read-only, and the copy that follows costs 40 % more
-processor time where all columns are read; 3 columns of 3 remote batches take 19 round trips, one by one, not 2; and it
-reads no streams. (For few columns of a local file it would take a tenth less.)
+Why not `pa.ipc.open_file(...).get_batch`: its buffers are read-only, and the copy they require costs 40 % more CPU
+time when all columns are read; 3 columns of 3 remote batches take 19 sequential round trips instead of 2; and it does
+not read streams. (For few columns of a local file, it would take 10 % less time.)
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import REMOTE_GAP, Storage, coalesced, prefetch
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Part: TypeAlias = tuple[Bytes, int, int]  # memory, and offset and size of what is read into its first bytes
+Part: TypeAlias = tuple[Bytes, int, int]  # (memory, offset, size): the bytes to read into the memory's first bytes
 
-# Parts of a body that are no further apart (bytes) are read together.
+# Parts of a body that are at most this many bytes apart are read together.
 _LOCAL_GAP, _REMOTE_GAP = 1 << 16, REMOTE_GAP
 
 
@@ -53,7 +53,7 @@ class IpcReader(BatchReader):
         return [batch for run in self._runs(numbers) for batch in self._run(run, fields)]
 
     def _runs(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """The batches, cut where a dictionary would have to be forgotten."""
+        """The batches in runs, cut where the next batch needs fewer dictionaries."""
         needed = self._index.needed
         cuts = [i for i in range(1, len(numbers)) if needed[numbers[i]] < needed[numbers[i - 1]]]
         for first, last in pairwise([0, *cuts, len(numbers)]):
@@ -61,12 +61,12 @@ class IpcReader(BatchReader):
                 yield list(numbers[first:last])
 
     def _run(self, numbers: list[int], fields: list[int]) -> list[pa.RecordBatch]:
-        """These batches, with these fields: of their bodies, no more than that is read."""
+        """These batches with these fields; reads only these fields of their bodies."""
         every = len(fields) == len(self.schema)
         prefix = self._prefix(self._index.needed[numbers[0]])
         messages = self._messages(numbers)
         ends = list(accumulate((message.size for message in messages), initial=len(prefix)))
-        # Arrow wants buffers at multiples of 64 bytes: those of the first batch are.
+        # Arrow recommends 64-byte alignment of buffers, which the first batch gets.
         content = _memory(ends[-1], len(prefix) + messages[0].metadata)
         content[: len(prefix)] = np.frombuffer(prefix, np.uint8)
         placed = list(zip(messages, ends, strict=False))
@@ -75,11 +75,11 @@ class IpcReader(BatchReader):
         else:
             self._fill_fields(content, placed, fields)
         batches = self._decoded(content, numbers, [] if every else fields)
-        # The chunks of several batches are joined later, which is a copy anyway.
+        # The chunks of several batches are concatenated later, which copies them anyway.
         return batches if len(batches) > 1 else [_owned(batches[0], content)]
 
     def _prefix(self, dictionaries: int) -> bytes:
-        """What stands before a batch that needs so many dictionaries: the schema and these."""
+        """The bytes that must precede a batch that needs this many dictionaries: the schema and the dictionaries."""
         if dictionaries not in self._prefixes:
             messages = self._index.dictionaries[:dictionaries]
             parts = [np.empty(message.size, np.uint8) for message in messages]
@@ -88,7 +88,7 @@ class IpcReader(BatchReader):
         return self._prefixes[dictionaries]
 
     def _messages(self, numbers: Sequence[int]) -> list[Message]:
-        """The batches, and the dictionaries that are new between them."""
+        """The batches, with the dictionaries that are added between them."""
         index = self._index
         messages, have = [], index.needed[numbers[0]]
         for number in numbers:
@@ -97,7 +97,7 @@ class IpcReader(BatchReader):
         return messages
 
     def _fill_fields(self, content: Bytes, placed: Sequence[tuple[Message, int]], fields: Sequence[int]) -> None:
-        """Read these messages to their places in `content`, of batches no more than their metadata and these fields."""
+        """Read these messages into their places in `content`; of batches, only their metadata and these fields."""
         heads = [(message.metadata if message.kind == BATCH else message.size) for message, _ in placed]
         self._fill((content[at:], message.offset, head) for (message, at), head in zip(placed, heads, strict=True))
         self._fill(
@@ -118,7 +118,7 @@ class IpcReader(BatchReader):
                 raise ValueError(f"it ends before byte {offset + size}: it was truncated after it was planned.")
 
     def _wanted(self, batch: Message, metadata: Bytes, fields: Sequence[int]) -> list[tuple[int, int]]:
-        """Half-open ranges of a batch's message that hold these fields."""
+        """The half-open byte ranges of a batch's message that contain these fields."""
         buffers, starts = buffer_ranges(metadata.tobytes()), self._starts
         if starts[-1] != len(buffers):
             return [(batch.metadata, batch.size)]
@@ -129,7 +129,7 @@ class IpcReader(BatchReader):
         return coalesced(ranges, self._gap)
 
     def _decoded(self, content: Bytes, numbers: Sequence[int], included: list[int]) -> list[pa.RecordBatch]:
-        """The batches in the memory that was read, checked: what is in a file must not crash the process."""
+        """The batches in `content`, checked, so that a damaged file cannot crash the process."""
         options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
         with pa.ipc.open_stream(pa.py_buffer(content), options=options) as stream:
             batches = [stream.read_next_batch() for _ in numbers]
@@ -139,13 +139,13 @@ class IpcReader(BatchReader):
 
 
 def _memory(size: int, aligned: int) -> Bytes:
-    """Fresh bytes, uint8 [size]; byte number `aligned` lies at a multiple of 64."""
+    """New memory, uint8 [size]; the address of byte `aligned` is a multiple of 64."""
     lead = -aligned % 64
     return np.frombuffer(pa.allocate_buffer(size + lead), np.uint8)[lead:]
 
 
 def _owned(batch: pa.RecordBatch, memory: Bytes) -> pa.RecordBatch:
-    """The batch, of arrays that may be written to."""
+    """The batch with writable arrays."""
     address = memory.ctypes.data
     columns = [writable(column, memory, address) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

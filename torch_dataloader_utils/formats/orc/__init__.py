@@ -1,4 +1,4 @@
-"""ORC: a segment is a stripe; rows come from the footer, which pyarrow reads again for each open file."""
+"""ORC: a segment is a stripe; row counts are in the footer, which pyarrow reads again for each open file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_dataloader_utils.storage import Storage, prefetch
 
 
 class OrcReader(BatchReader):
-    """An open ORC file; pyarrow reads its tail again, as it takes no footer from outside."""
+    """An open ORC file; pyarrow reads its tail again, because it does not accept a footer."""
 
     segments = "stripes"
 
@@ -27,15 +27,15 @@ class OrcReader(BatchReader):
         super().__init__(file, layout, storage, options, schema)
         self._file = orc.ORCFile(self.source)
         self.schema = self._file.schema
-        # pyarrow reads 128 KiB at a time; a remote store gets one request per stripe, unless most of it is unwanted.
+        # pyarrow reads 128 KiB at a time; a whole stripe is one request to a remote store, unless most is not needed.
         self._whole = 2 * len(set(schema.names) & set(self.schema.names)) >= len(self.schema)
-        self._fetched = -1  # the stripe that was requested
-        self._unread: set[str] = set()  # columns of it that have not been read yet
+        self._fetched = -1  # the stripe that was prefetched
+        self._unread: set[str] = set()  # its columns that have not been read yet
 
     def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:
-        """The stripes, with these columns and perhaps others."""
+        """The stripes, with at least these columns."""
         for name in self.metadata.overflowing.intersection(columns):
-            # Some versions of pyarrow would read them as other times.
+            # Some versions of pyarrow would return wrong times.
             raise FileReadError(
                 f"{self.path}, column {name}: has timestamps outside the years 1677 to 2262, which pyarrow cannot "
                 "represent, because it reads ORC as nanoseconds. Leave out the column with columns=, or rewrite the "
@@ -51,7 +51,7 @@ class OrcReader(BatchReader):
         self._unread -= set(names)
         batch = self._file.read_stripe(number, names)
         if not set(names) <= set(batch.schema.names):
-            # To ORC, "x.y" may be the field y of a struct x, although there is a column with that name.
+            # ORC may resolve "x.y" to the field y of a struct x, even if there is a column with that name.
             batch = self._file.read_stripe(number)
         return batch
 
@@ -66,7 +66,7 @@ class OrcFormat(Format):
     def inspect(
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
     ) -> tuple[FileLayout, pa.Schema]:
-        """The stripes that hold rows, and the file's schema."""
+        """The stripes that have rows, and the file's schema."""
         opened = orc.ORCFile(source)
         footer = read_footer(opened.reader.serialized_file_tail())
         _check(footer, opened)
@@ -74,7 +74,7 @@ class OrcFormat(Format):
         return counted_layout(parts, opened.schema, footer), opened.schema
 
     def pack_metadata(self, metadata: OrcFooter) -> tuple[Any, bytes]:
-        """Stripes, and columns that overflow."""
+        """The stripes, and the columns that overflow."""
         return [metadata.stripes, sorted(metadata.overflowing)], b""
 
     def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> OrcFooter:
@@ -87,7 +87,7 @@ FORMAT = OrcFormat()
 
 
 def _check(footer: OrcFooter, opened: orc.ORCFile) -> None:
-    """Refuse a footer that contradicts itself, and files that pyarrow would read wrongly."""
+    """Reject an inconsistent footer, and files that pyarrow would misread."""
     if footer.encrypted:
         raise ValueError("its columns are encrypted, and pyarrow's ORC reader cannot decrypt them: rewrite the file.")
     rows = sum(rows for _, _, rows in footer.stripes)

@@ -1,7 +1,7 @@
-"""What pyarrow does not expose of an ORC footer: the rows of each stripe, and which timestamps no Arrow array can hold.
+"""The parts of an ORC footer that pyarrow does not expose: row counts of stripes, and timestamps beyond Arrow's range.
 
-pyarrow hands out the footer decompressed, as a protocol-buffers message; of its wire format, the little that is needed
-here is read by hand. Field numbers are those of https://orc.apache.org/specification/ORCv1/.
+pyarrow provides the footer decompressed, as a Protocol Buffers message. The few fields needed here are parsed by hand.
+Field numbers are from https://orc.apache.org/specification/ORCv1/.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-# Timestamps are nanoseconds in Arrow arrays of ORC columns, and milliseconds in ORC's statistics.
+# Timestamps are in nanoseconds in Arrow arrays read from ORC, and in milliseconds in ORC's statistics.
 _MOST_MILLISECONDS = (2**63 - 1) // 10**6
 
-_DECIMAL, _MOST_DIGITS = 14, 38  # the kind of a type, and how large its precision may be
+_DECIMAL, _MOST_DIGITS = 14, 38  # the code of the type, and its maximum precision
 
 Value: TypeAlias = "int | bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class OrcFooter:
-    """What planning and reading need of the footer.
+    """The parts of the footer that planning and reading need.
 
     Attributes:
-        stripes: (offset of its first byte, bytes as stored, rows) of each stripe.
+        stripes: (offset of its first byte, stored bytes, rows) for each stripe.
         overflowing: top-level columns with timestamps that do not fit into 64 bits of nanoseconds.
         encrypted: whether columns are encrypted.
     """
@@ -38,7 +38,7 @@ def read_footer(tail: bytes) -> OrcFooter:
     """The footer in pyarrow's serialised file tail.
 
     Raises:
-        ValueError: the bytes are no such message.
+        ValueError: the bytes are not a valid message.
     """
     footer = _parts(b"".join(_parts(tail, 2)[2]), 3, 4, 7, 10)
     _check_decimals(footer[4])
@@ -47,7 +47,7 @@ def read_footer(tail: bytes) -> OrcFooter:
 
 
 def _check_decimals(types: list[bytes]) -> None:
-    """Refuse a precision that would end the process: pyarrow takes it as it is."""
+    """Reject a precision that would crash the process, because pyarrow does not check it."""
     for data in types:
         numbers = _numbers(data)
         if numbers.get(1) == _DECIMAL and not 0 <= numbers.get(5, 0) <= _MOST_DIGITS:
@@ -61,9 +61,9 @@ def _stripe(data: bytes) -> tuple[int, int, int]:
 
 
 def _overflowing(types: list[bytes], statistics: list[bytes]) -> frozenset[str]:
-    """Top-level columns whose statistics, or those of their children, have a timestamp that overflows.
+    """Top-level columns with overflowing timestamps in their own statistics or those of their children.
 
-    Types are numbered in pre-order: the children of a column follow it, up to the next column.
+    Types are numbered in pre-order: a column's children follow it, up to the next column.
     """
     root = _parts(types[0], 2, 3) if types else {2: [], 3: []}
     starts = [number for data in root[2] for number in _packed(data)]
@@ -74,7 +74,7 @@ def _overflowing(types: list[bytes], statistics: list[bytes]) -> frozenset[str]:
 
 
 def _overflows(column_statistics: bytes) -> bool:
-    """Whether the least or greatest timestamp, in milliseconds, is beyond what 64 bits of nanoseconds hold."""
+    """Whether the minimum or maximum timestamp, in milliseconds, exceeds the range of 64-bit nanoseconds."""
     bounds = [value for part in _parts(column_statistics, 9)[9] for n, value in _fields(part) if n in (1, 2, 3, 4)]
     return any(abs((value >> 1) ^ -(value & 1)) >= _MOST_MILLISECONDS for value in bounds if isinstance(value, int))
 
@@ -94,7 +94,7 @@ def _numbers(data: bytes) -> dict[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """(field number, value) of each field of a message, in its order; numbers as they are stored."""
+    """(field number, value) for each field of a message, in its order; numbers as stored."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -123,7 +123,7 @@ def _packed(data: bytes) -> Iterator[int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, 7 bits a byte, and where the next field begins."""
+    """The number at `at`, with 7 bits per byte, and the position after it."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:

@@ -25,7 +25,7 @@ from torch_dataloader_utils.storage import Storage, prefetch
 
 
 class ParquetReader(Reader):
-    """An open Parquet file, whose footer is taken from the layout."""
+    """An open Parquet file; its footer is taken from the layout."""
 
     def __init__(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
@@ -34,7 +34,7 @@ class ParquetReader(Reader):
         self._metadata: pq.FileMetaData = self.metadata.metadata
         self._options = {
             "metadata": self._metadata,
-            "pre_buffer": False,  # the storage fetches ahead
+            "pre_buffer": False,  # the storage prefetches
             "page_checksum_verification": options["page_checksums"],
             "read_dictionary": _as_dictionaries(self._metadata, schema),
         }
@@ -43,13 +43,13 @@ class ParquetReader(Reader):
         self._int96 = int96_columns(self._metadata, self.schema)
         self._local = storage.local
         self._leaves = [] if storage.local else _leaves_of(self._metadata, schema.names)
-        self._fetched: list[int] = []  # the row groups whose chunks were asked for
-        self._unread: set[int] = set()  # leaf columns of these that are still at hand
+        self._fetched: list[int] = []  # the row groups that were prefetched
+        self._unread: set[int] = set()  # their leaf columns that have not been read yet
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over these row groups: one call of the decoder, in the calling thread.
+        """One array per column over these row groups, from one decoder call in the calling thread.
 
-        Decoding one column per call is faster than all at once, as its values stay in the CPU's cache.
+        Decoding one column per call is faster than all at once, because its values stay in the CPU cache.
         """
         groups, names = list(segment_numbers), list(columns)
         with Decoding(self.path, lambda: self._damaged(groups, names)):
@@ -62,7 +62,7 @@ class ParquetReader(Reader):
             return arrays
 
     def _damaged(self, groups: list[int], names: list[str]) -> str:
-        """The first part that cannot be read alone; on a store, everything that could not be read together."""
+        """The first column of a row group that cannot be read; for remote files, all that were requested together."""
         if self._local:
             for group, name in itertools.product(groups, names):
                 try:
@@ -72,7 +72,7 @@ class ParquetReader(Reader):
         return f"row groups {_listed(groups)}, columns {_listed(names)}"
 
     def _fetch(self, groups: list[int], names: list[str]) -> None:
-        """Make a remote store send all wanted columns of these row groups when the first of them is read."""
+        """Prefetch all requested columns of these row groups from a remote store when the first of them is read."""
         asked = set(_leaves_of(self._metadata, names))
         if groups != self._fetched or not asked <= self._unread:
             chunks = (self._metadata.row_group(group).column(leaf) for group in groups for leaf in self._leaves)
@@ -81,7 +81,7 @@ class ParquetReader(Reader):
         self._unread -= asked
 
     def _check_int96(self, groups: list[int], names: list[str]) -> None:
-        """Refuse timestamps that pyarrow has read as other times."""
+        """Raise for timestamps that overflowed when pyarrow read them."""
         doubtful = [name for name in names if name in self._int96]
         if doubtful:
             file = pq.ParquetFile(self.source, coerce_int96_timestamp_unit=COARSE, **self._options)
@@ -89,7 +89,7 @@ class ParquetReader(Reader):
                 check_coarse(name, column)
 
     def _check_rows(self, groups: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> None:
-        """Refuse pages whose rows differ from the footer, which pyarrow notices only for two or more columns."""
+        """Raise if the pages' rows differ from the footer's, which pyarrow detects only for two or more columns."""
         rows = sum(self._metadata.row_group(group).num_rows for group in groups)
         for column in columns:
             if len(column) != rows:
@@ -104,7 +104,7 @@ class ParquetReader(Reader):
 class ParquetFormat(Format):
     """The Parquet format; the layout's metadata is a `Footer`.
 
-    Of its options, `page_checksums` says whether a page whose checksum is wrong is an error (pages without one pass).
+    The option `page_checksums` makes a page with a wrong checksum an error (pages without a checksum are accepted).
     """
 
     name = "parquet"
@@ -115,7 +115,7 @@ class ParquetFormat(Format):
     def inspect(
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
     ) -> tuple[FileLayout, pa.Schema]:
-        """The row groups that hold rows, and the file's schema."""
+        """The row groups that have rows, and the file's schema."""
         opened = opened_footer(source)
         metadata, schema = opened.metadata, opened.schema_arrow
         footer = Footer(footer_file(metadata).to_pybytes(), _nulls(metadata))
@@ -132,12 +132,12 @@ class ParquetFormat(Format):
         return prune
 
     def null_columns(self, layout: FileLayout) -> frozenset[str]:
-        """Columns whose null count is above zero in one of the row groups; leaves below lists are left out."""
+        """Columns with a null count above zero in any of the row groups; excludes leaves below lists."""
         nulls = layout.metadata.nulls
         return frozenset(name for segment in layout.segments for name in nulls.get(segment.number, ()))
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
-        """The ranges in the statistics of a row group."""
+        """The ranges from a row group's statistics."""
         return row_group_ranges(layout.metadata.metadata, number, names)
 
     def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
@@ -145,7 +145,7 @@ class ParquetFormat(Format):
         return list(metadata.nulls.items()), metadata.file
 
     def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Footer:
-        """The footer, which is not parsed."""
+        """The footer, unparsed."""
         return Footer(blob, {number: tuple(names) for number, names in plain})
 
 
@@ -163,7 +163,7 @@ def _read(file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.
 
 
 def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] | None:
-    """The top-level columns of the file whose values are wanted as a dictionary of strings or bytes."""
+    """The file's top-level columns that are requested as dictionaries of strings or bytes, or None."""
     kinds = (pa.string(), pa.binary())
     names = {f.name for f in wanted if pt.is_dictionary(f.type) and f.type.value_type in kinds}
     leaves = (metadata.schema.column(i) for i in range(metadata.num_columns if names else 0))
@@ -171,14 +171,14 @@ def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] 
 
 
 def _leaves_of(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
-    """Numbers of the leaf columns of the top-level columns of these names."""
+    """The numbers of the leaf columns of these top-level columns."""
     heads = tuple(f"{name}." for name in names)
     paths = ((leaf, f"{metadata.schema.column(leaf).path}.") for leaf in range(metadata.num_columns))
     return [leaf for leaf, path in paths if path.startswith(heads)]
 
 
 def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Where a column chunk lies in the file: half-open bytes."""
+    """The byte range of a column chunk in the file, half-open."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         start = min(start, chunk.dictionary_page_offset)
@@ -190,7 +190,7 @@ def _listed(items: Sequence[Any]) -> str:
 
 
 def _nulls(metadata: pq.FileMetaData) -> dict[int, tuple[str, ...]]:
-    """Columns whose null count is above zero, by row group; leaves below lists are left out."""
+    """Columns with a null count above zero, by row group; excludes leaves below lists."""
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     open_leaves = {i: leaf.path for i, leaf in enumerate(leaves) if leaf.max_repetition_level == 0}
     nulls = {}
@@ -220,7 +220,7 @@ def _segments(metadata: pq.FileMetaData, schema: pa.Schema) -> Iterator[Segment]
 
 
 def _widths(schema: pa.Schema) -> tuple[int, list[range]]:
-    """Decoded bytes per row of all fixed-width columns, and the leaf columns of each of the others."""
+    """The decoded bytes per row of all fixed-width columns, and the leaf columns of each other column."""
     width, loose, leaf = 0, [], 0
     pending = [field.type for field in reversed(schema)]
     while pending:
@@ -237,7 +237,7 @@ def _widths(schema: pa.Schema) -> tuple[int, list[range]]:
 
 
 def _leaves(kind: pa.DataType) -> int:
-    """How many leaf columns Parquet stores for a column of this type."""
+    """The number of leaf columns that Parquet stores for a column of this type."""
     kind = storage_type(kind)
     if pt.is_nested(kind):
         return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))

@@ -1,7 +1,7 @@
-"""Reads the footer of a Parquet file, and refuses those that would take the process down.
+"""Reads the footer of a Parquet file, and rejects footers that would crash the process.
 
-pyarrow ends the process when it is asked for a column chunk whose metadata are broken or encrypted (the library throws
-where pyarrow does not catch). Opening the column to read it makes the same checks where errors are caught.
+pyarrow crashes when asked for a column chunk with damaged or encrypted metadata (the C++ library throws an exception
+that pyarrow does not catch). Opening the column for reading makes the same checks, and its errors are caught.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import pyarrow.parquet as pq
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 
-# One read that holds the footer of most files.
+# Bytes of a first read, which contains the whole footer of most files.
 _GUESS = 1 << 16
 
-# A footer that is not encrypted itself, of a file that has encrypted columns, is followed by a signature.
+# If a file has encrypted columns, its unencrypted footer is followed by a signature of this many bytes.
 _SIGNATURE = 28
 _NO_KEYS = "its {} encrypted, and keys cannot be passed here: write a decrypted copy with a tool that has them."
 
 
 def footer_file(metadata: pq.FileMetaData) -> pa.Buffer:
-    """A Parquet file that has a footer and nothing else: it is read as the real file's would be."""
+    """A Parquet file that contains only a footer, which is read like the real file's."""
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
     return sink.getvalue()
 
 
 def opened_footer(source: pa.NativeFile) -> pq.ParquetFile:
-    """The Parquet file, of its footer alone, that ends this open file; two reads at most.
+    """A Parquet file that contains only the footer of this open file; makes at most two reads.
 
     Raises:
-        ValueError: it is encrypted, or no Parquet file.
-        OSError: a footer that contradicts itself.
+        ValueError: the file is encrypted, or not a Parquet file.
+        OSError: the footer is inconsistent.
     """
     tail, length = _tail(source)
     opened = pq.ParquetFile(pa.BufferReader(_MAGIC + tail), pre_buffer=False)
@@ -44,7 +44,7 @@ def opened_footer(source: pa.NativeFile) -> pq.ParquetFile:
 
 
 def _tail(source: pa.NativeFile) -> tuple[bytes, int]:
-    """The footer, its length and the magic bytes after it; and its length in bytes."""
+    """The bytes of the footer, its length field and the magic bytes; and the footer's length in bytes."""
     size = source.size()
     start = max(size - _GUESS, 0)
     tail = source.read_at(size - start, start)
@@ -61,7 +61,7 @@ def _tail(source: pa.NativeFile) -> tuple[bytes, int]:
 
 
 def _probe(metadata: pq.FileMetaData) -> None:
-    """Let pyarrow open each column chunk, up to the first byte of its data."""
+    """Make pyarrow open each column chunk, up to the first byte of its data."""
     file = pq.ParquetFile(pa.PythonFile(_NoData(), "r"), metadata=metadata, buffer_size=1, pre_buffer=False)
     kinds = [metadata.schema.column(leaf).physical_type for leaf in range(metadata.num_columns)]
     for number in range(metadata.num_row_groups):
@@ -75,11 +75,11 @@ def _probe(metadata: pq.FileMetaData) -> None:
 
 
 class _ReachedData(Exception):
-    """Data would be read next."""
+    """Raised when data would be read."""
 
 
 class _NoData:
-    """A Python file object that contains all possible offsets but from which nothing can be read."""
+    """A Python file object that accepts all offsets, but raises `_ReachedData` when it is read."""
 
     closed = False
     _size = 1 << 62
@@ -97,5 +97,5 @@ class _NoData:
         return self._at
 
     def read(self, size: int) -> bytes:
-        """Nothing."""
+        """Raise instead of returning data."""
         raise _ReachedData

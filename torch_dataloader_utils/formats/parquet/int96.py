@@ -1,4 +1,4 @@
-"""INT96 timestamps: pyarrow silently wraps those that do not fit into 64 bits of nanoseconds around to other times."""
+"""INT96 timestamps: pyarrow silently wraps around those that do not fit into 64-bit nanoseconds."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-# Such columns are read once more in this unit, which can hold every INT96 with a calendar date.
+# INT96 columns are read again in this unit, which can represent every INT96 value with a calendar date.
 COARSE = "ms"
 _MOST = (2**63 - 1) // 10**6
 
 
 def int96_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str]:
-    """The top-level columns of the file that have INT96 values in them."""
+    """The file's top-level columns that contain INT96 values."""
     leaves = (metadata.schema.column(leaf) for leaf in range(metadata.num_columns))
     paths = [f"{leaf.path}." for leaf in leaves if leaf.physical_type == "INT96"]
     return frozenset(name for name in schema.names if any(path.startswith(f"{name}.") for path in paths))
 
 
 def check_coarse(name: str, column: pa.ChunkedArray) -> None:
-    """Refuse a column of times in milliseconds if one of them does not fit into nanoseconds.
+    """Check that the times of a column in milliseconds fit into 64-bit nanoseconds.
 
     Raises:
-        ValueError: names the column, and says what to do.
+        ValueError: one does not; the message names the column and a remedy.
     """
     for leaf in (leaf for chunk in column.chunks for leaf in _timestamps(chunk)):
         bounds = pc.min_max(leaf.cast(pa.int64())).as_py()

@@ -1,4 +1,4 @@
-"""What plans need of a Parquet footer, beside its bytes: thousands of files are planned without parsing one."""
+"""A Parquet footer with what plans need of it, so that thousands of files are planned without parsing one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Footer:
     """A footer, parsed when it is first used in a process; picklable.
 
     Attributes:
-        file: a Parquet file that has this footer and nothing else.
-        nulls: number of a row group -> the columns that hold a null in it for certain; row groups without any are left
-            out, and so are leaves below lists.
+        file: a Parquet file that contains only this footer.
+        nulls: number of a row group -> the columns that certainly contain a null in it; excludes row groups without
+            such columns, and leaves below lists.
     """
 
     file: bytes = field(repr=False)
@@ -26,11 +26,11 @@ class Footer:
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
-        """The footer as pyarrow has it."""
+        """The footer as parsed by pyarrow."""
         return pq.read_metadata(pa.BufferReader(self.file))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the parsed one, which is many times as large; compressed, these bytes are a fourth.
+        # Without the parsed footer, which is many times larger; compression reduces these bytes to a quarter.
         return _inflated, (len(self.file), pa.compress(self.file, "zstd", asbytes=True), self.nulls)
 
 

@@ -1,4 +1,4 @@
-"""Between which values the columns of a row group lie, by its statistics."""
+"""The value ranges of a row group's columns, from its statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 
 def row_group_ranges(metadata: pq.FileMetaData, number: int, names: Collection[str]) -> dict[str, tuple[Any, Any]]:
-    """The least and the greatest value of each of these top-level columns that has them in its statistics."""
+    """The (minimum, maximum) of each of these top-level columns whose statistics have them."""
     group, ranges = metadata.row_group(number), {}
     for leaf in range(metadata.num_columns):
         chunk = group.column(leaf)
@@ -26,7 +26,7 @@ def _range(chunk: pq.ColumnChunkMetaData) -> tuple[Any, Any] | None:
     try:
         known = chunk.statistics
         ends = (known.min, known.max) if known is not None and known.has_min_max else None
-    except (pa.ArrowException, ValueError, OverflowError, ImportError):  # values that Python does not have
+    except (pa.ArrowException, ValueError, OverflowError, ImportError):  # values that Python cannot represent
         return None
-    # Bytes may be of a type with another order (float16).
+    # Bytes may belong to a type with another order (float16).
     return None if ends is None or isinstance(ends[0], bytes) else ends

@@ -1,4 +1,4 @@
-"""CSV: a segment is a range of bytes; without quoted newlines, every line of it is a row."""
+"""CSV: a segment is a byte range; without quoted newlines, each of its lines is a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CsvFormat(TextFormat):
     options = MappingProxyType({option.name: option.default for option in fields(CsvOptions)})
 
     def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
-        """How the file is read: the names in its first line, and types that the first lines fit."""
+        """The plan with the names from the first line, and a schema with types that fit the first lines."""
         chosen = CsvOptions(**options)
         dialect = Dialect(path, chosen)
         first = dialect.first_row(head)
@@ -54,9 +54,9 @@ class CsvFormat(TextFormat):
     def parser(
         self, path: str, plan: TextPlan, options: Mapping[str, Any], schema: pa.Schema
     ) -> tuple[CsvParser, pa.Schema]:
-        """A parser of the file's lines, and those of the columns wanted that it has; its first, if there are none."""
+        """A parser of the file's lines, and the requested columns that it has, or else its first column."""
         given = pa.schema([field for field in schema if field.name in plan.names])
-        if not len(given) and plan.names:  # its rows can be counted
+        if not len(given) and plan.names:  # so that rows can be counted
             given = pa.schema([(plan.names[0], pa.binary())])
         return CsvParser(Dialect(path, CsvOptions(**options)), plan.names, given), given
 
@@ -69,7 +69,7 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
 
     Raises:
         FileReadError: the first row is not UTF-8.
-        SchemaMismatchError: two columns have one name.
+        SchemaMismatchError: two columns have the same name.
     """
     where, options = f"{printable(path)}, line {row.line + 1}", dialect.options
     try:
@@ -92,10 +92,10 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
 
 
 def _inferred(path: str, lines: bytes, names: tuple[str, ...], dialect: Dialect, before: int) -> pa.Schema:
-    """The columns with the types that pyarrow finds for these lines, once their rows are known to be sound.
+    """The columns with the types that pyarrow infers from these lines, after checking their rows.
 
     Raises:
-        FileReadError: a row has too many or too few fields, or a quoted newline: names file and line.
+        FileReadError: a row has too many or too few fields, or a quoted newline; the message names file and line.
     """
     content = pa.py_buffer(lines)
     if not lines.strip(b"\r\n"):
@@ -103,5 +103,5 @@ def _inferred(path: str, lines: bytes, names: tuple[str, ...], dialect: Dialect,
     plain = CsvParser(dialect, names, pa.schema([(name, pa.binary()) for name in names]))
     parsed(plain, content, names, BadLines(path, dialect.skip, lambda: before), note=False)
     inferred = dialect.inferred(content, names)
-    # What is not UTF-8 is taken for bytes by pyarrow: here it is an error when it is read, unless schema= asks for it.
+    # pyarrow infers bytes for values that are not UTF-8: here they are an error on reading, unless schema= says bytes.
     return pa.schema([field.with_type(pa.string()) if pt.is_binary(field.type) else field for field in inferred])

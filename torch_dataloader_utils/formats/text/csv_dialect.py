@@ -1,4 +1,4 @@
-"""How rows and fields of CSV are separated: its options, and pyarrow's."""
+"""How rows and fields of CSV are separated: its options, and the corresponding ones of pyarrow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_dataloader_utils.formats.text.errors import Row
 from torch_dataloader_utils.formats.text.plan import Head
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_MOST_BLOCK = 2**30  # bytes that pyarrow parses as one block, at most
+_MOST_BLOCK = 2**30  # maximum bytes that pyarrow parses as one block
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,13 @@ class CsvOptions:
         delimiter: one character; None is a tab for .tsv, otherwise a comma.
         quote_char: the character around values with delimiters or quotes (doubled inside); "" for none.
         escape_char: the character before literal characters; "" for none.
-        header: whether the first line holds the columns' names.
-        column_names: used instead of those; without either, the names are f0, f1, ...
-        null_values: texts that mean null, also in strings; None is pyarrow's list, and strings are then never null.
-        newlines_in_values: whether quoted values may contain newlines; a file is then read as one segment.
-        on_bad_lines: "error", or "skip" to leave them out.
-        encoding: of the text; if it is not UTF-8, a file is read as one segment.
+        header: whether the first line contains the columns' names.
+        column_names: names that replace these; without either, the names are f0, f1, ...
+        null_values: texts that mean null, also in string columns; None uses pyarrow's list and never makes strings
+            null.
+        newlines_in_values: whether quoted values may contain newlines; if so, a file is read as one segment.
+        on_bad_lines: "error", or "skip" to drop them.
+        encoding: the text's encoding; if it is not UTF-8, a file is read as one segment.
         decimal_point: one character.
     """
 
@@ -67,8 +68,8 @@ class Dialect:
 
     Attributes:
         options: as given.
-        skip: whether bad lines are left out.
-        one_line: whether a row must not exceed a line.
+        skip: whether bad lines are skipped.
+        one_line: whether each row must be a single line.
     """
 
     def __init__(self, path: str, options: CsvOptions) -> None:
@@ -85,9 +86,9 @@ class Dialect:
         return match is not None and match["open"] is not None
 
     def rows(self, lines: bytes) -> Iterator[tuple[Row, int]]:
-        """The rows of whole lines that are not blank, each with where the next one begins.
+        """The rows of whole lines that are not blank, each with the offset of the next row.
 
-        A row that must not exceed a line ends at its newline, even within quotes.
+        If each row must be a single line, it ends at the newline, even within quotes.
         """
         at = line = 0
         while at < len(lines):
@@ -99,7 +100,7 @@ class Dialect:
             line += len(_LINE_END.findall(match[0]))
 
     def first_row(self, head: Head) -> tuple[Row, int] | None:
-        """The first row of a text, and where the next one begins; reads on until it ends. None if there is none."""
+        """The first row of a text and the offset of the next, or None; reads until the row is complete."""
         while True:
             first = next(self.rows(head.text[head.start :]), None)
             if head.whole or (first and first[1] + head.start < len(head.text)):
@@ -107,7 +108,7 @@ class Dialect:
             head.grow()
 
     def first_rows(self, head: Head, start: int) -> bytes:
-        """The rows from byte `start` on that are whole; reads on until there is one."""
+        """The complete rows from byte `start` on; reads until there is at least one."""
         while True:
             lines = head.lines(start)
             if not (head.whole or self.one_line):
@@ -132,7 +133,7 @@ class Dialect:
         return names
 
     def inferred(self, lines: pa.Buffer, names: Sequence[str]) -> pa.Schema:
-        """The columns of sound rows, with the types that pyarrow finds; bad rows are left out."""
+        """The columns with the types that pyarrow infers from the good rows; bad rows are skipped."""
         options = self.parse_options(lambda row: "skip")
         schema: pa.Schema = pacsv.read_csv(
             pa.BufferReader(lines),
@@ -143,7 +144,7 @@ class Dialect:
         return schema
 
     def parse_options(self, on_bad: Callable[[Any], str] | None) -> pacsv.ParseOptions:
-        """Options of pyarrow's reader, with what to do about rows of too many or too few fields."""
+        """Parse options for pyarrow's reader, with a handler for rows with too many or too few fields."""
         return pacsv.ParseOptions(
             delimiter=self._delimiter,
             quote_char=self.options.quote_char or False,
@@ -153,7 +154,7 @@ class Dialect:
         )
 
     def convert_options(self, types: dict[str, pa.DataType], columns: Sequence[str]) -> pacsv.ConvertOptions:
-        """Options of pyarrow's reader for these columns (all, if there are none)."""
+        """Convert options for pyarrow's reader and these columns (all columns, if none are given)."""
         nulls = self.options.null_values
         return pacsv.ConvertOptions(
             column_types=types,
@@ -165,12 +166,12 @@ class Dialect:
 
 
 def read_options(size: int, names: Sequence[str]) -> pacsv.ReadOptions:
-    """Options of pyarrow's reader for a text of `size` bytes without names: one block, in the calling thread."""
+    """Read options for pyarrow's reader and a text of `size` bytes without names: one block, in the calling thread."""
     return pacsv.ReadOptions(use_threads=False, block_size=min(size + 1, _MOST_BLOCK), column_names=list(names))
 
 
 def _row_pattern(delimiter: str, quote: str, escape: str, one_line: bool) -> re.Pattern[bytes]:
-    """A pattern of a row and its end, with the groups "row" and, if it ends within quotes, "open"."""
+    """A pattern for a row and its line end, with the groups "row" and, if it ends within quotes, "open"."""
     d, q, e = (re.escape(mark.encode()) for mark in (delimiter, quote, escape))
     no_end = b"\\n" if one_line else b""
     escaped = b"|" + e + (b"[^\\n]" if one_line else b".") + b"?+" if escape else b""

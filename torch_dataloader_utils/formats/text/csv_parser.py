@@ -1,4 +1,4 @@
-"""Lines of CSV to columns, by pyarrow's reader."""
+"""Parses lines of CSV to columns with pyarrow's reader."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WINDOW = 2**18  # bytes
 
 
 class CsvParser:
-    """Parses lines without names; a `Parser`.
+    """Parses lines without a header; a `Parser`.
 
     Args:
-        dialect: of the file.
-        names: of all its columns.
-        schema: those that may be asked for, with the types wanted.
+        dialect: the file's dialect.
+        names: the names of all its columns.
+        schema: the columns that may be requested, with the requested types.
     """
 
     def __init__(self, dialect: Dialect, names: Sequence[str], schema: pa.Schema) -> None:
@@ -33,7 +33,7 @@ class CsvParser:
         self._read_as = {name: _read_as(kind) for name, kind in self._wanted.items()}
 
     def parse(self, lines: pa.Buffer, columns: Sequence[str]) -> tuple[pa.Table, list[int]]:
-        """The rows, without those of too many or too few fields if bad lines are left out."""
+        """The rows; if bad lines are skipped, without rows that have too many or too few fields."""
         if not self._dialect.skip:
             return self._parsed(lines, columns), []
         bad: list[int] = []
@@ -45,15 +45,15 @@ class CsvParser:
         return self._parsed(lines, columns, note, bad), bad
 
     def parse_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
-        """The rows; any bad one is an error."""
+        """The rows; raises for any bad one."""
         return self._parsed(pa.py_buffer(b"\n".join([*(row.text for row in rows), b""])), columns)
 
     def rows(self, lines: bytes) -> list[Row]:
-        """The rows of whole lines; blank lines are none."""
+        """The rows of whole lines; blank lines are ignored."""
         return [row for row, _ in self._dialect.rows(lines)]
 
     def fault(self, row: bytes, columns: Sequence[str]) -> Fault | None:
-        """Why a row cannot be read: a quote left open, its number of fields, or a value that does not fit."""
+        """Why a row cannot be read: an unclosed quote, a wrong number of fields, or a value that does not fit."""
         if self._dialect.is_open(row):
             advice = ", or set format_options={'newlines_in_values': True} if values contain newlines"
             return Fault(
@@ -94,7 +94,7 @@ class CsvParser:
         on_bad: Callable[[Any], str] | None = None,
         bad: Sequence[int] = (),
     ) -> pa.Table:
-        """The rows of whole lines, as the types wanted; `bad` is what `on_bad` has noted, when it is done."""
+        """The rows of whole lines, in the requested types; `bad` is the list that `on_bad` fills."""
         table = self._read(lines, {name: self._read_as[name] for name in columns}, on_bad)
         if self._dialect.options.quote_char and self._ends_within_quotes(lines, table.num_rows + len(bad)):
             raise ValueError("a quoted value holds a newline")
@@ -110,10 +110,10 @@ class CsvParser:
         )
 
     def _ends_within_quotes(self, lines: pa.Buffer, rows: int) -> bool:
-        """Whether some row of `lines` ends within quotes, given how many pyarrow found.
+        """Whether any row of `lines` ends within quotes, given the number of rows that pyarrow found.
 
-        pyarrow lets a quoted value run on over newlines and to the end of the text: it then finds fewer rows than
-        there are lines, or a last line that ends within quotes. A row that may exceed a line must only end.
+        pyarrow lets a quoted value extend over newlines and to the end of the text: then it finds fewer rows than
+        lines, or the last line ends within quotes. If rows may span lines, only an unclosed quote matters.
         """
         content = np.frombuffer(lines, np.uint8)
         quotes, newlines, lone_returns = _marks(content, ord(self._dialect.options.quote_char))
@@ -127,9 +127,9 @@ class CsvParser:
 
 
 def _marks(text: npt.NDArray[np.uint8], quote: int) -> tuple[int, int, int]:
-    """How many quotes, newlines, and carriage returns without a newline there are."""
+    """The numbers of quotes, of newlines, and of carriage returns without a newline."""
     quotes = newlines = lone = 0
-    for at in range(0, len(text), _WINDOW):  # in the processor's cache
+    for at in range(0, len(text), _WINDOW):  # windows that fit into the CPU cache
         window = text[at : at + _WINDOW]
         newline, returns = window == _NEWLINE, window == _RETURN
         quotes += int(np.count_nonzero(window == quote))
@@ -141,7 +141,7 @@ def _marks(text: npt.NDArray[np.uint8], quote: int) -> tuple[int, int, int]:
 
 
 def _blank_lines(text: npt.NDArray[np.uint8]) -> int:
-    """Lines without content, of a text where carriage returns are followed by newlines."""
+    """The number of empty lines in a text in which every carriage return is followed by a newline."""
     newline, returns = text == _NEWLINE, text == _RETURN
     first = int(newline[0] or returns[0])
     pairs = returns[1:-1] & newline[:-2]  # a return at the beginning of a line
@@ -160,7 +160,7 @@ def _last_line(lines: pa.Buffer) -> bytes:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """The type that pyarrow's reader of CSV knows, from which values are cast to `kind`."""
+    """A type that pyarrow's CSV reader supports, from which values are cast to `kind`."""
     if pt.is_float16(kind):
         return pa.float32()
     if pt.is_decimal(kind) and not pt.is_decimal128(kind):

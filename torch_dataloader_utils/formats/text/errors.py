@@ -1,6 +1,6 @@
-"""Lines that cannot be read: located by parsing halves of the text again, then named or left out.
+"""Handles lines that cannot be read: locates them by parsing halves of the text again, then names or skips them.
 
-The decoders' messages know neither the file nor the line, and are never looked at.
+The decoders' messages contain neither the file nor the line, and are ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Fault:
         message: the fault, and what to do.
         column: the column, if the fault is in a value.
         kind: the error to raise.
-        fatal: whether it cannot be left out, because the start of the next row is unknown.
+        fatal: whether the row cannot be skipped, because the start of the next row is unknown.
     """
 
     message: str
@@ -55,15 +55,15 @@ class Parser(Protocol):
     """How a text format turns text into rows. Used by one thread at a time."""
 
     def parse(self, text: pa.Buffer, columns: Sequence[str]) -> tuple[pa.Table, list[int]]:
-        """The rows, with exactly the types wanted, and the numbers of rows that were left out (none but bad ones).
+        """The rows, with exactly the requested types, and the numbers of rows that were skipped (only bad ones).
 
         Raises:
-            ValueError: a row cannot be read (pyarrow's errors are of this class).
+            ValueError: a row cannot be read (pyarrow's errors are subclasses).
         """
         ...
 
     def parse_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
-        """The same of rows that were found by `rows`; bad ones are errors.
+        """`parse` for rows returned by `rows`; raises for bad ones.
 
         Raises:
             ValueError: a row cannot be read.
@@ -71,10 +71,10 @@ class Parser(Protocol):
         ...
 
     def rows(self, text: bytes) -> list[Row]:
-        """The rows of the text, those left out by `parse` included; blank lines are none.
+        """The rows of the text, including those that `parse` skips; blank lines are ignored.
 
         Raises:
-            BadText: it is not known where rows begin.
+            BadText: the starts of rows cannot be determined.
         """
         ...
 
@@ -91,7 +91,7 @@ class BadText(ValueError):
         self.line = line
 
 
-# Files about whose bad lines this process has warned.
+# Files for which this process has warned about bad lines.
 _WARNED: set[str] = set()
 _LOCK = threading.Lock()
 
@@ -101,11 +101,11 @@ class BadLines:
     """How bad lines are handled.
 
     Attributes:
-        path: of the file.
-        skip: whether they are left out; otherwise they are errors.
-        lines_before: counts the lines of the file before the piece of text in question; None if that would require much
-            reading.
-        offset: the first byte of that piece.
+        path: the file's path.
+        skip: whether they are skipped; otherwise they are errors.
+        lines_before: counts the lines of the file before this piece of text; returns None if counting would require
+            reading too much.
+        offset: the offset of the piece's first byte.
     """
 
     path: str
@@ -114,7 +114,7 @@ class BadLines:
     offset: int = 0
 
     def note(self, bad: Sequence[int], rows: Callable[[], Sequence[Row]]) -> None:
-        """Count the rows with these numbers as left out, with a warning the first time in a file."""
+        """Count the rows with these numbers as skipped, and warn if they are the first ones in the file."""
         recorder().count("skipped_lines", len(bad))
         with _LOCK:
             warned = self.path in _WARNED
@@ -137,7 +137,7 @@ class BadLines:
 
         Raises:
             SchemaMismatchError: a value does not fit the type of its column.
-            FileReadError: else.
+            FileReadError: the row is bad in another way.
         """
         column = "" if fault.column is None else f", column {fault.column!r}"
         raise fault.kind(f"{printable(self.path)}, {self._place(line)}{column}: {fault.message}") from cause
@@ -146,11 +146,11 @@ class BadLines:
 def parsed(
     parser: Parser, text: pa.Buffer, columns: Sequence[str], bad_lines: BadLines, note: bool = True
 ) -> list[pa.Table]:
-    """The rows of a piece of text, in order, but for bad ones that may be left out (and are noted, if `note`).
+    """The rows of a piece of text, in order; skips bad ones if that is allowed (and counts them, if `note`).
 
     Raises:
-        SchemaMismatchError: a value does not fit the type of its column.
-        FileReadError: a row is bad in another way. Both name file and line.
+        SchemaMismatchError: a value does not fit the type of its column; the message names file and line.
+        FileReadError: a row is bad in another way; the message names file and line.
     """
     try:
         table, bad = parser.parse(text, columns)
@@ -165,7 +165,7 @@ def parsed(
 def _salvaged(
     parser: Parser, text: pa.Buffer, columns: Sequence[str], bad_lines: BadLines, error: ValueError
 ) -> tuple[list[pa.Table], list[int]]:
-    """The good rows of a text that could not be parsed, and the numbers of the bad ones."""
+    """The good rows of a text that could not be parsed as a whole, and the numbers of the bad ones."""
     try:
         rows = parser.rows(text.to_pybytes())
     except BadText as bad_text:
@@ -183,12 +183,12 @@ def _salvaged(
             break
         bad.append(piece)
     if not bad:
-        raise error  # of no row: the caller names the file
+        raise error  # not the fault of any row: the caller names the file
     return tables, bad
 
 
 def _pieces(parser: Parser, rows: Sequence[Row], columns: Sequence[str], first: int) -> Iterator[pa.Table | int]:
-    """The rows that can be parsed, and the numbers of the others, counted from `first`, in order."""
+    """In order, tables of rows that can be parsed and the numbers of the others, counted from `first`."""
     try:
         yield parser.parse_rows(rows, columns)
     except ValueError:
@@ -201,13 +201,13 @@ def _pieces(parser: Parser, rows: Sequence[Row], columns: Sequence[str], first: 
 
 
 def shown(value: bytes | str) -> str:
-    """A value as messages show it."""
+    """A value in the form used in messages."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
 
 
 def misfit(column: str, value: bytes | str, kind: pa.DataType) -> Fault:
-    """The fault of a value that does not fit its column's type."""
+    """The fault for a value that does not fit its column's type."""
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Text files, cut into ranges of whole lines by their length alone; shared by CSV and JSON."""
+"""Text files, cut into ranges of whole lines by file length alone; the common base of CSV and JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TextFormat(Format):
     """A text format; the layout's metadata is a `TextPlan`.
 
     Attributes:
-        range_bytes: of a segment.
+        range_bytes: size of a segment in bytes.
     """
 
     range_bytes: int = RANGE_BYTES
@@ -37,18 +37,18 @@ class TextFormat(Format):
 
     @abstractmethod
     def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
-        """How a file is read, and the columns that its first lines have, with types that these fit."""
+        """The plan for reading a file, and the columns in its first lines, with types that fit these lines."""
 
     @abstractmethod
     def parser(
         self, path: str, plan: TextPlan, options: Mapping[str, Any], schema: pa.Schema
     ) -> tuple[Parser, pa.Schema]:
-        """A parser of a file's rows, and those of the columns wanted that it gives."""
+        """A parser of a file's rows, and the requested columns that it returns."""
 
     def inspect(
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
     ) -> tuple[FileLayout, pa.Schema]:
-        """Byte ranges, and the columns of the first lines with types that these fit."""
+        """The byte ranges, and the columns in the first lines, with types that fit these lines."""
         _check(options)
         plan, schema = self.plan(file.path, Head(file.path, source, options.get("encoding", "utf-8")), options)
         return plan.layout(), schema
@@ -56,7 +56,7 @@ class TextFormat(Format):
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
     ) -> TextReader:
-        """A reader of the columns wanted, as the types wanted."""
+        """A reader of the requested columns, in the requested types."""
         chosen = {**self.options, **options}
         _check(chosen)
         with Naming(file.path):
@@ -64,11 +64,11 @@ class TextFormat(Format):
             return TextReader(file, layout, storage, chosen, given, parser)
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
-        """The plan and the schema: the ranges, which may be very many, follow from the plan."""
+        """The plan and the schema; the ranges, of which there may be very many, are computed from the plan."""
         return super().pack(replace(layout, segments=()), schema)
 
     def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
-        """What `pack` was given."""
+        """The arguments that `pack` received."""
         layout, schema = super().unpack(data)
         return layout.metadata.layout(), schema
 
@@ -82,7 +82,7 @@ class TextFormat(Format):
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Refuse values of the options that all text formats have."""
+    """Check the values of the options that all text formats have."""
     if options["on_bad_lines"] not in ("error", "skip"):
         raise OptionError(
             f"format_options={{'on_bad_lines': {options['on_bad_lines']!r}}}: expected 'error' or 'skip'."

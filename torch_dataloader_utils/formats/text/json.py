@@ -1,4 +1,4 @@
-"""JSON: an array of objects, or documents one after another, read as one segment; lines of objects as JSON Lines."""
+"""JSON: an array of objects, or consecutive documents, read as one segment; one object per line is JSON Lines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torch_dataloader_utils.storage import printable
 
 
 class JsonFormat(JsonLinesFormat):
-    """The JSON format; a file of one object a line is read as JSON Lines."""
+    """The JSON format; a file with one object per line is read as JSON Lines."""
 
     name = "json"
 
     def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
-        """How the file is read: lines, documents or an array, and the fields of its first objects."""
+        """The plan for reading the file as lines, documents or an array, and the fields of its first objects."""
         start = head.text[head.start :].lstrip()[:1]
         if not start and head.whole:
             return TextPlan(0), pa.schema([])
@@ -55,12 +55,12 @@ def _is_lines(head: Head) -> bool:
 
 
 def _first_objects(path: str, head: Head) -> list[Row]:
-    """The objects that are whole in the head; reads on until there is one."""
+    """The complete objects in the head; reads until there is at least one."""
     while True:
         rows: list[Row] = []
         try:
             content = codecs.getincrementaldecoder("utf-8")().decode(head.text[head.start :], head.whole)
-            rows.extend(object_rows(content))  # those before an error too
+            rows.extend(object_rows(content))  # keeps the objects before an error
         except UnicodeDecodeError as error:
             line = head.text.count(b"\n", 0, head.start + error.start) + 1
             raise FileReadError(

@@ -1,4 +1,4 @@
-"""JSON objects to columns, by pyarrow's reader: one per line, several documents, or the elements of one array."""
+"""Parses JSON objects to columns with pyarrow's reader: lines, consecutive documents, or the elements of one array."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault,
 from torch_dataloader_utils.formats.text.json_rows import as_text, line_rows, loads, object_rows
 from torch_dataloader_utils.schemas.merge import merge_text_types
 
-_MOST_BYTES = 2**31 - 2**10  # of text that pyarrow parses as one block
+_MOST_BYTES = 2**31 - 2**10  # maximum bytes that pyarrow parses as one block
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _LOOK = 2**10  # bytes
 
@@ -25,7 +25,7 @@ class JsonParser:
     """Parses objects; a `Parser`. Fields that are not requested are ignored, missing ones are null.
 
     Args:
-        kind: how the objects follow one another: "lines", "documents" or "array".
+        kind: how the objects are arranged: "lines", "documents" or "array".
         schema: the columns that may be requested, with the wanted types.
     """
 
@@ -47,7 +47,7 @@ class JsonParser:
         return table, []
 
     def parse_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
-        """The rows; any bad one is an error."""
+        """The rows; raises for any bad one."""
         table = self._objects(pa.py_buffer(b"\n".join(row.text for row in rows)), columns)
         if table.num_rows != len(rows):
             raise ValueError(f"{table.num_rows} objects in {len(rows)} rows")
@@ -88,7 +88,7 @@ class JsonParser:
         return None
 
     def _array(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
-        """The elements of one array, which pyarrow takes only as a value within an object."""
+        """The elements of one array, which pyarrow reads only as a value inside an object."""
         try:
             return self._whole_array(text, columns)
         except pa.ArrowInvalid:
@@ -103,7 +103,7 @@ class JsonParser:
         if table.num_rows != 1 or table.column(0).null_count:
             raise ValueError("expected one array")
         rows = table.column(0).combine_chunks().flatten()
-        arrays = rows.flatten()  # an element that is null makes a row of nulls
+        arrays = rows.flatten()  # a null element becomes a row of nulls
         return self._conformed(pa.table(arrays, names=list(columns)), columns)
 
     def _objects(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
@@ -114,7 +114,7 @@ class JsonParser:
             strings = self._strings(columns)
             if not strings:
                 raise
-        # pyarrow takes nothing but strings as strings: these columns are read by Python, the others must be sound.
+        # pyarrow accepts only JSON strings for string columns: Python reads these, the others must be valid.
         table = self._plain(text, others) if (others := [name for name in columns if name not in strings]) else None
         content = text.to_pybytes()
         rows = [
@@ -134,7 +134,7 @@ class JsonParser:
         return self._conformed(_read(text, schema), columns)
 
     def _conformed(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """The columns as the types wanted; pyarrow does not check that strings are UTF-8."""
+        """The columns in the requested types; checks that strings are UTF-8, because pyarrow does not."""
         for column in table.columns:
             if not pt.is_primitive(column.type):
                 column.validate(full=True)
@@ -145,10 +145,10 @@ class JsonParser:
 
 
 def inferred(path: str, parser: JsonParser, rows: Sequence[Row], options: Mapping[str, Any]) -> pa.Schema:
-    """The fields of the first rows, with types that their values fit.
+    """The fields of the first rows, with types that fit their values.
 
     Raises:
-        FileReadError: a row cannot be read (unless bad lines are left out): names file and line.
+        FileReadError: a row cannot be read (unless bad lines are skipped); the message names file and line.
     """
     bad: list[int] = []
     schema = _inferred(rows, bad) if rows else pa.schema([])
@@ -160,9 +160,9 @@ def inferred(path: str, parser: JsonParser, rows: Sequence[Row], options: Mappin
 
 
 def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
-    """The fields of these rows, with the types that pyarrow finds; where it finds none, with one for all values.
+    """The fields of these rows, with the types that pyarrow infers; if it infers none, with one that fits all values.
 
-    The numbers of rows that cannot be read go into `bad`, counted from `first`.
+    Appends the numbers of rows that cannot be read to `bad`, counted from `first`.
     """
     text = pa.py_buffer(b"\n".join(row.text for row in rows))
     try:
@@ -186,7 +186,7 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
 
 
 def _merged(*parts: pa.Schema) -> pa.Schema:
-    """The fields of all parts, with types that hold those of each."""
+    """The fields of all parts, each with a type that covers its types in all of them."""
     types: dict[str, pa.DataType] = {}
     for field in (field for part in parts for field in part):
         types[field.name] = merge_text_types(types.get(field.name, field.type), field.type)
@@ -194,16 +194,16 @@ def _merged(*parts: pa.Schema) -> pa.Schema:
 
 
 def _line_count(text: pa.Buffer, rows: int) -> int:
-    """Lines that are not blank; blank ones are looked for only where there are more lines than `rows`."""
+    """The number of lines that are not blank; blank ones are subtracted only if there are more lines than `rows`."""
     content = np.frombuffer(text, np.uint8)
     count = int(np.count_nonzero(content == 10)) + int(content[-1] != 10)
     return count if count <= rows else sum(1 for line in text.to_pybytes().split(b"\n") if line.strip())
 
 
 def _read(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
-    """The objects of the text, as one block in the calling thread; with the types of `schema`, or those found."""
+    """The objects of the text, read as one block in the calling thread; with the types of `schema`, else inferred."""
     if not _OBJECT.match(text.slice(0, min(text.size, _LOOK)).to_pybytes()):
-        # A null that comes before any object crashes pyarrow.
+        # A null before the first object crashes pyarrow.
         return _read(pa.py_buffer(b"".join([b"{}\n", text])), schema).slice(1)
     return pajson.read_json(
         pa.BufferReader(text),
@@ -217,7 +217,7 @@ def _read(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """The type that pyarrow's reader of JSON knows, from which values are cast to `kind`."""
+    """A type that pyarrow's JSON reader supports, from which values are cast to `kind`."""
     if pt.is_dictionary(kind):
         return _read_as(kind.value_type)
     if pt.is_struct(kind):

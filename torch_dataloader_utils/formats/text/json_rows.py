@@ -1,4 +1,4 @@
-"""The objects of a JSON text, found by Python: where they begin and end, and what is in them."""
+"""Finds and parses the objects of a JSON text in Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def object_rows(text: str) -> Iterator[Row]:
     """The elements of an array, or else documents, as rows.
 
     Raises:
-        json.JSONDecodeError: the text is no JSON, or ends too soon.
+        json.JSONDecodeError: the text is not JSON, or is truncated.
     """
     line = last = 0
     for begin, end in _elements(text):
@@ -31,7 +31,7 @@ def object_rows(text: str) -> Iterator[Row]:
 
 
 def _elements(text: str) -> Iterator[tuple[int, int]]:
-    """Where each element of an array, or else each document, begins and ends, in characters."""
+    """(start, end) of each element of an array, or else of each document, in characters."""
     at = _space(text, 0)
     array = text[at : at + 1] == "["
     at = _space(text, at + array)
@@ -60,7 +60,7 @@ def _expect_end(text: str, at: int) -> None:
 
 
 class _Literal(float):
-    """A number as it was written."""
+    """A number that keeps its original text."""
 
     def __new__(cls, text: str) -> _Literal:
         number = super().__new__(cls, text)
@@ -71,10 +71,10 @@ class _Literal(float):
 
 
 def loads(row: bytes) -> dict[str, Any]:
-    """The object of a row; null is one without fields.
+    """The object in a row; null counts as an object without fields.
 
     Raises:
-        ValueError: it is no JSON, or no object.
+        ValueError: the row is not JSON, or not an object.
     """
     value = json.loads(row.decode(), parse_float=_Literal)
     if not isinstance(value, dict | None):
@@ -83,7 +83,7 @@ def loads(row: bytes) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str | None:
-    """A value as a string: numbers as they are written, objects and lists as JSON."""
+    """A value as a string: numbers as written in the text, objects and lists as JSON."""
     if value is None or isinstance(value, str):
         return value
     return value.text if isinstance(value, _Literal) else json.dumps(value, ensure_ascii=False)

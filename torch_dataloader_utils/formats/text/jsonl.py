@@ -1,4 +1,4 @@
-"""JSON Lines: a segment is a range of bytes, every line of it an object."""
+"""JSON Lines: a segment is a byte range, and each of its lines is an object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JsonLinesFormat(TextFormat):
     options = MappingProxyType({"on_bad_lines": "error"})
 
     def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
-        """How the file is read: the fields of its first lines, with types that these fit."""
+        """The plan for reading the file, and the fields of its first lines, with types that fit these lines."""
         while b"\n" not in head.text and not head.whole:
             head.grow()
         lines = head.lines(head.start)
@@ -38,8 +38,8 @@ class JsonLinesFormat(TextFormat):
     def parser(
         self, path: str, plan: TextPlan, options: Mapping[str, Any], schema: pa.Schema
     ) -> tuple[JsonParser, pa.Schema]:
-        """A parser of all columns wanted: fields that no object has are null."""
-        schema = schema if len(schema) else pa.schema([("\0", pa.null())])  # its rows can be counted
+        """A parser of all requested columns; fields that no object has are null."""
+        schema = schema if len(schema) else pa.schema([("\0", pa.null())])  # so that rows can be counted
         return JsonParser(plan.kind, schema), schema
 
 

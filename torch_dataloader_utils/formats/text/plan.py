@@ -1,7 +1,7 @@
-"""How the text of a file is read, as its first bytes show it.
+"""The plan for reading the text of a file, based on its first bytes.
 
-A line belongs to the range `[a, b)` of bytes in which it starts. Planning knows no line: the reader of a range looks
-for its first and last one, so that nothing but a file's head is read before.
+A line belongs to the byte range `[a, b)` in which it starts. Planning does not locate lines: the reader of a range
+finds its first and last line, so planning reads only a file's head.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch_dataloader_utils.formats.registry import COMPRESSIONS
 from torch_dataloader_utils.model import FileLayout, Segment
 
 HEAD_BYTES = 2**20
-# Decoded bytes for each byte of compressed text.
+# Estimated decoded bytes per byte of compressed text.
 _EXPANSION = 4
 _MAGIC = {"gzip": b"\x1f\x8b", "bz2": b"BZh", "zstd": b"\x28\xb5\x2f\xfd"}
 _BZ2_BLOCK = b"1AY&SY"
@@ -25,17 +25,17 @@ _BZ2_BLOCK = b"1AY&SY"
 
 @dataclass(frozen=True, slots=True)
 class TextPlan:
-    """How the text of a file is read.
+    """The plan for reading the text of a file.
 
     Attributes:
-        size: bytes of the file, as stored; 0 where it is known to hold no row.
-        start: where the rows begin: bytes of the (decompressed) text.
-        step: bytes of a range, as stored; 0 where the file is one.
-        tail: bytes that most lines do not exceed, 0 where unknown.
-        names: of the columns, where the file says them once.
-        kind: "lines" where rows end at newlines; else what the parser calls it.
+        size: stored bytes of the file; 0 if it is known to have no rows.
+        start: the offset of the first row in the (decompressed) text, in bytes.
+        step: stored bytes of a range; 0 if the file is a single range.
+        tail: a length in bytes that most lines do not exceed; 0 if unknown.
+        names: the columns' names, if the file declares them once.
+        kind: "lines" if rows end at newlines; otherwise the parser's name for the arrangement.
         codec: pyarrow's name of the compression, or "".
-        encoding: of the text, as Python calls it.
+        encoding: Python's name of the text's encoding.
     """
 
     size: int
@@ -49,11 +49,11 @@ class TextPlan:
 
     @property
     def streamed(self) -> bool:
-        """Whether the text is not in the file as it is: the ranges are then those of a `SharedStream`."""
+        """Whether the file must be decompressed or transcoded: if so, the ranges are those of a `SharedStream`."""
         return bool(self.codec) or not is_utf8(self.encoding)
 
     def layout(self) -> FileLayout:
-        """The ranges as segments without row counts; their decoded bytes are estimated from those stored."""
+        """The ranges as segments without row counts; their decoded bytes are estimated from the stored bytes."""
         if not self.size:
             return FileLayout((), metadata=self)
         first = 0 if self.streamed else self.start
@@ -64,7 +64,7 @@ class TextPlan:
 
 
 def codec_of(path: str, start: bytes) -> str:
-    """The compression, as pyarrow calls it, by the file's suffix or first bytes; or ""."""
+    """The compression's name in pyarrow, inferred from the file's suffix or first bytes; or ""."""
     suffix = PurePosixPath(path.partition("?")[0]).suffix.lower()
     if suffix in COMPRESSIONS:
         return COMPRESSIONS[suffix]
@@ -73,7 +73,7 @@ def codec_of(path: str, start: bytes) -> str:
 
 
 def is_utf8(encoding: str) -> bool:
-    """Whether the encoding that Python knows by this name is UTF-8.
+    """Whether the encoding with this name in Python is UTF-8.
 
     Raises:
         LookupError: Python has no such encoding.
@@ -82,7 +82,7 @@ def is_utf8(encoding: str) -> bool:
 
 
 def text_stream(source: pa.NativeFile, codec: str, encoding: str) -> pa.NativeFile:
-    """The text of a file as a stream of UTF-8."""
+    """The text of a file as a UTF-8 stream."""
     stream = pa.CompressedInputStream(source, codec) if codec else source
     return stream if is_utf8(encoding) else pa.transcoding_input_stream(stream, encoding, "utf-8")
 
@@ -91,11 +91,11 @@ class Head:
     """The first bytes of a text.
 
     Attributes:
-        text: what was read.
-        whole: whether that is all.
-        size: bytes of the file, as stored.
+        text: the bytes read so far.
+        whole: whether that is the whole text.
+        size: stored bytes of the file.
         codec: its compression, or "".
-        start: where the text begins, after a byte order mark.
+        start: the offset of the text, after a byte order mark.
     """
 
     def __init__(self, path: str, source: pa.NativeFile, encoding: str = "utf-8") -> None:
@@ -112,7 +112,7 @@ class Head:
         self.start = len(codecs.BOM_UTF8) if self.text.startswith(codecs.BOM_UTF8) else 0
 
     def grow(self) -> None:
-        """Read as much again (the usual amount at first)."""
+        """Double the text (or read `HEAD_BYTES` at first)."""
         goal = 2 * len(self.text) or HEAD_BYTES
         parts = [self.text]
         while (missing := goal - sum(map(len, parts))) > 0:
@@ -123,10 +123,10 @@ class Head:
         self.text = b"".join(parts)
 
     def lines(self, start: int) -> bytes:
-        """The whole lines from byte `start` on."""
+        """The complete lines from byte `start` on."""
         return self.text[start:] if self.whole else self.text[start : self.text.rfind(b"\n") + 1]
 
 
 def longest_line(text: bytes) -> int:
-    """Bytes of the longest line."""
+    """The length of the longest line in bytes, including its newline."""
     return max(map(len, text.split(b"\n")), default=0) + 1

@@ -1,4 +1,4 @@
-"""Reads ranges of a text file: the whole lines that begin in each."""
+"""Reads ranges of a text file: the whole lines that start in each range."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch_dataloader_utils.formats.text.streams import SharedStream, shared
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Naming, Storage, printable
 
-# So much of a stream is parsed at a time.
+# Bytes per read of a stream.
 _PIECE_BYTES = 8 * 2**20
-# So much of a remote file is read again to give a line's number.
+# Maximum bytes of a remote file that are read again to determine a line number.
 _MOST_REMOTE = 64 * 2**20
 _LOOK = 2**16
 
@@ -55,7 +55,7 @@ class TextReader(Reader):
         )
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over these ranges; adjacent ones are read and parsed as one."""
+        """One array per column over these ranges; adjacent ranges are read and parsed together."""
         tables = []
         with Naming(self.path, "text"):
             for text, offset in self._texts(segment_numbers) if columns else ():
@@ -74,7 +74,7 @@ class TextReader(Reader):
             self._stream = None
 
     def _texts(self, numbers: Sequence[int]) -> Iterator[tuple[pa.Buffer, int]]:
-        """The text of these ranges, each piece with its place."""
+        """The text of these ranges, each piece with its offset."""
         plan = self._plan
         if not plan.step:
             if numbers:
@@ -90,9 +90,9 @@ class TextReader(Reader):
                     yield text, offset
 
     def _lines(self, start: int, stop: int) -> tuple[pa.Buffer, int]:
-        """The lines that start in the bytes `[start, stop)`, and where the first one does."""
+        """The lines that start in the bytes `[start, stop)`, and the offset of the first one."""
         plan = self._plan
-        base = start - (start > plan.start)  # a line starts here, if the byte before is a newline
+        base = start - (start > plan.start)  # a line starts at `start` if the byte before is a newline
         text = self._bytes(base, min(stop + plan.tail, plan.size))
         begin = 0 if base == start else _after_newline(text, 0)
         if base + begin >= stop or begin < 0:
@@ -118,7 +118,7 @@ class TextReader(Reader):
     def _whole(self) -> pa.Buffer:
         """The text of a file whose rows are not lines."""
         plan = self._plan
-        if self.source.closed:  # with the stream that decompressed it
+        if self.source.closed:  # the decompressing stream closed it
             self.source = self._storage.open_data(self._file)
         self.source.seek(0)
         stream = text_stream(self.source, plan.codec, plan.encoding)
@@ -126,7 +126,7 @@ class TextReader(Reader):
         return pa.py_buffer(b"".join(iter(lambda: stream.read(_PIECE_BYTES), b"")))
 
     def _lines_before(self, offset: int) -> int | None:
-        """Newlines in the first `offset` bytes of the text: read for the sake of a message, if not too far away."""
+        """The number of newlines in the first `offset` bytes of the text, for a message; None if too far to read."""
         count = 0
         if offset > _MOST_REMOTE and not self._storage.local:
             return None
@@ -138,14 +138,14 @@ class TextReader(Reader):
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The numbers as half-open runs of consecutive ones."""
+    """Half-open ranges of consecutive numbers."""
     for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
         yield run[0], run[-1] + 1
 
 
 def _after_newline(text: pa.Buffer, start: int, base: int = 0) -> int:
-    """The place after the first newline at or after `start`, counted from `-base`; -1 if there is none."""
+    """The position after the first newline at or after `start`, plus `base`; -1 if there is none."""
     for at in range(start, text.size, _LOOK):
         place: int = text.slice(at, min(_LOOK, text.size - at)).to_pybytes().find(b"\n")
         if place >= 0:

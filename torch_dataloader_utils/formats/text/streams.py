@@ -1,7 +1,7 @@
-"""Compressed text in segments: one stream that the threads of a process share, cut where the compressed file is.
+"""Compressed text in segments: one stream that the threads of a process share, cut by compressed bytes.
 
-How much text a compressed file holds is not known before it is read, but how many bytes it has is. Segment k of it is
-the text that has come out of the decompressor while it was fed the compressed bytes `[k * step, (k + 1) * step)`.
+The length of a compressed file's text is unknown until it is read, but its stored size is known. Segment k is the text
+that the decompressor returns while it consumes the compressed bytes `[k * step, (k + 1) * step)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-# Text is taken from the decompressor in pieces of this many bytes, which belong to one segment each.
+# Text is read from the decompressor in pieces of this many bytes, each of which belongs to one segment.
 _PIECE_BYTES = 2**20
 
 
@@ -24,7 +24,7 @@ class Segment:
 
     Attributes:
         text: UTF-8.
-        offset: of its first byte in the file's text.
+        offset: offset of its first byte in the file's text.
     """
 
     text: bytes
@@ -32,11 +32,11 @@ class Segment:
 
 
 class SharedStream:
-    """The lines of one file by segments; decompressed once while its readers ask for them about in order.
+    """The lines of one file by segment; decompresses once if its readers request segments roughly in order.
 
     Args:
         open_source: opens the file.
-        decoded: from the open file to the stream of its text.
+        decoded: converts the open file to a stream of its text.
         start: bytes of the text before the first row.
         step: compressed bytes of a segment.
     """
@@ -55,7 +55,7 @@ class SharedStream:
         self._waiting: OrderedDict[int, Segment] = OrderedDict()
 
     def segment(self, number: int) -> Segment:
-        """The lines that start in the segment `number`."""
+        """The lines that start in segment `number`."""
         with self._lock:
             if number in self._waiting:
                 return self._waiting.pop(number)
@@ -65,18 +65,18 @@ class SharedStream:
                 segment, at = self._take(), self._next - 1
                 if at == number:
                     return segment
-                # Another reader will ask for it, if it is among the last few.
+                # Another reader may request it: only the last few are kept.
                 self._waiting[at] = segment
                 while len(self._waiting) >= max(self._readers, 1):
                     self._waiting.popitem(last=False)
 
     def join(self) -> None:
-        """One more reader."""
+        """Add a reader."""
         with self._lock:
             self._readers += 1
 
     def leave(self) -> None:
-        """One reader less; the last one closes the file."""
+        """Remove a reader; the last one closes the file."""
         with self._lock:
             self._readers -= 1
             if self._readers == 0:
@@ -98,16 +98,16 @@ class SharedStream:
         self._pull()
 
     def _pull(self) -> None:
-        """The next piece, and the segment that it belongs to."""
+        """Read the next piece, and determine the segment that it belongs to."""
         assert self._source is not None
-        # A stream closes the file that it has read to its end.
+        # A stream closes its file when it has read it to the end.
         self._piece = self._stream.read(_PIECE_BYTES)
         if self._piece:
             fed = self._step * (self._place + 1) if self._source.closed else self._source.tell()
             self._place = max(self._place, (fed - 1) // self._step)
 
     def _take(self) -> Segment:
-        """The lines that start in the next segment; the end of the last of them may lie in later ones."""
+        """The lines that start in the next segment; the last one may end in a later segment."""
         parts: list[bytes] = []
         while self._piece and self._place == self._next:
             parts.append(self._piece)
@@ -129,7 +129,7 @@ _OPEN_LOCK = threading.Lock()
 
 
 def shared(key: object, make: Callable[[], SharedStream]) -> SharedStream:
-    """This process's stream of that key, joined; made where nobody holds one."""
+    """This process's stream with that key, with one more reader; created if it is not open."""
     with _OPEN_LOCK:
         stream = _OPEN.get(key)
         if stream is None:
