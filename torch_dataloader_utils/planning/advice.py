@@ -1,4 +1,4 @@
-"""What a plan does that its user may not expect, and what to do about it."""
+"""Advice about plans that may surprise: ranks or workers without rows, uneven steps, shuffles that mix little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 
 _LISTED = 16  # ranks
-_FEW_SPLITS = 4  # a shuffle window of fewer mixes little
+_FEW_SPLITS = 4  # a shuffle window of fewer splits mixes little
 
 _EVEN = "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows under a mask)"
 _HANGS = "A training loop with collectives (DDP) then hangs."
@@ -19,7 +19,7 @@ _HANGS = "A training loop with collectives (DDP) then hangs."
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A problem, and its remedy, in sentences."""
+    """A problem and its remedy, as sentences."""
 
     problem: str
     remedy: str
@@ -29,7 +29,7 @@ class Advice:
 
 
 def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
-    """What to do about ranks that get no rows; None where each gets some, or there are none."""
+    """Advice about ranks that get no rows; None if every rank gets some, or if there is nothing to read."""
     idle = plan.idle_ranks(epoch) if plan.splits and plan.options.even in ("none", "sync") else []
     if not idle:
         return None
@@ -42,7 +42,7 @@ def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
 
 
 def uneven_steps_advice(plan: Plan, epoch: int) -> Advice | None:
-    """What to do about ranks whose steps differ; None where they do not, or the options see to it."""
+    """Advice about ranks whose steps differ; None if they do not, or if the options make them equal."""
     if plan.num_ranks == 1 or plan.options.even != "none" or plan.options.steps_per_epoch is not None:
         return None
     steps = plan.steps(epoch)
@@ -60,10 +60,10 @@ def uneven_steps_advice(plan: Plan, epoch: int) -> Advice | None:
 
 
 def idle_workers_advice(splits_of_workers: Sequence[int]) -> Advice | None:
-    """What to do about workers without a row.
+    """Advice about workers that get no rows; None if every worker gets some, or there is only one.
 
     Args:
-        splits_of_workers: how many splits each worker of a rank has rows of.
+        splits_of_workers: for each worker of a rank, the number of splits from which it delivers rows.
     """
     idle, workers = splits_of_workers.count(0), len(splits_of_workers)
     if workers == 1 or not idle or not any(splits_of_workers):
@@ -76,7 +76,7 @@ def idle_workers_advice(splits_of_workers: Sequence[int]) -> Advice | None:
 
 
 def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | None:
-    """What to do about shuffle windows of so few of many splits that data in an order stay in it; else None."""
+    """Advice about shuffle windows that draw from too few splits to mix sorted data; None if they draw from enough."""
     window = None if shuffle.window_bytes is None else plan.window
     if window is None or window.splits >= min(_FEW_SPLITS, window.of_splits):
         return None
@@ -101,7 +101,7 @@ def _rows_of_ranks(plan: Plan, epoch: int, idle: Sequence[int]) -> str:
 
 
 def _why_idle(plan: Plan) -> tuple[str, str]:
-    """Why ranks get no rows, and what helps."""
+    """Why ranks get no rows, and the remedy."""
     ranks, splits = plural(plan.num_ranks, "rank"), len(plan.splits)
     if plan.exact and plan.options.last_batch == "drop":
         return (
@@ -118,7 +118,7 @@ def _why_idle(plan: Plan) -> tuple[str, str]:
 
 
 def _ways_to_cut(plan: Plan) -> str:
-    """The options by which ranks share the rows of one split."""
+    """The options that let ranks share the rows of one split."""
     contiguous = "sharding='contiguous', which lets several ranks read parts of one split"
     if plan.uncounted:
         return f"count_rows=True with {contiguous}"
@@ -131,13 +131,13 @@ def _are(number: int, noun: str) -> str:
 
 
 def _most_splits(plan: Plan) -> int:
-    """How many splits there could be."""
+    """The largest number of splits that these files allow."""
     layouts = [file.layout for file in plan.files]
     return sum(1 if layout.sequential else len(layout.segments) for layout in layouts)
 
 
 def _effect(plan: Plan, idle: int) -> str:
-    """What becomes of an epoch in which so many ranks have no rows."""
+    """What happens in an epoch in which `idle` ranks have no rows."""
     if idle == plan.num_ranks:
         return "The loader is empty."
     if plan.options.even == "sync":

@@ -1,4 +1,4 @@
-"""Read amplification: how much is decoded repeatedly because several ranks share a segment."""
+"""Read amplification: how much is decoded more than once because several ranks share a segment."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch_dataloader_utils.planning.tasks import SegmentTable
 
 
 def read_amplification(ranks: Iterable[Iterable[Piece]], layouts: Mapping[FileKey, FileLayout]) -> float:
-    """Rows of the segments that each rank reads, added up, per row of a segment that any rank reads.
+    """Rows of the segments that each rank reads, summed over ranks, per row of the segments that any rank reads.
 
     Args:
-        ranks: the pieces of each.
-        layouts: of each file, by its key.
+        ranks: the pieces of each rank.
+        layouts: the layout of each file, by its key.
     """
     segments, total = SegmentTable(layouts), 0
     by_any: set[tuple[FileKey, int]] = set()

@@ -17,11 +17,11 @@ from torch_dataloader_utils.planning.shares import Shares
 
 @dataclass(frozen=True, eq=False)
 class VirtualShares:
-    """The shares of virtual ranks, seen as those of the real ranks: rank r owns every R-th, starting at r.
+    """The shares of virtual ranks, regrouped by real rank: rank r owns every R-th virtual rank, starting at r.
 
     Attributes:
-        shares: of the virtual ranks.
-        num_ranks: the real ranks (R).
+        shares: the shares of the virtual ranks.
+        num_ranks: the number of real ranks (R).
     """
 
     shares: Shares
@@ -48,12 +48,12 @@ class VirtualShares:
 
 
 def virtual_options(options: PlanOptions, num_ranks: int, *, exact: bool) -> PlanOptions:
-    """The options of the plan of the virtual ranks: the same for every number of ranks at the same global batch.
+    """The plan options for the virtual ranks: the same for every number of ranks at the same global batch.
 
     Raises:
-        OptionError: options that do not work with a short global step.
+        OptionError: an option does not work with a short global step.
         ShardingError: the virtual ranks do not divide evenly among the ranks, or a step's rows among the virtual ranks.
-        CountsRequiredError: row counts are not `exact`.
+        CountsRequiredError: `exact` is false.
     """
     if options.last_batch not in ("partial", options.even):
         raise OptionError(

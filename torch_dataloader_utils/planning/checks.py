@@ -1,4 +1,4 @@
-"""Checks of users' strategies: their splits in the form that planning relies on."""
+"""Checks the splits of custom strategies, and completes them for planning."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class SplitChecker:
         self._name = name
 
     def located(self, split: Split) -> list[Split]:
-        """The split with rows, segments and bytes filled in: one for each run of its rows that an epoch reads.
+        """The split with rows, segments and bytes filled in: one split for each run of its rows that an epoch reads.
 
         Raises:
-            OptionError: its file is not one of the source's, or it lies outside it.
+            OptionError: its file does not belong to the source, or the split lies outside its file.
         """
         if not isinstance(split, Split) or split.file.path not in self._files:
             raise OptionError(f"{self._name} returned {split!r}: expected a Split of one of the files it was given.")
@@ -43,10 +43,10 @@ class SplitChecker:
         return [_narrowed(file, spans, rows, split.index) for rows in self._runs(split, file, spans, places)]
 
     def check_disjoint(self, splits: Iterable[Split], *, complete: bool) -> None:
-        """Check that no row is in two splits, and none is missing if they are to be `complete`.
+        """Check that no row is in two splits and, if `complete`, that every row is in one.
 
         Raises:
-            OptionError: a row in two splits, or in none.
+            OptionError: a row is in two splits, or in none.
         """
         by_file: dict[str, list[tuple[int, int]]] = {path: [] for path in self._files} if complete else {}
         for split in splits:
@@ -102,10 +102,10 @@ class SplitChecker:
 
 
 def checked_splits(splits: Iterable[Split], files: Sequence[DataFile], name: str) -> list[Split]:
-    """The splits of the strategy called `name` as planning needs them: located, none empty, numbered in their order.
+    """The splits of the strategy called `name`, ready for planning: located, without empty ones, numbered in order.
 
     Raises:
-        OptionError: splits outside their files, that overlap, or that leave rows out.
+        OptionError: splits lie outside their files, overlap, or leave rows out.
     """
     checker = SplitChecker(files, name)
     located = [part for split in splits for part in checker.located(split)]
@@ -132,7 +132,7 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _narrowed(file: DataFile, spans: list[tuple[int, int]], rows: tuple[int, int], index: int) -> Split:
-    """The split of `rows` of a file: with the segments they lie in, and their share of those segments' bytes."""
+    """The split of `rows` of a file, with the segments that hold these rows and their share of the segments' bytes."""
     start, stop = rows
     first = bisect_right(spans, start, key=lambda span: span[1])
     last = bisect_left(spans, stop, key=lambda span: span[0])

@@ -1,4 +1,4 @@
-"""Equal steps for ranks, and whole batches for workers: moving rows between lists, from counts alone."""
+"""Moves rows between lists, from counts alone: equal steps for ranks, whole batches for workers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch_dataloader_utils.seeding import derive_key, random_below
 
 
 def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, int]]:
-    """The rows of list `number` after levelling: parts `(list, first, last)`, half-open row ranges of the lists before.
+    """The rows of list `number` after levelling, as parts `(list, first, last)`: half-open row ranges of the old lists.
 
-    Each list keeps a prefix. Rows above its target are pooled, list after list, and given to the lists that lack rows,
+    Each list keeps a prefix. Rows above its target are pooled, list by list, and given to the lists that lack rows,
     in order: at most `len(counts) - 1` cuts.
 
     Args:
         counts: rows of each list, shape [lists].
-        targets: rows each list must hold, with the same total, shape [lists].
-        number: the requested list.
+        targets: rows that each list must hold, with the same total, shape [lists].
+        number: the index of the list.
     """
     kept = np.minimum(counts, targets)
     parts = [(number, 0, int(kept[number]))] if kept[number] else []
@@ -43,12 +43,12 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, le
     """Real rows that each rank must hold, shape [ranks].
 
     Args:
-        even: the option.
-        counts: rows that the policy gave each rank, without those left out, shape [ranks].
-        batch_rows: rows of a rank's batch.
-        deals_evenly: whether rows were assigned in turn: none need to move if the steps of `even="pad"` hold those of
-            each rank.
-        levelled: whether `even="none"` gives ranks equal full steps, and shares the rest.
+        even: the option `even`.
+        counts: rows that the policy assigned to each rank, without those left out, shape [ranks].
+        batch_rows: rows per batch of a rank.
+        deals_evenly: whether rows were assigned in turn; no row needs to move if the steps of `even="pad"` have room
+            for the rows of each rank.
+        levelled: whether ranks get equal numbers of full steps with `even="none"`, and share the rest.
     """
     total, ranks = int(counts.sum()), len(counts)
     if even in ("none", "sync") and levelled:
@@ -64,13 +64,13 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, le
 
 
 def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[Order]:
-    """The `count` rows that `even="drop"` leaves out of `order`: one run in file order, or two if it wraps around.
+    """The `count` rows of `order` that `even="drop"` leaves out: one run in file order, or two if it wraps around.
 
     Args:
         order: the rows of the epoch.
         count: rows to leave out.
-        seed: the seed for the start of the run; None leaves out the last rows.
-        lap: how often these rows were read before: the run moves, so that all rows are left out in turn.
+        seed: draws the start of the run; None leaves out the last rows.
+        lap: how often these rows were read before; the run moves with it, so that all rows are left out in turn.
     """
     if not count:
         return []
@@ -83,12 +83,12 @@ def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[
 
 
 def total_rows(pieces: Iterable[Piece]) -> int:
-    """Rows of all pieces."""
+    """The number of rows of all pieces."""
     return sum(map(len, pieces))
 
 
 def take(pieces: Iterable[Piece], first: int, last: int) -> list[Piece]:
-    """The rows `[first, last)` of a list of pieces; reads no further than needed."""
+    """The rows `[first, last)` of these pieces; consumes no more of them than needed."""
     out: list[Piece] = []
     at = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Strategies that make the shards of a rank themselves (`generate`)."""
+"""Calls strategies that make a rank's shards themselves (`generate`)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from torch_dataloader_utils.planning.spans import plan_spans
 def call_generate(
     strategy: Any, files: Sequence[DataFile], num_workers: int, epoch: int, num_ranks: int, rank: int
 ) -> tuple[list[Shard], bool]:
-    """The shards that `strategy.generate` makes for this rank, and whether it made them from all data for each rank.
+    """The shards that `strategy.generate` makes for this rank, and whether every rank gets all data.
 
-    A method that takes neither `num_ranks` nor `rank` is called with `(files, num_workers, epoch)`: every rank then
+    A method that takes neither `num_ranks` nor `rank` is called with `(files, num_workers, epoch)`. Every rank then
     delivers all rows, so the caller should warn.
 
     Args:
         strategy: an object with `generate`.
-        files: the files; the strategy sees their `DataFileInfo`.
-        num_workers: I/O workers of the rank; at most that many shards may be returned (0 counts as 1).
+        files: the files; the strategy gets their `DataFileInfo`.
+        num_workers: I/O workers of the rank; the strategy may return at most this many shards (0 counts as 1).
         epoch: the epoch.
         num_ranks: the number of ranks.
         rank: the global rank.
 
     Raises:
-        OptionError: `generate` cannot be called like this, or returned too many shards or something else.
+        OptionError: `generate` does not accept these arguments, or returned too many shards or something else.
     """
     workers = max(num_workers, 1)
     seen = [_as_seen(file) for file in files]
@@ -68,18 +68,18 @@ def call_generate(
 def generated_plan(
     shards: Sequence[Shard], files: Sequence[DataFile], options: PlanOptions, epoch: int, rank: int, exact: bool
 ) -> RankPlan:
-    """The plan of a rank whose shards a strategy made: delivered as given, `last_batch` applied to each worker.
+    """The plan of a rank whose shards a strategy made: delivered as given, with `last_batch` applied per worker.
 
     Args:
-        shards: of this rank; workers without a shard are idle.
+        shards: the shards of this rank; workers without a shard are idle.
         files: the files.
-        options: of the plan; sharding is ignored.
+        options: the plan's options; `sharding` is ignored.
         epoch: the epoch.
         rank: the global rank.
-        exact: whether plan rows are the rows that will be delivered.
+        exact: whether every planned row will be delivered.
 
     Raises:
-        OptionError: rows outside their files or twice on this rank, or options that do not work with such shards.
+        OptionError: rows lie outside their files or twice on this rank, or an option does not work with such shards.
     """
     if options.even in ("drop", "pad") or options.last_batch == "wrap":
         raise OptionError(
@@ -101,7 +101,7 @@ def generated_plan(
 
 
 def _numbered(shards: Sequence[Sequence[Split]]) -> list[list[Piece]]:
-    """A piece for each split of each shard, numbered consecutively: the strategy need not number its splits."""
+    """A piece for each split of each shard, numbered consecutively, so that strategies need not number their splits."""
     numbers = itertools.count()
     return [
         [Piece(replace(split, index=(number := next(numbers))), split.row_range, number) for split in splits]
@@ -118,7 +118,7 @@ def _binds(signature: inspect.Signature, args: tuple[Any, ...], keywords: dict[s
 
 
 def _as_seen(file: DataFile) -> DataFileInfo:
-    """The file's info with the row count that a plan uses: live rows if they are known."""
+    """The file's info with the row count that plans use: its live rows, if known."""
     if not file.layout.counted:
         return file.info
     spans = plan_spans(file.layout)

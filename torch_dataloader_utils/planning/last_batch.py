@@ -1,4 +1,4 @@
-"""A rank's last, short batch: dropped, or filled with rows that are marked as padding."""
+"""Drops a rank's short last batch, or fills it with rows that are marked as padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_dataloader_utils.planning.even import take, total_rows
 
 
 def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
-    """`count` rows of padding: the first rows of `pieces` (which hold some), repeated as often as needed."""
+    """`count` rows of padding: the first rows of `pieces`, which are not empty, repeated as often as needed."""
     first = [replace(piece, pad=True) for piece in take(pieces, 0, count)]
     out = list(first)
     missing = count - total_rows(first)
@@ -22,7 +22,7 @@ def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
 
 
 def end_with(pieces: Sequence[Piece], batch_rows: int, last_batch: str, following: Iterable[Piece]) -> list[Piece]:
-    """The pieces with their last, short batch dropped, padded by their own rows, or completed by `following` ones."""
+    """The pieces with their short last batch dropped, padded with their own rows, or completed with `following`."""
     short = total_rows(pieces) % batch_rows
     if not short or last_batch == "partial":
         return list(pieces)

@@ -1,4 +1,4 @@
-"""Joining row selections of one split: the rows that several ranks left of it become few runs again."""
+"""Joins row selections of one split: the rows that several ranks left undelivered become few runs again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import islice, pairwise
 
 from torch_dataloader_utils.model import Piece, Rows, Split
 
-_NEAR = 8  # runs searched for one that a leftover block continues: ranks leave few patterns side by side
+_NEAR = 8  # runs searched for one that a leftover block extends: ranks leave few patterns side by side
 
 
 def merged_rows(parts: Sequence[Rows]) -> list[Rows]:
-    """The same rows (no row twice among the parts) in few values, by their first row.
+    """The same rows as few values, sorted by first row; no row may be in two parts.
 
-    Between two neighbouring ends of parts each part is one pattern. If the patterns together cover every row there,
-    they are one run.
+    Between two neighbouring ends of parts, each part is one pattern. If these patterns together cover every row in
+    between, they become one run.
     """
     parts = [part.slice(0, len(part)) for part in parts if len(part)]
     edges = sorted({edge for part in parts for edge in (part.start, part.stop)})
@@ -35,7 +35,7 @@ def merged_rows(parts: Sequence[Rows]) -> list[Rows]:
 
 
 def _joined(runs: Sequence[Rows]) -> list[Rows]:
-    """The runs, joining those that continue one pattern without a gap."""
+    """The runs, with those joined that continue one pattern without a gap."""
     out: list[Rows] = []
     last: dict[tuple[int, int, int], int] = {}
     for run in sorted((run.slice(0, len(run)) for run in runs), key=lambda run: run.start):
@@ -53,9 +53,9 @@ def _joined(runs: Sequence[Rows]) -> list[Rows]:
 
 
 def _one(before: Rows, after: Rows) -> Rows | None:
-    """Both as one run, if there is one that selects exactly their rows.
+    """Both as one run, or None if no run selects exactly their rows.
 
-    The pattern is that of either: rows within one block have none. Two single rows are always a stride.
+    The pattern is taken from either: rows within one block have none. Two single rows always form a stride.
     """
     rows = len(before) + len(after)
     if before.stop > after.start:
@@ -69,20 +69,20 @@ def _one(before: Rows, after: Rows) -> Rows | None:
 
 
 def _same(clipped: Rows, run: Rows) -> bool:
-    """Whether rows that were clipped to the ends of a run are those of the run.
+    """Whether rows that were clipped to the ends of a run are the rows of the run.
 
-    Three stretches without a gap determine a pattern: the second is a whole block, and the third begins a step later.
+    Three stretches without a gap determine a pattern: the second is a whole block, and the third begins one step later.
     """
     return pattern(clipped) == pattern(run) or list(islice(clipped.runs(), 3)) == list(islice(run.runs(), 3))
 
 
 def pattern(run: Rows) -> tuple[int, int, int]:
-    """The values shared by rows that were cut from one pattern."""
+    """The values that identify a pattern: equal for all rows cut from it."""
     return (1, 1, 0) if run.contiguous else (run.step, run.block, run.phase % run.step)
 
 
 def merged_segments(pieces: Sequence[Piece]) -> list[Piece]:
-    """Pieces of one split with unknown row counts, joining neighbouring ranges of segments."""
+    """Pieces of one split with unknown row counts, with neighbouring ranges of segments joined."""
     spans: list[Split] = []
     for source in sorted((piece.source for piece in pieces if isinstance(piece.source, Split)), key=_first_segment):
         if spans and spans[-1].segments and source.segments and spans[-1].segments[1] == source.segments[0]:

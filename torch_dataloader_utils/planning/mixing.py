@@ -1,7 +1,7 @@
-"""Several datasets in one plan: each is ordered and sharded separately, then their rows are mixed on each rank.
+"""Plans over several datasets: each is ordered and sharded separately, then their rows are mixed on each rank.
 
-Sharding an order that is already mixed could give one rank all rows of one dataset. A plan over one dataset is the plan
-over a combination of one.
+Sharding an order that is already mixed could give one rank all rows of one dataset. A single dataset is planned as a
+combination of one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from torch_dataloader_utils.seeding import derive_key
 # States hold a digest of its repr: renaming it or a field makes existing states refer to other data.
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What planning needs to know of one dataset of a combination, besides its files and splits.
+    """What planning needs to know about one dataset of a combination, besides its files and splits.
 
     Attributes:
-        weight: the number of its rows delivered for each row of a dataset of weight 1; None means the number of its
-            rows.
+        weight: the number of its rows delivered for each row of a dataset of weight 1; None means its row count.
         total_shards: for a dataset that defines its own shards, one per file; None if planning makes the shards.
-        dist_world_size: the number of ranks for which such a dataset was made.
+        dist_world_size: the number of ranks that such a dataset was made for.
     """
 
     weight: float | None = None
@@ -58,17 +57,17 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class DatasetShare:
-    """One dataset within a plan: its splits, and how they are ordered and assigned to ranks.
+    """One dataset of a plan: its splits, and how they are ordered and assigned to ranks.
 
     Attributes:
         table: the splits of all datasets.
-        first: index of its first split.
-        last: where its splits end, exclusive.
+        first: the index of its first split.
+        last: the index after its last split.
         policy: assigns its rows to ranks.
-        options: of the plan, with a separate seed.
-        weight: as in `Part`.
-        shards: where the splits of each given shard end, counted from `first`, shape [shards]; None without any.
-        rest: its rows that earlier phases of the epoch did not deliver; None: all rows, in their own order.
+        options: the plan's options, with a seed of the dataset's own.
+        weight: see `Part`.
+        shards: where the splits of each predefined shard end, counted from `first`, shape [shards]; None without any.
+        rest: its rows that earlier phases of the epoch did not deliver; None means all rows, in their own order.
     """
 
     table: SplitTable
@@ -81,7 +80,7 @@ class DatasetShare:
     rest: Order | None = None
 
     def order(self, epoch: int) -> Order:
-        """All its rows, in the order that the policy cuts."""
+        """All its rows, in the order that the policy divides."""
         if self.rest is not None:
             return self.rest
         key = None
@@ -95,7 +94,7 @@ class DatasetShare:
         return self.policy.share(order, PlanShape(rank, num_ranks, epoch, self.options))
 
     def lap_rows(self, lap: int, laps: int) -> int:
-        """Rows of one of the `laps` epochs in which all shards are read once."""
+        """The number of its rows in one of the `laps` epochs that together read all shards once."""
         lengths = self.table.lengths[self.first : self.last]
         if self.shards is None:
             total = int(lengths.sum())
@@ -108,16 +107,16 @@ class DatasetShare:
 def dataset_shares(
     table: SplitTable, files: Sequence[DataFile], parts: Sequence[Part], policy: Policy, options: PlanOptions
 ) -> tuple[DatasetShare, ...]:
-    """One for each part, with the files and splits of its index.
+    """One `DatasetShare` for each part, with the files and splits of its index.
 
     Raises:
-        ShardingError: a dataset that defines its own shards has another number of them than `total_shards`.
+        ShardingError: a dataset that defines its own shards does not have `total_shards` of them.
     """
     numbers = [split.file.part for split in table.splits]
     ends = np.searchsorted(numbers, np.arange(len(parts)), side="right").tolist()
     shares = []
     for number, (part, first, last) in enumerate(zip(parts, [0, *ends], ends, strict=False)):
-        # Equal datasets must not get equal orders; the first one's is that of a plan without others.
+        # Equal datasets must not get equal orders. The first one gets the same order as in a plan of its own.
         seeded = replace(options, seed=derive_key("part", options.seed, number)) if number else options
         assigned_by, shards = policy, None
         if part.total_shards is not None and options.total_shards is not None:
@@ -128,7 +127,7 @@ def dataset_shares(
 
 
 def share_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetShare:
-    """The rest of an epoch as one dataset, with the options of the rest."""
+    """The rest of an epoch as one dataset, with the options for the rest."""
     return DatasetShare(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
 
 
@@ -143,7 +142,7 @@ def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_s
 
 
 def _given_shards(ends: I64) -> Policy:
-    """The policy that gives a rank the shard that the dataset itself made, by the rotation's formula."""
+    """The policy that gives a rank one of the dataset's own shards, by the formula of `rotate`."""
 
     def share(order: Order, shape: PlanShape) -> Order:
         number = shard_number(shape)
@@ -155,11 +154,11 @@ def _given_shards(ends: I64) -> Policy:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """The rows of several datasets on one rank, mixed; computed when requested.
+    """The rows of several datasets on one rank, mixed; computed on demand.
 
     Attributes:
-        orders: of each dataset.
-        weights: of each dataset, or None for its number of rows here.
+        orders: the rows of each dataset.
+        weights: the weight of each dataset; None means its number of rows here.
     """
 
     orders: tuple[Order, ...]
@@ -169,7 +168,7 @@ class Mixture:
         return sum(map(len, self.orders))
 
     def runs(self, first: int = 0, last: int | None = None) -> Runs:
-        """The rows `[first, last)` of this sequence (by default all), as they become pieces."""
+        """The rows `[first, last)` of this sequence (all by default), as runs that become pieces."""
         return self._mixed if last is None else self._mixed.take(first, last)
 
     @property
@@ -179,7 +178,7 @@ class Mixture:
 
     @cached_property
     def _mixed(self) -> Runs:
-        """Runs by the place of their middle within their dataset, so that each beginning is close to the weights."""
+        """All runs, by the position of their middle in their dataset, so that every prefix is close to the weights."""
         parts = [order.runs() for order in self.orders]
         middles = []
         for number, runs in enumerate(parts):
@@ -192,7 +191,7 @@ class Mixture:
 
 
 def mixed(datasets: Sequence[DatasetShare], orders: Sequence[Order]) -> Order | Mixture:
-    """The rows of one rank, given those of each dataset."""
+    """The rows of one rank, mixed from those of each dataset."""
     if len(orders) == 1:
         return orders[0]
     weights = tuple(dataset.weight for dataset in datasets if dataset.weight is not None)

@@ -1,4 +1,4 @@
-"""The options that shape a plan, and the place of one rank in it."""
+"""The options that shape a plan, and a rank's place in it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _AT_LEAST_ONE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(PolicyOptions):
-    """What shapes a plan, besides the splits and the number of ranks; includes the options of the policies.
+    """The options that shape a plan, including those of the policies.
 
     Attributes:
-        batch_size: rows of a batch (B).
+        batch_size: rows per batch (B).
         shuffle: whether splits are permuted in each epoch.
-        seed: the seed of the orders.
-        num_shards: I/O workers of a rank (W), at least 1.
-        assignment: how splits are given to workers: `"lpt"` (largest first to the least loaded) or `"turn"`.
-        sharding: a policy's name, the policy, or a dict of either and the policy's own options.
-        even: how ranks get equal steps; `"sync"` does not change a plan.
-        last_batch: the treatment of a rank's short last batch.
-        buffer_rows: rows of a row-shuffle window; without it and `window_bytes`, no rows are shuffled.
-        window_bytes: decoded bytes of a rank's windows, shared by its workers, if `buffer_rows` is None.
-        open_splits: the number of splits a window draws from, or `"all"`. None: 4, or with `window_bytes` as many whole
-            ones as fit.
-        canonical_ranks: virtual ranks that take the place of ranks in the policy, so that global batches do not depend
-            on the number of ranks.
-        steps_per_epoch: batches of each rank; the rows of a worker that has ended repeat.
-        levelled: whether ranks get equal full steps although `even` is `"none"`, and share the rest.
+        seed: the seed of all orders.
+        num_shards: the number of I/O workers of a rank (W), at least 1.
+        assignment: how splits are assigned to workers: `"lpt"` (largest first, to the least loaded) or `"turn"`.
+        sharding: a policy's name, the policy itself, or a dict of either with the policy's own options.
+        even: how ranks get equal steps; `"sync"` does not change the plan.
+        last_batch: what happens to a rank's short last batch.
+        buffer_rows: rows per row-shuffle window; if this and `window_bytes` are None, rows are not shuffled.
+        window_bytes: decoded bytes of a rank's window, divided among its workers, if `buffer_rows` is None.
+        open_splits: the number of splits that a window draws from, or `"all"`. None means 4, or with `window_bytes` as
+            many whole splits as fit.
+        canonical_ranks: the number of virtual ranks that the policy shards for instead of the real ones, so that
+            global batches do not depend on the number of ranks.
+        steps_per_epoch: batches per rank; a worker that runs out repeats its rows.
+        levelled: whether ranks get equal numbers of full steps although `even` is `"none"`, and share the rest.
     """
 
     batch_size: int = 1024
@@ -80,15 +80,15 @@ class PlanOptions(PolicyOptions):
         return self.buffer_rows is not None or self.window_bytes is not None
 
     def batch_rows(self, num_ranks: int) -> int:
-        """Rows of one batch of one rank."""
+        """Rows per batch of one rank."""
         return self.batch_size // num_ranks if self.split_batches else self.batch_size
 
     def check_ranks(self, num_ranks: int) -> None:
-        """Check the numbers that must fit the number of ranks.
+        """Check the options that must fit the number of ranks.
 
         Raises:
-            OptionError: `num_ranks` is no number of ranks.
-            ShardingError: `total_shards` or `batch_size` cannot be divided by it.
+            OptionError: `num_ranks` is not a positive whole number.
+            ShardingError: `total_shards` or `batch_size` is not divisible by `num_ranks`.
         """
         if num_ranks < 1:
             raise OptionError(f"num_ranks={num_ranks!r}: expected a whole number of at least 1.")
@@ -106,13 +106,13 @@ class PlanOptions(PolicyOptions):
 
 @dataclass(frozen=True)
 class PlanShape:
-    """The place to which a policy assigns rows: a rank in an epoch.
+    """Which rank a policy assigns rows to, in which epoch.
 
     Attributes:
         rank: the global rank, in `[0, num_ranks)`.
         num_ranks: the number of ranks (R).
         epoch: the epoch.
-        options: of the plan.
+        options: the plan's options.
     """
 
     rank: int

@@ -1,8 +1,8 @@
-"""The ordered rows of an epoch, in columns: what policies cut.
+"""The ordered rows of an epoch, stored in columns: what policies divide.
 
 An `Order` is a sequence of rows: *units* (runs of rows of one split) one after another, optionally restricted to every
-n-th block. Its methods return other orders and cost numpy time in the number of units, never in rows. The number of its
-rows is free, so that all ranks' shares can be compared.
+n-th block. Its methods return new orders; they use numpy, and their time depends on the number of units, never of rows.
+`len` takes no time, so that the shares of all ranks can be compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SplitTable:
 
     Attributes:
         splits: all splits in file order.
-        begun: after those: sources begun by earlier phases of an epoch, or left of a split that cannot be cut by rows.
+        begun: the sources after the splits: those that earlier phases began, and rests of splits without row counts.
     """
 
     splits: Sequence[Split]
@@ -35,24 +35,24 @@ class SplitTable:
 
     @cached_property
     def sources(self) -> Sequence[Split | Window]:
-        """All of them, by number."""
+        """All sources, by number."""
         return [*self.splits, *self.begun]
 
     @cached_property
     def uncounted(self) -> Split | None:
-        """The first split whose row count is known only after reading, if there is one."""
+        """The first split whose row count is known only after reading; None if all are known before."""
         return next((split for split in self.splits if split.row_range is None), None)
 
     @cached_property
     def counted(self) -> npt.NDArray[np.bool_]:
-        """Whether the plan rows of each source are known, shape [sources]."""
+        """Whether the number of plan rows of each source is known, shape [sources]."""
         if self.uncounted is None:
             return np.ones(len(self.sources), dtype=np.bool_)
         return np.array([source.row_count is not None for source in self.sources], dtype=np.bool_)
 
     @cached_property
     def lengths(self) -> I64:
-        """Plan rows of each source (0 where unknown), shape [sources]."""
+        """The number of plan rows of each source (0 if unknown), shape [sources]."""
         return np.array([source.row_count or 0 for source in self.sources], dtype=np.int64)
 
     @cached_property
@@ -66,7 +66,7 @@ class SplitTable:
         return np.array([first_row(source) for source in self.sources], dtype=np.int64)
 
     def order(self, key: int | None, first: int = 0, last: int | None = None) -> Order:
-        """The rows of the splits `[first, last)`: permuted by `key`, or in file order without one."""
+        """The rows of the splits `[first, last)`: permuted by `key`, or in file order if it is None."""
         n = (len(self.splits) if last is None else last) - first
         places = np.arange(n, dtype=np.int64)
         source = first + (places if key is None else permutation(n, key))
@@ -74,17 +74,17 @@ class SplitTable:
 
 
 def first_row(source: Split | Window) -> int:
-    """The plan row from which the rows of a source are counted."""
+    """The plan row at which counting begins for the rows of a source."""
     return source.row_range.start if isinstance(source, Split) and source.row_range is not None else 0
 
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """A sequence of rows; `len` is their number.
+    """A sequence of rows; `len` is the number of rows.
 
     Attributes:
-        rows: the units, one after another.
-        picked: the selected ones among these rows, counted over all of them; None means all.
+        rows: the units, in order.
+        picked: which of these rows are selected, counted over all units; None means all.
     """
 
     rows: Runs
@@ -102,7 +102,7 @@ class Order:
 
     @property
     def num_units(self) -> int:
-        """Runs of rows of one split; for a fresh order, the number of splits."""
+        """The number of units; for a fresh order, the number of splits."""
         return len(self.rows.source)
 
     def every(self, turn: int, turns: int) -> Order:
@@ -146,7 +146,7 @@ class Order:
         return Order(replace(units, place=np.arange(self.num_units, dtype=np.int64)))
 
     def in_file_order(self) -> Order:
-        """The same rows in file order; each keeps its place."""
+        """The same rows in file order; each keeps its place in the epoch's order."""
         return Order(self.rows.select(np.lexsort((self.rows.first, self.rows.source))))
 
     def without(self, run: Order) -> Order:
@@ -158,14 +158,14 @@ class Order:
         units = self.rows
         before = self._reach(int(run.rows.source[0]), int(run.rows.first[0]))
         after = self._reach(int(run.rows.source[-1]), int(run.rows.last[-1]))
-        # A unit that holds the whole run leaves two: before it and after it.
+        # A unit that contains the whole run leaves two: one before it and one after it.
         twice = units.select(np.repeat(np.arange(self.num_units), 2))
         first = np.stack([units.first, after], axis=1).ravel()
         last = np.stack([before, units.last], axis=1).ravel()
         return Order(replace(twice, first=first, last=last).select(first < last))
 
     def runs(self, first: int = 0, last: int | None = None) -> Runs:
-        """The rows `[first, last)` of this sequence (by default all), as they become pieces."""
+        """The rows `[first, last)` of this sequence (all by default), as runs that become pieces."""
         if last is not None:
             return self.take(first, last).runs()
         if self.picked is None:
@@ -173,7 +173,7 @@ class Order:
         if not self.rows.contiguous:
             return self._picked_of_patterns(self.picked)
         units, picked = self.rows, self.picked
-        # From rows counted over all units to rows of a split.
+        # From rows counted over all units to rows counted within a split.
         shift = units.last - units.ends
         bounds = np.clip([picked.start + shift, picked.stop + shift], units.first, units.last)
         step, block = (np.full_like(shift, value) for value in (picked.step, picked.block))
@@ -192,7 +192,7 @@ class Order:
         return Runs.of_rows(units.table, rows_of_units)
 
     def _without_patterns(self, run: Runs) -> Order:
-        """The rows that are not in `run`, if units are patterns: those of a run were cut from units like these."""
+        """The rows that are not in `run`, if units are patterns: the units of `run` were cut from such units."""
         cut: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number in range(len(run.source)):
             rows = run.rows_of(number)
@@ -206,7 +206,7 @@ class Order:
         return Order(Runs.of_rows(self.table, rows_of_units))
 
     def _reach(self, source: int, row: int) -> I64:
-        """Up to where each unit lies before that row in file order, within `[first, last]`, shape [units]."""
+        """How far each unit lies before that row in file order, within `[first, last]`, shape [units]."""
         units = self.rows
         inside = np.clip(row, units.first, units.last)
         return np.where(units.source < source, units.last, np.where(units.source > source, units.first, inside))
@@ -221,5 +221,5 @@ class Order:
 
 
 def concatenated(orders: Sequence[Order]) -> Order:
-    """The rows of these orders (at least one; of one table, none by `deal`), one order after another."""
+    """The rows of these orders, one order after another: at least one, all of one table, none made by `deal`."""
     return Order(joined([order.rows for order in orders]))

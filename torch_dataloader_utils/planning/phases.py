@@ -1,4 +1,4 @@
-"""The phases of an epoch: each ran under one set of options, and shared the rows that the previous one left.
+"""The phases of an epoch: each ran under one set of options, on the rows that the previous one had left.
 
 The rest is a function of the plan and of each rank's progress, so a state does not need to hold rows.
 """
@@ -17,8 +17,8 @@ from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
 from torch_dataloader_utils.planning.sharding import FUNCTION, policy_name
 
-_ALL = 2**62  # more batches than any rank has: for one that has finished the epoch
-_OF_DATA = ("seed", "shuffle")  # the same in all phases of an epoch: a state has them among its data
+_ALL = 2**62  # more batches than any rank has: stands for a rank that has finished the epoch
+_OF_DATA = ("seed", "shuffle")  # the same in all phases of an epoch: a state stores them with its data
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Phase:
 
     Attributes:
         options: the options that shaped its order, as a state records them (`plain_options`).
-        batches: taken by every rank, or by each; None: all that the rank had.
-        cursors: the progress of the ranks, by rank, if row counts are unknown; None: at the beginning.
+        batches: the number of batches that every rank took, or that of each rank; None: all that the rank had.
+        cursors: the progress of each rank, by rank, if row counts are unknown; None: at the beginning.
     """
 
     options: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Phase:
 
     @property
     def steps(self) -> int:
-        """The batches of the rank that took the most."""
+        """The number of batches of the rank that took the most."""
         if isinstance(self.batches, int):
             return self.batches
         return max((count for count in self.batches if count is not None), default=0)
@@ -48,7 +48,7 @@ class Phase:
         return self.batches != 0 and (isinstance(self.batches, int) or any(count != 0 for count in self.batches))
 
     def of_rank(self, rank: int) -> int | None:
-        """The batches that a rank took."""
+        """The number of batches that a rank took; None if it took all."""
         return self.batches if isinstance(self.batches, int) else self.batches[rank]
 
     def delivered(self, rank: int) -> int | RankCursor | None:
@@ -59,10 +59,10 @@ class Phase:
         return _ALL if count is None else count
 
     def shape(self, current: PlanOptions) -> tuple[PlanOptions, int]:
-        """The options of its plan, and the number of ranks.
+        """The options of the phase's plan, and the number of ranks.
 
         Args:
-            current: the current options, for what a state does not hold.
+            current: the current options, for values that a state does not store.
 
         Raises:
             CheckpointMismatchError: its policy was a function, and is a different one now.
@@ -73,7 +73,7 @@ class Phase:
         return options, self.options["num_ranks"]
 
     def keeps_ranks(self, shape: tuple[PlanOptions, int], following: tuple[PlanOptions, int]) -> bool:
-        """Whether two shapes differ only in the workers, so that each rank resumes with its own rows."""
+        """Whether two shapes differ only in their workers, so that each rank resumes with its own rows."""
         (options, ranks), (then, ranks_then) = shape, following
         same = replace(options, num_shards=1) == replace(then, num_shards=1) and ranks == ranks_then
         in_lockstep = isinstance(self.batches, int) and not self.cursors
@@ -82,13 +82,13 @@ class Phase:
 
 
 def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
-    """The options that shape the order, besides the data, as plain values."""
+    """The options that shape the order, except those stored with the data, as plain values."""
     plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _OF_DATA}
     return plain | {"sharding": policy_name(options.sharding), "num_ranks": num_ranks}
 
 
 def _policy_named(saved: Any, current: Any) -> Any:
-    """The policy named in a state; if it is a function, it is taken from the current options."""
+    """The policy named in a state; a function is taken from the current options."""
     function = current["policy"] if isinstance(current, Mapping) else current
     if isinstance(saved, Mapping):
         return {**saved, "policy": _policy_named(saved["policy"], function)}
@@ -103,7 +103,7 @@ def _policy_named(saved: Any, current: Any) -> Any:
 
 
 def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
-    """The plan of the rows that earlier phases left of an epoch, for the options and ranks of `first`.
+    """The plan of the rows of an epoch that earlier phases left, for the options and ranks of `first`.
 
     Args:
         first: the plan of the whole epoch; returned unchanged if there are no phases.
@@ -119,11 +119,11 @@ def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
 
 
 def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRows:
-    """The rows left of `epoch` after `plan` was followed up to `phase`; `by_rank`: each rank keeps its rows."""
+    """The rows of `epoch` that are left after `phase` of `plan`; with `by_rank`, each rank keeps its own."""
     number = 1 if plan.rest is None else plan.rest.phase + 1
     done = [phase.delivered(rank) for rank in range(plan.num_ranks)]
     steps, most = plan.steps(epoch), plan.options.steps_per_epoch
-    if most is not None:  # these end the epoch, whatever they leave out or repeat
+    if most is not None:  # this many steps end the epoch, whatever rows they leave out or repeat
         steps = steps and [most] * plan.num_ranks
         done = [min(n, most) if isinstance(n, int) else n for n in done]
     if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
@@ -137,5 +137,5 @@ def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRo
 
 
 def _few(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """The pieces of a rank in the fewest, padding last."""
+    """The pieces of a rank, merged into as few as possible, padding last."""
     return (*merged(piece for piece in pieces if not piece.pad), *(piece for piece in pieces if piece.pad))

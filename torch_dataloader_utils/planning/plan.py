@@ -25,32 +25,32 @@ from torch_dataloader_utils.seeding import derive_key
 
 __all__ = ["Plan", "PlanOptions", "RankPlan"]
 
-# Of the rules that make plans: another version may assign the rows of the same data in another way. Golden tests freeze
-# the orders of this one.
+# The version of the rules that make plans: another version may assign the rows of the same data differently. Golden
+# tests freeze the orders of this one.
 PLAN_VERSION = 2
-# The same for what earlier phases left of an epoch: only states of a resumed epoch depend on it.
+# The version of the rules for what earlier phases left of an epoch: only states of a resumed epoch depend on it.
 REST_VERSION = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All epochs of all ranks, as a function of counts and options.
+    """What each rank delivers in each epoch, computed from counts and options.
 
     Attributes:
         files: all files of the source.
         splits: all splits, in file order.
-        options: what shapes the plan.
-        num_ranks: all ranks (R).
-        exact: whether plan rows are the rows that will be delivered. If not (an uncounted filter, say), steps are not
-            known in advance, and `last_batch` is left to the reader, who applies it per worker.
-        parts: the datasets of a combination; files and splits come in their order.
-        rest: what earlier phases left of the one epoch that this is the plan of; None: a plan of all rows of any.
+        options: the options that shape the plan.
+        num_ranks: the number of ranks (R).
+        exact: whether every planned row will be delivered. If not (with an uncounted filter, for example), steps are
+            not known in advance, and the reader applies `last_batch`, per worker.
+        parts: the datasets of a combination; files and splits are in their order.
+        rest: what earlier phases left of one epoch, if the plan covers only that; None: all rows of any epoch.
 
     Raises:
-        OptionError: options that exclude each other, or an unknown policy.
-        ShardingError: numbers that do not fit together, such as fewer rows than `even="drop"` needs for one step.
+        OptionError: options exclude each other, or the policy is unknown.
+        ShardingError: numbers do not fit together, such as fewer rows than `even="drop"` needs for one step.
         CountsRequiredError: the policy or `even` needs row counts that are not known.
-        EmptyDatasetError: files without any row, or `even` without a row.
+        EmptyDatasetError: the files hold no rows, or `even` has no rows to share.
     """
 
     files: Sequence[DataFile]
@@ -69,7 +69,7 @@ class Plan:
             raise EmptyDatasetError(f"None of the {len(self.files)} files holds a row: check the path.")
         for dataset in self._datasets:
             if self._table.uncounted is not None:
-                # Asked now, so that a policy that cuts rows of unknown number says so at once.
+                # Called now, so that a policy that needs unknown row counts fails at once.
                 dataset.share(dataset.order(0), 0, self.num_ranks, 0)
         if self.options.canonical_ranks is not None:
             virtual_options(self.options, self.num_ranks, exact=self.exact)
@@ -79,7 +79,7 @@ class Plan:
             check_even_rows(self.options, self._datasets, self.num_ranks)
 
     def rank(self, epoch: int, rank: int, lap: int = 0) -> RankPlan:
-        """What `rank` delivers in `epoch`; with a lap, the same rows once more, in an order of the lap's own."""
+        """What `rank` delivers in `epoch`; for a later lap, the same rows again, in another order."""
         if not 0 <= rank < self.num_ranks:
             raise OptionError(
                 f"rank={rank} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
@@ -105,15 +105,15 @@ class Plan:
         return plan.as_repeats() if lap else plan
 
     def steps(self, epoch: int) -> list[int] | None:
-        """Batches of each rank, or None if known only after reading."""
+        """The number of batches of each rank, or None if known only after reading."""
         return self._shares(epoch).steps() if self.exact else None
 
     def rows(self, epoch: int) -> list[int] | None:
-        """Real rows of each rank (without padding), or None if known only after reading."""
+        """The number of real rows of each rank (without padding), or None if known only after reading."""
         return self._shares(epoch).rows() if self.exact else None
 
     def idle_ranks(self, epoch: int) -> list[int]:
-        """The ranks that have nothing to read in `epoch`; a filter may leave more without rows."""
+        """The ranks that have nothing to read in `epoch`; filters may leave more ranks without rows."""
         shares = self._shares(epoch)
         if not self.uncounted:
             return [rank for rank, rows in enumerate(shares.rows()) if not rows]
@@ -124,9 +124,9 @@ class Plan:
         return tuple(self._shares(epoch).not_delivered())
 
     def read_amplification(self, epoch: int) -> float:
-        """Rows of segments that all ranks read in `epoch`, per row of a segment that any of them reads.
+        """Rows of the segments that each rank reads in `epoch`, summed over ranks, per row that any of them reads.
 
-        1.0 means that no segment is read by two ranks. Padding and workers of one rank are not looked at.
+        1.0 means that no segment is read by two ranks. Padding is not counted, nor are repeats among a rank's workers.
         """
         if self.uncounted:
             return 1.0
@@ -134,12 +134,12 @@ class Plan:
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one batch of one rank."""
+        """Rows per batch of one rank."""
         return self.options.batch_rows(self.num_ranks)
 
     @property
     def uncounted(self) -> bool:
-        """Whether there are splits whose rows are not known, not even before filters."""
+        """Whether any split has an unknown row count, even before filters."""
         return self._table.uncounted is not None
 
     @cached_property
@@ -167,7 +167,7 @@ class Plan:
         if self.rest is None:
             policy = find_policy(self._chosen, self.options)
             return dataset_shares(self._table, self.files, self.parts, policy, self.options)
-        # What is left is cut without rotation, and not shuffled again.
+        # The rest is sharded without rotation, and not shuffled again.
         options = replace(self.options, stick_to_shard=False, full_rotation=False, total_shards=None)
         chosen = "contiguous" if self._chosen == "rotate" else self._chosen
         options = replace(options, sharding=chosen)
@@ -175,7 +175,7 @@ class Plan:
 
     @cached_property
     def _virtual(self) -> Plan | None:
-        """The plan of the virtual ranks, where there are such."""
+        """The plan of the virtual ranks; None without `canonical_ranks`."""
         virtual_ranks = self.options.canonical_ranks
         if virtual_ranks is None:
             return None
@@ -191,7 +191,7 @@ class Plan:
         )
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:
-        """What each worker of a rank delivers, where no virtual ranks take its place."""
+        """What each worker of a rank delivers, in a plan without virtual ranks."""
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
         if not self.options.shuffles_rows:
             return shards
@@ -199,7 +199,7 @@ class Plan:
         return windowed(shards, SegmentTable(self.layouts), self.options, key, exact=self.exact)
 
     def _pieces(self, epoch: int, rank: int, lap: int) -> list[Piece]:
-        """The rank's pieces, in order: real ones, then padding; in a later lap its rows of the whole epoch."""
+        """The rank's pieces, in order: real ones, then padding; in a later lap, its rows of the whole epoch."""
         if not lap:
             return self._own_shares(epoch).delivered(rank)
         whole = self if self.rest is None else replace(self, rest=None)
@@ -212,12 +212,12 @@ class Plan:
         return KeptShares(self.rest.ranks, self.rest.order, self.batch_rows)
 
     def _assigned(self, epoch: int) -> Shares:
-        """The shares as the policy and `even` give them; those of the last epoch asked for are kept."""
+        """The shares that the policy and `even` assign; those of the last requested epoch are cached."""
         if epoch not in self._epochs:
             if self.rest is not None and epoch != self.rest.epoch:
                 raise ValueError(f"a plan of what is left of epoch {self.rest.epoch} was asked for epoch {epoch}")
             options, phase = self._datasets[0].options, self.rest.phase if self.rest else 0
-            if not self.exact:  # the reader decides about last batches
+            if not self.exact:  # the reader applies last_batch
                 options = replace(options, last_batch="partial")
             self._epochs.clear()
             self._epochs[epoch] = assign(self._datasets, options, self.num_ranks, epoch, phase)

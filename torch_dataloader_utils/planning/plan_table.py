@@ -1,4 +1,4 @@
-"""Which rows of which files a rank reads: as plain values, and as a short table to look at."""
+"""Which rows of which files a rank reads, as plain values and as a short table for people."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Read = dict[str, Any]
 
 
 def reads(shards: Shards) -> Iterator[Read]:
-    """The reads of all workers, in order of delivery (see `RankPlan.table`)."""
+    """The reads of all workers, worker by worker, in delivery order (see `RankPlan.table`)."""
     for worker, shard in enumerate(shards):
         yield from _reads_of(worker, shard)
 
 
 def text_of_plan(title: str, shards: Shards) -> str:
-    """The title, and a table of the first reads of each worker."""
+    """The title and a table of the first reads of each worker, as text."""
     folder, header, rows = _short_table(shards)
     below = [f"files in {folder}"] if folder else []
     return "\n".join([title, *below, *(f"  {line}" for line in text_table(header, rows))])
 
 
 def html_of_plan(title: str, shards: Shards) -> str:
-    """The same as HTML."""
+    """The title and a table of the first reads of each worker, as HTML."""
     folder, header, rows = _short_table(shards)
     below = f"<div>files in {escape(folder)}</div>" if folder else ""
     heading = escape(title).replace("\n", "<br/>")
@@ -43,7 +43,7 @@ def html_of_plan(title: str, shards: Shards) -> str:
 
 
 def window_in_words(window: ShuffleWindow, batch_rows: int) -> str:
-    """How a window mixes rows: the last number is for data whose splits differ as much as they can."""
+    """How a window mixes rows, in words; the variance is that of data whose splits differ as much as possible."""
     rows = "" if window.rows is None else f" of {plural(window.rows, 'row')}"
     if window.windows == 1:
         return f"one window{rows}: every order is equally likely"
@@ -79,7 +79,7 @@ def _read(piece: Piece, **place: Any) -> Read:
 
 
 def _short_table(shards: Shards) -> tuple[str, list[str], list[Row]]:
-    """The folder of the files shown, and a header and rows: the first reads of each worker."""
+    """The folder of the files shown, the table's header, and its rows: the first reads of each worker."""
     each = max(_LEAST_SHOWN, _SHOWN // max(1, len(shards)))
     shown = [list(islice(_reads_of(worker, shard), each)) for worker, shard in enumerate(shards[:_WORKERS_SHOWN])]
     folder = _common_folder(read["file"] for part in shown for read in part)
@@ -103,6 +103,6 @@ def _row(read: Read, folder: str, extra: Sequence[str]) -> Row:
 
 
 def _common_folder(paths: Iterable[str]) -> str:
-    """What all paths begin with, up to and with a slash; "" where that is nothing."""
-    start = os.path.commonprefix(list(paths))  # noqa: RUF071 - of URLs, too; cut at a slash below
+    """The folder that all paths have in common, with its trailing slash; "" if there is none."""
+    start = os.path.commonprefix(list(paths))  # noqa: RUF071 - URLs are allowed; cut at a slash below
     return start[: start.rfind("/") + 1]

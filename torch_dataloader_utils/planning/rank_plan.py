@@ -20,25 +20,25 @@ from torch_dataloader_utils.planning.windows import ShuffleWindow, window_of_bat
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.printing import plural
 
-_WIDTH = 80  # of what a plan says of itself
+_WIDTH = 80  # characters per line of a printed plan's title
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What one rank delivers in one epoch; printed, it shows the first files and rows of each worker.
+    """What one rank delivers in one epoch. Print it to see the first files and rows of each worker.
 
     Attributes:
         epoch: the epoch.
         rank: the global rank.
         shards: the pieces of each worker, in delivery order.
-        steps: batches, or None if known only after reading.
-        rows: real rows (without padding), or None if known only after reading.
-        layouts: of each file, by its key.
-        batch_rows: rows of a batch of this rank.
-        joint: whether each batch combines rows of every shard (`canonical_ranks`: a shard is then a virtual rank);
-            otherwise the shards deliver one batch each in turn.
+        steps: the number of batches, or None if known only after reading.
+        rows: the number of real rows (without padding), or None if known only after reading.
+        layouts: the layout of each file, by its key.
+        batch_rows: rows per batch of this rank.
+        joint: whether each batch combines rows of every shard (with `canonical_ranks`, where a shard is a virtual
+            rank); otherwise the shards take turns, one batch each.
         num_ranks: the number of ranks.
-        amplification: computes `read_amplification`, from the rows of all ranks.
+        amplification: computes `read_amplification` from the rows of all ranks.
     """
 
     epoch: int
@@ -59,20 +59,21 @@ class RankPlan:
         return html_of_plan(self._title, self.shards)
 
     def table(self) -> list[dict[str, Any]]:
-        """What each worker reads, in the order of delivery: a dict for each run of rows of a file.
+        """What each worker reads, in delivery order: a dict for each run of rows of a file.
 
-        Its keys are `worker`, `order` (of the worker), `file`, `first_row` and `last_row` (both are read; numbered as
-        the plan counts rows), `rows` (fewer than from first to last where ranks take rows in turn), `split` (its
-        number), `window` (number of the worker's shuffle window, in which rows are permuted) and `padding` (whether
-        they are repeats). What only reading shows is None.
+        Its keys are `worker`, `order` (the position among the worker's reads), `file`, `first_row` and `last_row`
+        (inclusive, numbered as the plan counts rows), `rows` (fewer than between first and last if ranks take rows in
+        turn), `split` (its number), `window` (the number of the worker's shuffle window, in which rows are permuted)
+        and `padding` (whether the rows are repeats). Values that are known only after reading are None.
         """
         return list(reads(self.shards))
 
     @property
     def read_amplification(self) -> float:
-        """Rows of segments that all ranks decode in this epoch, per row of a segment that any of them decodes.
+        """Rows of the segments that each rank decodes in this epoch, summed over ranks, per row that any decodes.
 
-        1.0: no segment is decoded by two ranks. Not known, and 1.0, where a strategy of the user generates the shards.
+        1.0 means that no segment is decoded by two ranks. If a custom strategy generates the shards, it is unknown,
+        and given as 1.0.
         """
         return self.amplification()
 
@@ -95,7 +96,7 @@ class RankPlan:
 
     @cached_property
     def window(self) -> ShuffleWindow | None:
-        """A typical shuffle window of those that batches draw from; None where rows are not shuffled."""
+        """A typical shuffle window that batches draw from; None if rows are not shuffled."""
         return window_of_batches(self.shards, joint=self.joint)
 
     def as_repeats(self) -> RankPlan:
@@ -103,9 +104,9 @@ class RankPlan:
         return replace(self, shards=tuple(tuple(replace(piece, pad=True) for piece in shard) for shard in self.shards))
 
     def shard(self, worker: int) -> Shard:
-        """What a worker delivers, as a public value: splits restricted to the delivered rows, without padding.
+        """What a worker delivers, as splits restricted to the delivered rows, without padding.
 
-        For a shuffle window that an earlier phase began, it includes all splits of that window.
+        If an earlier phase began a shuffle window, the result includes all splits of that window.
         """
         splits = tuple(_as_split(piece) for piece in split_pieces(_real(self.shards[worker])))
         counts = [split.row_count for split in splits]
@@ -123,10 +124,10 @@ class RankPlan:
 
 
 def lap_rows(plans: Callable[[int], RankPlan]) -> Iterator[list[int]]:
-    """The rows of each shard in lap 0, 1, ...; one without a row in a lap after its first has ended.
+    """The number of rows of each shard in lap 0, 1, ...; a shard without rows in a lap after its first has ended.
 
     Args:
-        plans: of the rank, by lap; with known row counts.
+        plans: returns the rank's plan for a lap; with known row counts.
     """
     going = [True] * len(plans(0).shards)
     for lap in count():
@@ -138,13 +139,13 @@ def lap_rows(plans: Callable[[int], RankPlan]) -> Iterator[list[int]]:
 
 
 def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) -> tuple[list[tuple[int, int]], int]:
-    """Where each shard is after this many batches of the rank, and whose turn is next.
+    """The position of each shard after this many batches of the rank, and the shard whose turn is next.
 
-    A place is (lap, rows of that lap delivered).
+    A position is (lap, rows of that lap delivered).
 
     Args:
-        plans: of the rank, by lap; with known row counts.
-        batches: of the rank.
+        plans: returns the rank's plan for a lap; with known row counts.
+        batches: the number of batches that the rank has delivered.
         laps: whether shards that have ended start again (`steps_per_epoch`).
     """
     plan = plans(0)
@@ -172,12 +173,12 @@ def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) 
 
 
 def _given(laps: Iterable[Sequence[int]], shards: int, batches: int) -> tuple[list[int], int]:
-    """How many batches each shard has delivered after `batches` of the rank, and whose turn is next.
+    """The number of batches that each shard has delivered after `batches` of the rank, and the shard that is next.
 
     Args:
-        laps: how many batches of each shard begin in each lap.
+        laps: for each lap, the number of batches of each shard that begin in it.
         shards: the number of shards.
-        batches: of the rank.
+        batches: the number of batches that the rank has delivered.
     """
     given, turn = [0] * shards, 0
     for begun in laps:
@@ -201,13 +202,13 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
     """The rows of one batch of a rank, in file order.
 
     Args:
-        plans: of the rank, by lap.
-        step: index of the batch.
+        plans: returns the rank's plan for a lap.
+        step: the index of the batch.
         laps: whether shards that have ended start again (`steps_per_epoch`).
 
     Raises:
         CountsRequiredError: row counts are not known before reading.
-        IndexError: there is no such step.
+        IndexError: the rank has no such step.
     """
     plan = plans(0)
     if plan.rows is None or plan.steps is None:
@@ -230,7 +231,7 @@ def _real(shard: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _as_split(piece: Piece) -> Split:
-    """The source of the piece, restricted to its rows, with their share of the bytes."""
+    """The split of the piece, restricted to its rows, with their share of the bytes."""
     source = split_of(piece)
     if piece.rows == source.row_range:
         return source

@@ -10,10 +10,10 @@ from torch_dataloader_utils.planning.options import PlanOptions
 
 
 def check_unknown_counts(options: PlanOptions) -> None:
-    """Check that the options work without the number of rows that will be delivered.
+    """Check that the options work without knowing how many rows will be delivered.
 
     Raises:
-        CountsRequiredError: they need it.
+        CountsRequiredError: an option needs row counts.
     """
     if options.even in ("drop", "pad"):
         raise CountsRequiredError(
@@ -29,10 +29,10 @@ def check_unknown_counts(options: PlanOptions) -> None:
 
 
 def check_even_rows(options: PlanOptions, datasets: Sequence[DatasetShare], num_ranks: int) -> None:
-    """Check that each epoch has rows for `even`, and enough of them for a step.
+    """Check that each epoch has rows for `even`, and enough for a step.
 
     Raises:
-        EmptyDatasetError: an epoch has no row.
+        EmptyDatasetError: an epoch has no rows.
         ShardingError: `even="drop"` would leave out all rows.
     """
     laps = options.total_shards // num_ranks if options.total_shards else 1

@@ -1,4 +1,4 @@
-"""The rows left of an epoch after some of its batches were delivered, for any number of ranks to share."""
+"""The rest of an epoch after some of its batches were delivered, for any number of ranks to share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch_dataloader_utils.planning.runs import Runs
 
 @dataclass(frozen=True, eq=False)
 class RemainingRows:
-    """The rows of an epoch that are left after its first phases.
+    """The rows of an epoch that its first phases left.
 
     Attributes:
         epoch: the epoch.
         phase: the number of earlier phases.
-        order: the rows, for the ranks to share; with `ranks`, those that no rank holds.
-        ranks: the pieces of each rank, padding last, if each resumes with its own.
+        order: the rows for the ranks to share; with `ranks`, the rows that no rank holds.
+        ranks: the pieces of each rank, padding last, if each rank resumes with its own.
     """
 
     epoch: int
@@ -31,7 +31,7 @@ class RemainingRows:
 
 
 def rest_of(splits: Sequence[Split], pieces: Iterable[Piece]) -> Order:
-    """The rows of these pieces as an order: begun windows, then few runs for each split, in the epoch's order."""
+    """The rows of these pieces as an order: begun windows, then a few runs per split, in the epoch's order."""
     begun: dict[Split | Window, int] = {}
 
     def number(source: Split | Window) -> int:
@@ -48,7 +48,7 @@ def rest_of(splits: Sequence[Split], pieces: Iterable[Piece]) -> Order:
 
 
 def merged(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same rows in the fewest pieces: begun windows as they are, rows of one split joined; in the epoch's order."""
+    """The same rows in as few pieces as possible, in the epoch's order: splits' rows joined, begun windows kept."""
     by_source: dict[Window | int, list[Piece]] = {}
     for piece in pieces:
         if isinstance(piece.source, Window):
@@ -60,7 +60,7 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
         rows = [piece.rows for piece in same if piece.rows is not None]
         if rows:
             source = same[0].source
-            # Begun windows of several workers may meet in one: indices distinguish them.
+            # Windows that several workers began may end up in one list: indices distinguish them.
             source = replace(source, index=len(out)) if isinstance(source, Window) else source
             out += [replace(same[0], source=source, rows=part) for part in merged_rows(rows)]
         else:
@@ -71,11 +71,11 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
 def left_by_rank(
     plans: Callable[[int], RankPlan], delivered: int | RankCursor | None, *, laps: bool = False
 ) -> list[Piece]:
-    """The rows that a rank has not delivered: rows of splits, and begun windows; padding last.
+    """The rows that a rank has not delivered: rows of splits and begun windows, padding last.
 
     Args:
-        plans: of the rank, by lap.
-        delivered: batches if the plan knows the counts, else a cursor; None at the beginning.
+        plans: returns the rank's plan for a lap.
+        delivered: the number of batches if the plan knows row counts, else a cursor; None at the beginning.
         laps: whether a worker that has ended starts again (`steps_per_epoch`), so that none is skipped.
     """
     if isinstance(delivered, int):
@@ -106,7 +106,7 @@ def _after_cursor(tasks: Sequence[Task], at: WorkerCursor) -> list[Piece]:
 
 
 def _begun(pieces: Sequence[Piece], at: WorkerCursor) -> list[Piece]:
-    """The rest of a block: the rows from the cursor on, in the block's order."""
+    """The rest of a block: its rows from the cursor on, in the block's order."""
     if at.rows >= at.live:
         return []
     first = pieces[0]
@@ -118,7 +118,7 @@ def _begun(pieces: Sequence[Piece], at: WorkerCursor) -> list[Piece]:
 
 
 def _dissolved(piece: Piece) -> Sequence[Piece]:
-    """A window that was not begun, as the pieces it was made of."""
+    """The pieces that a window was made of, if it was not begun."""
     window = piece.source
     if isinstance(window, Split) or (piece.rows is not None and (window.index >= 0 or len(piece) != window.row_count)):
         return [piece]
@@ -134,6 +134,6 @@ def _bytes(pieces: Iterable[Piece]) -> int:
 
 
 def _from_first(rows: Rows, source: Split | Window) -> Rows:
-    """Rows counted from the first one of their source."""
+    """The same rows, counted from the first row of their source."""
     start = first_row(source)
     return replace(rows, start=rows.start - start, stop=rows.stop - start, phase=rows.phase - start)

@@ -1,4 +1,4 @@
-"""The row numbers of pieces: what a step of a past epoch was trained on."""
+"""The row numbers of pieces: which rows a step of a past epoch was trained on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class RowRange:
     """Consecutive rows of one file.
 
     Attributes:
-        path: of the file.
-        start: first row, counted among the file's live rows if the plan counts those, else among all rows.
-        stop: where they end, exclusive.
-        pad: whether they are repeats.
+        path: the file's path.
+        start: the first row, counted among the file's live rows if the plan counts those, else among all rows.
+        stop: the end, exclusive.
+        pad: whether the rows are repeats.
     """
 
     path: str
@@ -30,7 +30,7 @@ class RowRange:
 
 
 def row_ranges(pieces: Iterable[Piece]) -> tuple[RowRange, ...]:
-    """The rows of these pieces, in file order; repeats are separate ranges."""
+    """The rows of these pieces, in file order; repeats get ranges of their own."""
     by_split: dict[tuple[bool, int], tuple[Split, list[I64]]] = {}
     for piece in pieces:
         for split, rows in _rows(piece):
@@ -44,13 +44,13 @@ def row_ranges(pieces: Iterable[Piece]) -> tuple[RowRange, ...]:
 
 
 def _rows(piece: Piece) -> list[tuple[Split, I64]]:
-    """The numbers of the piece's rows, by split, without empty ones."""
+    """The row numbers of the piece, by split, without empty splits."""
     splits, which, rows = _numbered(piece)
     return [(split, rows[which == number]) for number, split in enumerate(splits) if (which == number).any()]
 
 
 def _numbered(piece: Piece) -> tuple[list[Split], I64, I64]:
-    """The splits of a piece, and for each of its rows in order: the split's index there, and the row's number."""
+    """The splits of a piece, and for each of its rows, in order, the index of its split and its row number."""
     source = piece.source
     if piece.rows is None:
         raise ValueError("a piece without a row count has no row numbers")

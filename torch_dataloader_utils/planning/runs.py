@@ -1,4 +1,4 @@
-"""Rows in columns, as they become pieces: runs of rows of one split, all of them or every n-th block."""
+"""Runs of rows of one split (all rows, or every n-th block), stored in columns; each becomes a piece."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Runs:
 
     Attributes:
         table: the splits.
-        source: the split or window of each run (its place in the table), shape [runs].
-        place: the place of that source in the epoch's order, shape [runs].
-        first: the run's first row, counted within its split, shape [runs].
-        last: where the run ends, exclusive, shape [runs].
-        phase: where its blocks begin, counted as `first` is, shape [runs].
-        step: from block to block, 1 if all rows are selected, shape [runs].
-        block: rows of a block, shape [runs].
+        source: the split or window of each run (its index in the table), shape [runs].
+        place: the position of that source in the epoch's order, shape [runs].
+        first: the first row of each run, counted within its split, shape [runs].
+        last: the end of each run, exclusive, shape [runs].
+        phase: where the blocks of each run begin, counted like `first`, shape [runs].
+        step: the distance from block to block, 1 if all rows are selected, shape [runs].
+        block: rows per block, shape [runs].
     """
 
     table: SplitTable
@@ -44,7 +44,7 @@ class Runs:
 
     @classmethod
     def contiguous_runs(cls, table: SplitTable, source: I64, place: I64, first: I64, last: I64) -> Runs:
-        """Runs with all of their rows."""
+        """Runs in which all rows are selected."""
         nothing, one = np.zeros_like(first), np.ones_like(first)
         return cls(table, source, place, first, last, nothing, one, one)
 
@@ -62,7 +62,7 @@ class Runs:
 
     @cached_property
     def ends(self) -> I64:
-        """Rows up to the end of each run, shape [runs]."""
+        """The number of selected rows up to the end of each run, shape [runs]."""
         return np.cumsum(self.rows)
 
     def take(self, first: int, last: int) -> Runs:
@@ -79,11 +79,11 @@ class Runs:
         return replace(taken, first=firsts, last=lasts)
 
     def select(self, which: slice | I64 | npt.NDArray[np.bool_]) -> Runs:
-        """Some of the runs."""
+        """The runs at these places."""
         return Runs(self.table, *(column[which] for column in self._columns()))
 
     def pieces(self) -> list[Piece]:
-        """A piece for each run that has rows, in this order."""
+        """A piece for each run that has rows, in the same order."""
         counted = self.table.counted
         some = self.select((self.rows > 0) | ~counted[self.source])
         lower = some._before(some.first)
@@ -106,7 +106,7 @@ class Runs:
         return out
 
     def overlap(self) -> bool:
-        """Whether a row is in two runs of one pattern, or a source without a row count is there twice."""
+        """Whether a row is in two runs of one pattern, or a source without a row count occurs twice."""
         runs = self.select((self.rows > 0) | ~self.table.counted[self.source])
         patterns = np.stack([runs.source, runs.step, runs.block, runs.phase % runs.step])
         turns = np.lexsort((runs.first, *patterns))
@@ -124,21 +124,21 @@ class Runs:
 
     @staticmethod
     def of_rows(table: SplitTable, runs: Sequence[tuple[int, int, Rows]]) -> Runs:
-        """Runs of (source, place, rows counted within the source)."""
+        """The runs for these tuples (source, place, rows counted within the source)."""
         columns = [(source, place, x.start, x.stop, x.phase, x.step, x.block) for source, place, x in runs]
         return Runs(table, *np.array(columns, dtype=np.int64).reshape(-1, 7).T)
 
     def _before(self, numbers: I64) -> I64:
-        """How many rows of each run's pattern lie below a number, counted from its phase, shape [runs]."""
+        """The number of rows of each run's pattern below a number, counted from its phase, shape [runs]."""
         turn, inside = np.divmod(numbers - self.phase, self.step)
         return turn * self.block + np.minimum(inside, self.block)
 
     def _row(self, places: I64) -> I64:
-        """The row at a place of each run's pattern, counted from its phase, shape [runs]."""
+        """The row at a position in each run's pattern, counted from its phase, shape [runs]."""
         rows: I64 = self.phase + places // self.block * self.step + places % self.block
         return rows
 
 
 def joined(runs: Sequence[Runs]) -> Runs:
-    """All runs (of at least one sequence, all of one table), one sequence after another."""
+    """The runs of all sequences, one after another: at least one, all of one table."""
     return Runs(runs[0].table, *map(np.concatenate, zip(*(some._columns() for some in runs), strict=True)))

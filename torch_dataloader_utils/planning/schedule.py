@@ -1,7 +1,7 @@
-"""Whose batch is next: the workers of a rank deliver one batch each in turn, until each has ended.
+"""Which worker delivers the next batch: the workers of a rank take turns, one batch each, until all have ended.
 
-If they start again, in laps, none begins a batch in a lap before all have begun those of the previous lap: the rank's
-rows repeat as a whole.
+If workers start again, in laps, no worker begins a batch of a lap until all have begun their batches of the previous
+lap, so that the rank's rows repeat as a whole.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def delivered_by_shard(batches: Sequence[int], count: int) -> tuple[list[int], int]:
-    """How many batches each worker has delivered after `count` of the rank, and whose turn is next.
+    """The number of batches that each worker has delivered after `count` of the rank, and the worker that is next.
 
     A worker that has ended is skipped.
 
     Args:
-        batches: of each worker, in all.
-        count: batches of the rank, at most their sum.
+        batches: the total number of batches of each worker.
+        count: the number of batches that the rank has delivered, at most the sum of `batches`.
     """
     low, high = 0, max(batches, default=0)
-    while low < high:  # the last round that is whole
+    while low < high:  # find the last complete round
         middle = (low + high + 1) // 2
         if sum(min(each, middle) for each in batches) <= count:
             low = middle
@@ -34,11 +34,11 @@ def delivered_by_shard(batches: Sequence[int], count: int) -> tuple[list[int], i
 
 
 def begun_in_laps(laps: Iterable[Sequence[int]], batch_rows: int) -> Iterator[list[int]]:
-    """How many batches of each worker begin in lap 0, 1, ...: those whose first row belongs to that lap.
+    """The number of batches of each worker that begin in lap 0, 1, ...: those whose first row belongs to that lap.
 
     Args:
-        laps: the rows of each worker in each lap.
-        batch_rows: rows of a batch; they continue from lap to lap.
+        laps: for each lap, the number of rows of each worker.
+        batch_rows: rows per batch; a batch may continue into the next lap.
     """
     rows: list[int] = []
     for sizes in laps:
@@ -48,7 +48,7 @@ def begun_in_laps(laps: Iterable[Sequence[int]], batch_rows: int) -> Iterator[li
 
 
 def turns(laps: Iterable[Sequence[int]], batch_rows: int) -> Iterator[int]:
-    """Whose batch is next, over all batches of all laps (as for `begun_in_laps`)."""
+    """The worker of each batch, over all batches of all laps (arguments as for `begun_in_laps`)."""
     for begun in begun_in_laps(laps, batch_rows):
         for number in range(max(begun, default=0)):
             yield from (worker for worker, count in enumerate(begun) if number < count)

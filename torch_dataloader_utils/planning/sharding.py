@@ -38,15 +38,15 @@ Share: TypeAlias = Callable[[Order, PlanShape], Order]
 
 @dataclass(frozen=True)
 class Policy:
-    """A function that assigns rows, and what planning needs to know of it.
+    """A function that assigns rows, and what planning needs to know about it.
 
     Attributes:
-        share: maps the epoch's order and a rank's place in the plan to that rank's rows; or a dataclass of such
-            functions, whose fields are the policy's options.
-        deals_kept: whether the rows that `even="drop"` leaves out are removed before it is called (else after).
-        fixed_order: whether the order it cuts is the same in all epochs.
+        share: maps the epoch's order and a rank's place in the plan to that rank's rows; or a dataclass whose
+            instances are such functions and whose fields are the policy's options.
+        deals_kept: whether the rows that `even="drop"` leaves out are removed before the call; otherwise after it.
+        fixed_order: whether the order that it divides is the same in all epochs.
         complete: whether the ranks together get every row in every epoch.
-        disjoint: whether no two ranks can get the same row; otherwise each plan is checked for it.
+        disjoint: whether no two ranks can get the same row; if False, each plan is checked.
     """
 
     share: Share | type[Any]
@@ -92,7 +92,7 @@ def strided(order: Order, shape: PlanShape) -> Order:
 def shard_number(shape: PlanShape) -> int:
     """The index of the shard that a rank reads: `(epoch * R + rank) % S`.
 
-    With `full_rotation`, ranks change places whenever all shards have been read, so that every rank reads every shard
+    With `full_rotation`, ranks swap places whenever all shards have been read, so that every rank reads every shard
     once in S epochs.
     """
     ranks, rank = shape.num_ranks, shape.rank
@@ -103,7 +103,7 @@ def shard_number(shape: PlanShape) -> int:
 
 
 def inner_order(shard: Order, shape: PlanShape, number: int) -> Order:
-    """Shard `number` of an order that is the same in all epochs; with shuffling, its splits are permuted in each."""
+    """Shard `number` of an order that is the same in all epochs; shuffling permutes its splits in each epoch."""
     if not shape.options.shuffle:
         return shard
     return shard.shuffled(derive_key("shard", shape.options.seed, shape.epoch, number))
@@ -124,8 +124,8 @@ def register_policy(name: str, policy: Policy | Share | type[Any]) -> None:
 
     Args:
         name: its name in `sharding=`.
-        policy: a function `(order, shape) -> order`; or a dataclass of such functions, whose fields are options that
-            users pass as `sharding={"policy": name, option: value}`.
+        policy: a function `(order, shape) -> order`; or a dataclass whose instances are such functions. Users set its
+            fields with `sharding={"policy": name, option: value}`.
 
     Raises:
         OptionError: the name is taken.
@@ -136,7 +136,7 @@ def register_policy(name: str, policy: Policy | Share | type[Any]) -> None:
 
 
 def find_policy(sharding: Sharding, options: PlanOptions) -> Policy:
-    """The policy for `sharding` (other than `"auto"`) under these options.
+    """The policy for `sharding` (other than `"auto"`) with these options.
 
     Raises:
         OptionError: no policy has this name, or it has no such option.
@@ -153,7 +153,7 @@ def find_policy(sharding: Sharding, options: PlanOptions) -> Policy:
 
 
 def with_options(sharding: Sharding) -> Sharding:
-    """The same policy with all of its own options, if it has any, as a state holds them: plain values.
+    """The same policy with all of its own options, if it has any, as plain values that a state can hold.
 
     Raises:
         OptionError: no policy has this name, it has no such option, or a value is not plain.
@@ -169,7 +169,7 @@ def with_options(sharding: Sharding) -> Sharding:
     try:
         made = share(**given)
         values = json.loads(json.dumps({item.name: getattr(made, item.name) for item in options}))
-    except TypeError as error:  # a missing option without a default, or a value that a state cannot hold
+    except TypeError as error:  # an option without a default is missing, or a state cannot hold a value
         raise OptionError(
             f"sharding={label!r} with the options {given!r}: {error}. Pass each option that has no default, as a plain "
             "value."
@@ -178,7 +178,7 @@ def with_options(sharding: Sharding) -> Sharding:
 
 
 def policy_name(sharding: Any) -> Any:
-    """The policy's name in states and digests: a text, or a dict of that and the policy's options."""
+    """The policy's name in states and digests: a string, or a dict of the name and the policy's options."""
     if isinstance(sharding, Mapping):
         return {**sharding, "policy": policy_name(sharding["policy"])}
     if isinstance(sharding, str):
@@ -188,7 +188,7 @@ def policy_name(sharding: Any) -> Any:
 
 
 def _policy(sharding: Any) -> Policy:
-    """The policy with this name, or for this function."""
+    """The policy with this name, or made from this function."""
     if isinstance(sharding, str):
         if sharding not in _POLICIES:
             names = ", ".join(map(repr, ["auto", *_POLICIES]))
@@ -198,7 +198,7 @@ def _policy(sharding: Any) -> Policy:
 
 
 def _given(sharding: Sharding) -> tuple[Sharding, dict[str, Any]]:
-    """The policy, and the options that are given for it."""
+    """The policy and the options given for it."""
     if isinstance(sharding, Mapping):
         return split_sharding(sharding)
     if not isinstance(sharding, (type, Policy)) and _options_of(sharding):
@@ -207,7 +207,7 @@ def _given(sharding: Sharding) -> tuple[Sharding, dict[str, Any]]:
 
 
 def _options_of(policy: Any) -> list[Field[Any]]:
-    """The options of a policy that is a dataclass; none of another."""
+    """The options of a policy that is a dataclass; empty for any other."""
     return [item for item in fields(policy) if item.init] if is_dataclass(policy) else []
 
 
@@ -215,7 +215,7 @@ def resolve_auto(options: PlanOptions, num_ranks: int, num_splits: int, counted:
     """The sharding to use: `"auto"` is interleave with 2 splits per shard or without counts, else contiguous."""
     if options.sharding != "auto":
         return options.sharding
-    # Virtual ranks take the place of all workers of all ranks.
+    # Virtual ranks replace all workers of all ranks.
     shards = options.canonical_ranks or num_ranks * options.num_shards
     many = num_splits >= 2 * shards
     return "interleave" if many or not counted else "contiguous"

@@ -25,12 +25,12 @@ class Shares:
     """The rows of each rank in one epoch, before and after levelling.
 
     Attributes:
-        orders: the rows that the policy gave each rank, without those left out.
-        left_out: rows that no rank gets (`even="drop"`).
-        counts: rows of each of `orders`, shape [ranks].
-        targets: rows of each rank after levelling, shape [ranks].
-        options: of the plan; `last_batch` is "partial" if the reader decides about it.
-        batch_rows: rows of a batch of a rank.
+        orders: the rows that the policy assigned to each rank, without those left out.
+        left_out: the rows that no rank gets (`even="drop"`).
+        counts: the number of rows in each of `orders`, shape [ranks].
+        targets: the number of rows of each rank after levelling, shape [ranks].
+        options: the plan's options; `last_batch` is "partial" if the reader applies it.
+        batch_rows: rows per batch of a rank.
     """
 
     orders: tuple[Order | Mixture, ...]
@@ -41,7 +41,7 @@ class Shares:
     batch_rows: int
 
     def pieces(self, rank: int) -> Iterator[Piece]:
-        """The pieces of a rank after levelling: a prefix of its own, then tails of others."""
+        """The pieces of a rank after levelling: a prefix of its own rows, then tails of others."""
         if self.orders[rank].table.uncounted is not None:
             yield from self.orders[rank].runs().pieces()
             return
@@ -49,18 +49,18 @@ class Shares:
             yield from self.orders[donor].runs(first, last).pieces()
 
     def following(self, rank: int) -> Iterator[Piece]:
-        """The pieces of the ranks after `rank`, and last of `rank` itself."""
+        """The pieces of the ranks after `rank`, and finally of `rank` itself."""
         for step in range(1, len(self.orders) + 1):
             yield from self.pieces((rank + step) % len(self.orders))
 
     def steps(self) -> list[int]:
-        """Batches of each rank; requires known row counts, like the methods below."""
+        """The number of batches of each rank; requires known row counts, like the methods below."""
         if self.options.even == "pad":
             return [self._padded_steps] * len(self.targets)
         return [-(-rows // self.batch_rows) for rows in self.rows()]
 
     def rows(self) -> list[int]:
-        """Real rows of each rank, without padding."""
+        """The number of real rows of each rank, without padding."""
         dropped = self.targets % self.batch_rows if self._drops_last else 0
         rows: list[int] = (self.targets - dropped).tolist()
         return rows
@@ -77,7 +77,7 @@ class Shares:
         return pieces
 
     def again(self, rank: int, key: int | None) -> list[Piece]:
-        """A rank's rows once more (those of the ranks after it if it has none), in an order drawn by `key`."""
+        """A rank's rows again (if it has none, those of the ranks after it), in an order drawn by `key`."""
         pieces = list(self.pieces(rank)) or list(self.following(rank))
         if key is None:
             return pieces
@@ -102,12 +102,12 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class KeptShares:
-    """The rows of each rank if each resumes with its own, after a change of workers.
+    """The rows of each rank if each resumes with its own, after the number of workers changed.
 
     Attributes:
         ranks: the pieces of each rank, padding last.
         left_out: the rows that no rank holds.
-        batch_rows: rows of a batch of a rank.
+        batch_rows: rows per batch of a rank.
     """
 
     ranks: tuple[tuple[Piece, ...], ...]
@@ -138,7 +138,7 @@ class KeptShares:
 def assign(
     datasets: Sequence[DatasetShare], options: PlanOptions, num_ranks: int, epoch: int, phase: int = 0
 ) -> Shares:
-    """The shares of all ranks of an epoch (or of its rest, after `phase` phases).
+    """The shares of all ranks in an epoch, or in its rest after `phase` phases.
 
     Raises:
         ShardingError: the policy lost or repeated rows.
@@ -169,14 +169,14 @@ def _left_out_seed(options: PlanOptions, phase: int) -> int | None:
 
 
 def _read(dataset: DatasetShare, order: Order, num_ranks: int, epoch: int) -> list[Order]:
-    """The rows of a dataset that an epoch reads."""
+    """The rows of a dataset that an epoch reads: as one order if that is all of them, else by rank."""
     if dataset.policy.complete:
         return [order]
     return [dataset.share(order, rank, num_ranks, epoch) for rank in range(num_ranks)]
 
 
 def _shares_of(dataset: DatasetShare, order: Order, left_out: list[Order], num_ranks: int, epoch: int) -> list[Order]:
-    """The rows of each rank in a dataset, without those left out."""
+    """The rows of a dataset that each rank gets, without those left out."""
     kept = _without(order, left_out) if dataset.policy.deals_kept else order
     shares = [dataset.share(kept, rank, num_ranks, epoch) for rank in range(num_ranks)]
     if dataset.policy.complete:
@@ -193,7 +193,7 @@ def _without(order: Order, runs: list[Order]) -> Order:
 
 
 def _are_even(orders: tuple[Order | Mixture, ...]) -> bool:
-    """Whether rows were assigned one by one or in blocks, which is already even (a sum of several is not)."""
+    """Whether rows were assigned singly or in blocks, which is already even for one dataset, but not for several."""
     return any(isinstance(order, Order) and order.picked is not None for order in orders)
 
 
@@ -210,7 +210,7 @@ def _check_complete(orders: Sequence[Order], whole: Order) -> None:
 
 
 def _check_disjoint(orders: Sequence[Order]) -> None:
-    """Check that no row is in two orders that were cut the same way: into units, or into the same blocks in turn."""
+    """Check that no row is in two orders that were divided alike: by units, or by the same blocks in turn."""
     picks = sorted(
         (id(order.rows), pattern(order.picked), order.picked.start, order.picked.stop)
         for order in orders

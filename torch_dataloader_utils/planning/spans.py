@@ -1,4 +1,4 @@
-"""Where the segments of a file lie in its plan rows."""
+"""The plan rows of each segment of a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch_dataloader_utils.model import FileLayout
 
 
 def plan_spans(layout: FileLayout) -> list[tuple[int, int]] | None:
-    """Plan rows `[start, stop)` of each segment, or None if known only after reading.
+    """The plan rows `[start, stop)` of each segment, or None if known only after reading.
 
     Live rows are contiguous; physical rows have gaps where filters pruned a segment.
     """

@@ -1,7 +1,7 @@
 """How files are cut into splits.
 
-A strategy is any object with `split(files) -> list[Split]`. The result of a user's strategy passes through
-`checks.checked_splits` before it is planned with.
+A strategy is any object with `split(files) -> list[Split]`. `checks.checked_splits` checks the splits of a custom
+strategy before they are used.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch_dataloader_utils.units import parse_bytes
 
 @runtime_checkable
 class SplitStrategy(Protocol):
-    """Cuts files into splits; an attribute `assignment = "turn"` gives them to workers in turn instead of by size."""
+    """Cuts files into splits; an attribute `assignment = "turn"` assigns them to workers in turn, not by size."""
 
     def split(self, files: Sequence[DataFile]) -> list[Split]:
-        """The splits of all files: every row in exactly one; their order is the order without shuffling."""
+        """The splits of all files, each row in exactly one; rows are delivered in this order unless shuffled."""
 
 
 @runtime_checkable
 class GenerateStrategy(Protocol):
-    """Makes the shards of one rank itself; `generate(files, num_workers, epoch)` is accepted, too."""
+    """Makes the shards of one rank itself; `generate(files, num_workers, epoch)` also works."""
 
     def generate(
         self, files: Sequence[DataFileInfo], num_workers: int, epoch: int, num_ranks: int, rank: int
@@ -35,14 +35,14 @@ class GenerateStrategy(Protocol):
 
 
 class TargetSizeSplitStrategy:
-    """Adds consecutive segments while the total stays within a size (the default).
+    """Groups consecutive segments up to a target size (the default strategy).
 
-    A larger segment is a separate split, and so is a compressed text. No split is empty, spans two files or crosses a
-    pruned segment.
+    A larger segment is a split of its own, and so is a compressed text file. No split is empty, spans two files or
+    crosses a pruned segment.
 
     Args:
-        split_bytes: decoded bytes of a split, as a number or a text such as `"128MiB"`; None means that size.
-        split_rows: rows of a split; takes precedence if given.
+        split_bytes: decoded bytes per split, as a number or a string such as `"128MiB"`, the default.
+        split_rows: rows per split; overrides `split_bytes`.
     """
 
     assignment = "lpt"
@@ -57,7 +57,7 @@ class TargetSizeSplitStrategy:
 
 
 class SizeBalancedSplitStrategy:
-    """One split per file (per run of rows if filters pruned segments), given to workers largest first."""
+    """One split per file (per run of rows if filters pruned segments), assigned to workers largest first."""
 
     assignment = "lpt"
 
@@ -67,13 +67,13 @@ class SizeBalancedSplitStrategy:
 
 
 class RoundRobinSplitStrategy(SizeBalancedSplitStrategy):
-    """One split per file (per run of rows if filters pruned segments), given to workers in turn."""
+    """One split per file (per run of rows if filters pruned segments), assigned to workers in turn."""
 
     assignment = "turn"
 
 
 def make_splits(strategy: SplitStrategy, files: Sequence[DataFile]) -> tuple[Split, ...]:
-    """The splits that `strategy` makes of `files`, checked unless the strategy is one of ours.
+    """The splits that `strategy` makes of `files`, checked unless the strategy belongs to this package.
 
     Raises:
         OptionError: a strategy's splits lie outside their files, overlap or leave rows out.
@@ -85,7 +85,7 @@ def make_splits(strategy: SplitStrategy, files: Sequence[DataFile]) -> tuple[Spl
 
 
 def _splits(files: Sequence[DataFile], split_bytes: int | None, split_rows: int | None) -> list[Split]:
-    """Segments of each file added up while they stay within the limit (rows if given, else bytes; None: no limit)."""
+    """Splits of consecutive segments of each file, within the limit: rows if given, else bytes; None means no limit."""
     splits: list[Split] = []
     for file in files:
         spans = plan_spans(file.layout)
@@ -105,7 +105,7 @@ def _splits(files: Sequence[DataFile], split_bytes: int | None, split_rows: int 
 
 
 def _runs(sizes: list[int], spans: list[tuple[int, int]] | None, limit: int | None) -> list[tuple[int, int]]:
-    """Half-open runs of segments: within `limit`, without gaps, none empty."""
+    """Half-open runs of segments within `limit`, without gaps; none is empty."""
     runs: list[tuple[int, int]] = []
     total, end = 0, None
     for place, size in enumerate(sizes):
@@ -126,18 +126,18 @@ def _runs(sizes: list[int], spans: list[tuple[int, int]] | None, limit: int | No
 
 
 def _split(file: DataFile, spans: list[tuple[int, int]] | None, run: tuple[int, int], index: int) -> Split:
-    # Whole segments: finding them by their rows, as `checks` does for a user's strategy, takes twice the time.
+    # Whole segments are known here; finding them by their rows, as `checks` does, would take twice the time.
     first, last = run
     segments = file.layout.segments
     if spans is None:
         return Split(file.info, None, run, sum(segment.size_bytes for segment in segments[first:last]), index)
     size = segments[first].size_bytes
     for place in range(first + 1, last):
-        if spans[place][0] < spans[place][1]:  # a segment without a plan row is not read
+        if spans[place][0] < spans[place][1]:  # a segment without plan rows is not read
             size += segments[place].size_bytes
     return Split(file.info, Rows(spans[first][0], spans[last - 1][1]), run, size, index)
 
 
 def assignment_of(strategy: Any) -> str:
-    """How the splits of `strategy` are given to workers: `"lpt"` unless it declares `"turn"`."""
+    """How the splits of `strategy` are assigned to workers: `"lpt"` unless it declares `"turn"`."""
     return str(getattr(strategy, "assignment", "lpt"))

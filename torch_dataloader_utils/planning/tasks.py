@@ -1,7 +1,7 @@
 """Decode jobs: a shard's pieces cut at segment borders, so that each job reads whole segments, once.
 
-Small consecutive segments of one file share a task (few large decodes are faster than many small ones); a segment
-larger than the limits is a separate task. Row-shuffle windows that are cut from the same segments share one, too.
+Small consecutive segments of one file share a task, because few large decodes are faster than many small ones. A
+segment larger than the limits is a task of its own. Row-shuffle windows cut from the same segments also share a task.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TASK_BYTES = 16 * 2**20
 
 
 class FileSegments:
-    """The segments of one file, as tasks look them up.
+    """The segments of one file, for looking up which of them a piece touches.
 
     Attributes:
-        starts: first plan row of each segment.
-        stops: where its plan rows end, exclusive.
-        sizes: estimated decoded bytes of each segment.
-        task_rows: the maximum number of rows of a task (a larger segment is a separate task).
+        starts: the first plan row of each segment.
+        stops: the end of its plan rows, exclusive.
+        sizes: the estimated decoded bytes of each segment.
+        task_rows: the maximum number of rows per task (a larger segment is a task of its own).
     """
 
     def __init__(self, layout: FileLayout) -> None:
@@ -36,7 +36,7 @@ class FileSegments:
         self.task_rows = layout.task_rows or TASK_ROWS
 
     def rows(self, number: int) -> int:
-        """Plan rows of a segment (0 if known only after reading)."""
+        """The number of plan rows of a segment (0 if known only after reading)."""
         return self.stops[number] - self.starts[number]
 
     def touched(self, piece: Piece) -> Sequence[int]:
@@ -52,7 +52,7 @@ class FileSegments:
         return [i for i in numbers if len(rows.clip(self.starts[i], self.stops[i]))]
 
     def narrowed(self, piece: Piece, first: int, last: int) -> Piece:
-        """The rows of the piece that lie in the segments from `first` to `last`, both included."""
+        """The rows of the piece in the segments from `first` to `last`, inclusive."""
         if piece.rows is None:
             size = sum(self.sizes[first : last + 1])
             return replace(piece, source=replace(split_of(piece), segments=(first, last + 1), size_bytes=size))
@@ -60,7 +60,7 @@ class FileSegments:
 
 
 class SegmentTable(dict[FileKey, FileSegments]):
-    """The segments of each file, by its key; made when they are first looked up."""
+    """The segments of each file, by its key; created on first look-up."""
 
     def __init__(self, layouts: Mapping[FileKey, FileLayout]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class SegmentTable(dict[FileKey, FileSegments]):
 
 @dataclass(slots=True)
 class _OpenTask:
-    """A task that may still grow."""
+    """A task to which segments may still be added."""
 
     file: FileKey
     pad: bool
@@ -84,7 +84,7 @@ class _OpenTask:
     size: int = 0
 
     def accepts(self, number: int, rows: int, size: int) -> bool:
-        """Whether this segment is already decoded, or fits besides the others."""
+        """Whether the task already decodes this segment, or has room for it."""
         if number in self.segments or not self.segments:
             return True
         return self.rows + rows <= self.most and self.size + size <= TASK_BYTES
@@ -100,7 +100,7 @@ class _OpenTask:
 
 
 def make_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> tuple[Task, ...]:
-    """The tasks of a shard, in delivery order; together they deliver exactly its pieces, which are in that order."""
+    """The tasks of a shard, in delivery order; together they deliver exactly these pieces, in the same order."""
     tasks: list[Task] = []
     for of_windows, run in groupby(pieces, key=_windows_of):
         if of_windows is None:
@@ -111,13 +111,13 @@ def make_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> tuple[Task, .
 
 
 def _windows_of(piece: Piece) -> tuple[int, int, bool] | None:
-    """Equal for pieces of windows that are cut from the same runs (a begun window is alone); None for a split's."""
+    """A key that is equal for windows cut from the same runs (a begun window has its own); None for a split's piece."""
     source = piece.source
     return (source.index, source.task, piece.pad) if isinstance(source, Window) else None
 
 
 def _window_task(pieces: tuple[Piece, ...], segments: SegmentTable) -> Task:
-    """The task of windows that are cut from the same runs."""
+    """The task of windows cut from the same runs."""
     read: dict[FileKey, set[int]] = {}
     for piece in split_pieces(pieces):
         key = split_of(piece).file.key
@@ -127,12 +127,12 @@ def _window_task(pieces: tuple[Piece, ...], segments: SegmentTable) -> Task:
 
 
 def _rows_of(pieces: Sequence[Piece]) -> int | None:
-    """Rows of all pieces, or None if known only after reading."""
+    """The number of rows of all pieces, or None if known only after reading."""
     return sum(map(len, pieces)) if all(piece.rows is not None for piece in pieces) else None
 
 
 def _split_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> Iterator[Task]:
-    """The tasks of consecutive pieces of splits."""
+    """The tasks of consecutive pieces that are not in windows."""
     tasks: list[_OpenTask] = []
     for piece in pieces:
         key = split_of(piece).file.key
@@ -144,7 +144,7 @@ def _split_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> Iterator[Ta
 
 
 def _add_piece(tasks: list[_OpenTask], piece: Piece, file: FileSegments) -> None:
-    """Add the piece to the last task, and to new ones where its segments do not fit."""
+    """Add the piece to the last task, and to new tasks for the segments that do not fit."""
     runs: list[list[int]] = [[]]
     for number in file.touched(piece):
         rows, size = file.rows(number), file.sizes[number]

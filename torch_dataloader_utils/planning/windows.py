@@ -1,8 +1,9 @@
-"""Row-shuffle windows: a worker's splits mixed a few at a time, known without reading.
+"""Row-shuffle windows: each mixes the rows of a few of a worker's splits, and is planned without reading.
 
-A few splits are open at once. A run of whole segments of each makes a set, which one task decodes. Sized by bytes, a
-set is as many whole splits as fit, and one window; sized by rows, or drawn from a given number of splits, it is cut
-into windows with an equal share of every run, so that no segment is decoded for two tasks.
+A few splits are open at once. One run of whole segments from each of them forms a set, which one task decodes. If
+windows are sized by bytes, a set holds as many whole splits as fit and is one window. If they are sized by rows, or
+draw from a given number of splits, a set is cut into windows with an equal share of every run, so that no segment is
+decoded for two tasks.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import derive_key
 
-OPEN_SPLITS = 4  # of windows sized by rows, where the option does not say
+OPEN_SPLITS = 4  # the default for windows sized by rows
 
 
 @dataclass(frozen=True)
 class ShuffleWindow:
-    """A typical window of those that batches draw from.
+    """A typical shuffle window that batches draw from.
 
     Attributes:
-        rows: delivered from it; None where they are known only after reading.
-        splits: from which it draws (k).
-        of_splits: that all batches draw from (S).
-        windows: that there are.
+        rows: the number of rows delivered from it; None if known only after reading.
+        splits: the number of splits that it draws from (k).
+        of_splits: the number of splits that all windows together draw from (S).
+        windows: the number of windows.
     """
 
     rows: int | None
@@ -39,9 +40,9 @@ class ShuffleWindow:
     windows: int = 1
 
     def variance_ratio(self, batch_rows: int) -> float:
-        """The variance of a batch's mean over that of a random sample, about, where each split holds one value.
+        """The approximate variance of a batch's mean, relative to a random sample, if each split holds one value.
 
-        For B rows that come from k of S splits: 1 + B / k * (1 - k / S).
+        For B rows from k of S splits: 1 + B / k * (1 - k / S).
         """
         return 1 + batch_rows / self.splits * (1 - self.splits / self.of_splits)
 
@@ -49,14 +50,16 @@ class ShuffleWindow:
 def windowed(
     shards: Shards, segments: SegmentTable, options: PlanOptions, key: tuple[int | str, ...], *, exact: bool
 ) -> Shards:
-    """The shards of a rank with their rows in windows: begun ones as they are, then new ones, then padding as it is.
+    """The shards of a rank, with rows grouped into windows: first begun windows, then new ones, then padding.
+
+    Begun windows and padding are not changed.
 
     Args:
         shards: the pieces of each worker, in delivery order.
-        segments: of each file.
-        options: how large windows are (by rows or by bytes), and of how many splits.
-        key: of the rank's windows; with a worker's number and a window's, the key of its permutation.
-        exact: whether plan rows are the rows that will be delivered; else how many a window has is not known.
+        segments: the segments of each file.
+        options: the size of windows (in rows or bytes), and the number of splits that they draw from.
+        key: the key of the rank's windows; a worker's number and a window's number complete the key of a permutation.
+        exact: whether every planned row will be delivered; if not, the row counts of windows are unknown.
     """
     return tuple(
         (
@@ -69,27 +72,27 @@ def windowed(
 
 
 def window_of_batches(shards: Shards, *, joint: bool) -> ShuffleWindow | None:
-    """A typical window of those that the batches of these shards draw from; None without any.
+    """A typical window that the batches of these shards draw from; None if there are no windows.
 
     Args:
         shards: the pieces of each worker.
-        joint: whether a batch draws from a window of each shard; else from one of a single shard.
+        joint: whether a batch draws from a window of every shard; otherwise from a window of one shard.
     """
     windows = [window for window in map(_typical_window, shards) if window is not None]
     if not windows:
         return None
     if joint:
         return _joint_window(windows)
-    # That of the fewest splits: a few rows of one more, which fill a worker's last batch, do not mix it.
+    # The window with the fewest splits: a few rows of another split, which fill up a worker's last batch, mix nothing.
     fewest = min(windows, key=lambda window: window.splits)
     of_splits = len(_splits_in([piece for shard in shards for piece in shard]))
     return replace(fewest, of_splits=of_splits, windows=sum(window.windows for window in windows))
 
 
 def _typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
-    """The middle one of a shard's windows by the number of their splits; None without any.
+    """The shard's window with the median number of splits; None if it has no windows.
 
-    The last is not looked at, unless it is the only one: it holds what is left.
+    The last window, which holds the remainder, is ignored unless it is the only one.
     """
     windows = [(len(_splits_in([piece])), piece) for piece in shard if isinstance(piece.source, Window)]
     if not windows:
@@ -99,7 +102,7 @@ def _typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
 
 
 def _joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
-    """These windows as one, so that a batch draws from each of them."""
+    """These windows as a single one, for batches that draw from all of them."""
     counts = [window.rows for window in windows if window.rows is not None]
     rows = sum(counts) if len(counts) == len(windows) else None
     splits, of_splits = (sum(getattr(window, name) for window in windows) for name in ("splits", "of_splits"))
@@ -117,7 +120,7 @@ def _begun(piece: Piece) -> bool:
 def _windows(
     shard: Sequence[Piece], segments: SegmentTable, options: PlanOptions, key: tuple[int | str, ...], *, exact: bool
 ) -> Iterator[Piece]:
-    """New windows of the rows that are in none."""
+    """New windows of the rows that are not in a window yet."""
     plain = [piece for piece in shard if not (isinstance(piece.source, Window) or piece.pad)]
     opened = [_Opened(piece, segments[split_of(piece).file.key]) for piece in plain]
     numbers = count()
@@ -132,22 +135,22 @@ Run: TypeAlias = tuple[Piece, int]  # the rows of consecutive segments of a spli
 
 
 class _Opened:
-    """A piece from which runs are taken, starting at its first segment."""
+    """A piece from which runs are taken, segment by segment."""
 
     def __init__(self, piece: Piece, file: FileSegments) -> None:
         self._piece = piece
         self._file = file
         self._numbers = file.touched(piece)
         self._at = 0
-        self.size = sum(file.sizes[number] for number in self._numbers)  # of what no run holds
+        self.size = sum(file.sizes[number] for number in self._numbers)  # of the segments not taken yet
 
     @property
     def left(self) -> bool:
-        """Whether there are segments that no run holds."""
+        """Whether there are segments that were not taken yet."""
         return self._at < len(self._numbers)
 
     def run_of_rows(self, quota: int) -> Run:
-        """The next segments: `quota` rows of the piece or a little more; one where its rows are not known."""
+        """The next segments that hold at least `quota` rows of the piece; a single one if its rows are unknown."""
         begin, taken, rows, file = self._at, 0, self._piece.rows, self._file
         while self.left and taken < quota:
             number = self._numbers[self._at]
@@ -156,7 +159,7 @@ class _Opened:
         return self._run(begin)
 
     def run_of_bytes(self, most: int) -> Run:
-        """The next segments, as many as `most` bytes hold; at least one."""
+        """As many of the next segments as fit `most` bytes; at least one."""
         begin, taken = self._at, 0
         while self.left and (self._at == begin or taken + self._next_size <= most):
             taken += self._next_size
@@ -176,7 +179,7 @@ class _Opened:
 
 
 def _sets(opened: Sequence[_Opened], options: PlanOptions) -> Iterator[tuple[list[Run], int]]:
-    """The runs that are decoded together, and into how many windows they are cut."""
+    """Each set of runs that are decoded together, and the number of windows that it is cut into."""
     most, given = options.buffer_rows, options.open_splits
     size = (options.window_bytes or 0) // options.num_shards
     if most is None and given is None:
@@ -184,7 +187,7 @@ def _sets(opened: Sequence[_Opened], options: PlanOptions) -> Iterator[tuple[lis
     number = len(opened) if isinstance(given, str) else given or OPEN_SPLITS
     if most is None:
         sizes = [each.size for each in opened]
-        # Of all splits, in proportion to their sizes: so that none ends before the others.
+        # With all splits open, take from each in proportion to its size, so that none ends before the others.
         shares = [size * part // max(sum(sizes), 1) if isinstance(given, str) else size // number for part in sizes]
         quotas = dict(zip(opened, shares, strict=True))
         sets = _from_open(opened, number, lambda each: each.run_of_bytes(quotas[each]))
@@ -195,7 +198,7 @@ def _sets(opened: Sequence[_Opened], options: PlanOptions) -> Iterator[tuple[lis
 
 
 def _from_open(opened: Sequence[_Opened], most: int, run: Callable[[_Opened], Run]) -> Iterator[list[Run]]:
-    """A run of each of so many open pieces, the longest open first."""
+    """Sets with one run from each open piece, at most `most` of them open, the longest open first."""
     waiting, going = deque(opened), deque[_Opened]()
     while waiting or going:
         while waiting and len(going) < most:
@@ -205,7 +208,7 @@ def _from_open(opened: Sequence[_Opened], most: int, run: Callable[[_Opened], Ru
 
 
 def _fitting(opened: Sequence[_Opened], size: int) -> Iterator[list[Run]]:
-    """As many whole pieces as `size` bytes hold; where they do not hold two, a run of each of two."""
+    """Sets of as many whole pieces as fit `size` bytes; if two do not fit, one run from each of two."""
     waiting, going = deque(opened), list[_Opened]()
     while waiting or going:
         taken = sum(each.size for each in going)
@@ -218,7 +221,7 @@ def _fitting(opened: Sequence[_Opened], size: int) -> Iterator[list[Run]]:
 
 
 def _shares(runs: Sequence[Run], number: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
-    """So many windows of a set, each with its estimated decoded bytes; a single one where its rows are not known."""
+    """`number` windows of a set, each with its estimated decoded bytes; a single one if its rows are unknown."""
     pieces = tuple(piece for piece, _ in runs)
     size = sum(size for _, size in runs)
     total = sum(map(len, pieces))

@@ -1,4 +1,4 @@
-"""A rank's pieces assigned to its I/O workers."""
+"""Assigns a rank's pieces to its I/O workers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ Shards = tuple[tuple[Piece, ...], ...]
 
 
 def worker_shards(pieces: Sequence[Piece], options: PlanOptions, batch_rows: int, exact: bool) -> Shards:
-    """The pieces of each worker, in delivery order: whole batches for all but one if counts are exact.
+    """The pieces of each worker, in delivery order; if counts are exact, whole batches for all workers but one.
 
-    Workers deliver one batch each in turn; the worker with the short batch then delivers it last, and so does the one
-    with the padding.
+    Workers take turns, one batch each, so that the short batch, or the batch with the padding, is delivered last.
 
     Args:
-        pieces: of the rank: real ones, then padding.
-        options: of the plan.
-        batch_rows: rows of a batch of this rank.
-        exact: whether the pieces' rows are the rows that will be delivered.
+        pieces: the rank's pieces: real ones, then padding.
+        options: the plan's options.
+        batch_rows: rows per batch of this rank.
+        exact: whether every planned row will be delivered.
     """
     real = [piece for piece in pieces if not piece.pad]
     sizes = _sizes(real)
@@ -65,7 +64,7 @@ def _owners(sizes: Sequence[int], options: PlanOptions) -> Sequence[int]:
 
 
 def lpt(loads: Sequence[int], num_shards: int) -> list[int]:
-    """The worker of each load: the largest first, to the least loaded; ties to the earlier, then the lower."""
+    """The worker of each load: largest load first, to the least loaded worker; ties to the earlier and lower."""
     heap = [(0, worker) for worker in range(num_shards)]
     owners = [0] * len(loads)
     for i in sorted(range(len(loads)), key=lambda i: -loads[i]):
@@ -75,7 +74,7 @@ def lpt(loads: Sequence[int], num_shards: int) -> list[int]:
 
 
 def whole_batch_targets(loads: Sequence[int], batch_rows: int) -> list[int]:
-    """Rows of each worker: whole batches near its load, the short one to a worker with the most batches."""
+    """The number of rows of each worker: whole batches near its load, and a short one for a worker with the most."""
     total = sum(loads)
     batches = [load // batch_rows for load in loads]
     spare = total // batch_rows - sum(batches)
@@ -89,12 +88,12 @@ def whole_batch_targets(loads: Sequence[int], batch_rows: int) -> list[int]:
 
 
 def last_to_deliver(loads: Sequence[int], batch_rows: int) -> int:
-    """The worker whose batch is the last when workers deliver in turn."""
+    """The worker that delivers the last batch when workers take turns."""
     return max(range(len(loads)), key=lambda w: (-(-loads[w] // batch_rows), w))
 
 
 def _sizes(pieces: Sequence[Piece]) -> list[int]:
-    """What LPT balances: rows of each piece if all are known, else bytes."""
+    """The sizes that LPT balances: the rows of each piece if all are known, else its bytes."""
     if all(piece.rows is not None for piece in pieces):
         return [len(piece) for piece in pieces]
     return [piece.source.size_bytes for piece in pieces]
