@@ -1,8 +1,8 @@
-"""Does for our loader what Accelerate's wrappers do for others, and detects which framework is calling.
+"""Replaces Accelerate's wrappers for our loader, and detects which framework is calling.
 
-A wrapper of Accelerate shards a loader's rows over the processes. Ours are already sharded and would be sharded twice,
-so our loader counts as prepared and does the rest itself: it moves batches to the device and reports the last batch to
-GradientState. Nothing here imports Accelerate.
+An Accelerate wrapper shards a loader's rows over the processes. Our rows are already sharded and would be sharded
+twice, so our loader counts as prepared and does the rest itself: it moves batches to the device and reports the last
+batch to GradientState. Nothing here imports Accelerate.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")  # rank 0's rows 
 
 @dataclass(eq=False)
 class Turn:
-    """A pass as Accelerate's GradientState sees it.
+    """The current pass as Accelerate's GradientState sees it.
 
     Attributes:
-        end_of_dataloader: whether the newest batch is the last; accumulated gradients are then applied.
-        mask: of that batch, if it may hold repeats.
+        end_of_dataloader: whether the newest batch is the last one; accumulated gradients are then applied.
+        mask: the mask of that batch, if it may hold repeats.
     """
 
     end_of_dataloader: bool = False
@@ -43,7 +43,7 @@ class Turn:
 
     @property
     def remainder(self) -> int:
-        """-1: `gather_for_metrics`, which reads this at the last batch, must not cut off rows. Warns if some repeat."""
+        """-1, so that `gather_for_metrics`, which reads it at the last batch, cuts off no rows. Warns if rows repeat."""
         if self.mask is not None and not self.mask.all():
             _warn_of_repeats()
         return -1
@@ -53,7 +53,7 @@ class Turn:
         _state().GradientState()._add_dataloader(self)
 
     def end(self) -> None:
-        """Make the pass around it current again, if there is one; idempotent."""
+        """Make the enclosing pass current again, if there is one; idempotent."""
         _state().GradientState()._remove_dataloader(self)
 
 
@@ -71,9 +71,9 @@ def _state() -> Any:
 
 
 def placed(value: Any, device: torch.device) -> Any:
-    """A batch with its tensors on the device: those in dicts and tuples, and whole lists of tensors, too.
+    """A batch with its tensors on the device: tensors in dicts and tuples, and lists that hold only tensors.
 
-    Other lists, arrays and objects are not moved: Accelerate's own function walks a list of strings one by one.
+    Other lists, arrays and objects are not moved: Accelerate's own function would visit every string of a list.
     """
     if isinstance(value, torch.Tensor):
         return value.to(device)
@@ -90,7 +90,7 @@ def placed(value: Any, device: torch.device) -> Any:
 
 
 def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
-    """A warning about the configuration of an Accelerator, whose wrappers are not used; None if it is fine.
+    """A warning about an Accelerator's configuration, which only its wrappers apply; None if all is well.
 
     Raises:
         OptionError: its batch size contradicts the options.
@@ -107,12 +107,12 @@ def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
 
 
 def check_caller(num_ranks: Callable[[], int]) -> None:
-    """Check that a wrapper of Accelerate that sets the epoch of a dataset leaves rows and batches alone.
+    """Check that an Accelerate wrapper that sets the dataset's epoch does not change rows or batches.
 
-    Each of them does so on every process before a pass: this is where a dataset can detect it.
+    Every wrapper sets the epoch on every process before a pass, so the dataset can detect it here.
 
     Raises:
-        ShardingError: it shards rows that are already sharded, or makes batches of batches.
+        ShardingError: the wrapper shards rows that are already sharded, or makes batches of batches.
     """
     wrapper = _receiver("accelerate.data_loader")
     if wrapper is None:
@@ -132,7 +132,7 @@ def check_caller(num_ranks: Callable[[], int]) -> None:
 
 
 def check_fetcher() -> None:
-    """Check that torch's own DataLoader, when it begins to iterate a dataset, uses the batches as they are.
+    """Check that torch's own DataLoader, when it starts to iterate over a dataset, does not batch the batches again.
 
     Raises:
         OptionError: it would make batches of batches.
@@ -147,7 +147,7 @@ def check_fetcher() -> None:
 
 
 def preparing_accelerator() -> Any:
-    """The Accelerator whose `prepare()` has just set a flag of a loader, which is all it does; None otherwise."""
+    """The Accelerator whose `prepare()` is setting a loader's flag (all that it does to a loader); None otherwise."""
     return _receiver("accelerate.", "torch.")
 
 
@@ -157,20 +157,20 @@ def loaded_by_accelerate() -> bool:
 
 
 def counted_by_fabric() -> bool:
-    """Whether the call comes from Lightning Fabric's wrapper of a loader, which counts its passes from 0."""
+    """Whether the call comes from Lightning Fabric's loader wrapper, which counts its passes from 0."""
     return _caller(_FABRIC, *(f"{package}utilities." for package in _FABRIC)) is not None
 
 
 def _receiver(package: str, *without: str) -> Any:
-    """The object whose method makes the call, if it is of this package; else None."""
+    """The object whose method makes the call, if its class belongs to this package; else None."""
     return (_caller(package, *without) or {}).get("self")
 
 
 def _caller(package: str | tuple[str, ...], *without: str) -> Mapping[str, Any] | None:
-    """The local variables of the nearest call from outside this package and `without`, if `package` makes it.
+    """The local variables of the nearest caller outside this package and `without`, if it belongs to `package`.
 
-    No public interface of Accelerate 1.15 answers these questions: `prepare` passes a loader nothing but a flag,
-    neither GradientState nor AcceleratorState knows the Accelerator, and `load_state` calls a loader as a user would.
+    No public interface of Accelerate 1.15 provides this: `prepare` only sets a flag on a loader, neither GradientState
+    nor AcceleratorState knows the Accelerator, and `load_state` calls a loader as a user would.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -210,7 +210,7 @@ class AcceleratedIterator(StatefulIterator):
         return batch if self._device is None else placed(batch, self._device)
 
     def close(self) -> None:
-        """End the pass: no thread, file or buffer of it stays behind; idempotent."""
+        """End the pass and release its threads, files and buffers; idempotent."""
         if self._turn is not None:
             self._turn.end()
         super().close()

@@ -36,14 +36,14 @@ class LoaderDataset(IterableDataset[Any]):
     def __init__(self, source: Source, options: Options) -> None:
         self._options = options
         self._local = LocalEpochs(source, options, self._renew)
-        self._accelerated: tuple[torch.device | None] | None = None  # Accelerate drives the loop, on this device
+        self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {summary(self._epochs, self._options)}>"
 
     @property
     def source(self) -> Source:
-        """The source it reads."""
+        """The source that it reads."""
         return self._here.source
 
     @property
@@ -53,11 +53,11 @@ class LoaderDataset(IterableDataset[Any]):
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the rows after `transform`, before conversion."""
+        """The Arrow schema of the rows, after `transform` and before conversion."""
         return self.source.scan.output_schema
 
     def vocabulary(self, column: str) -> list[Any]:
-        """The values that a column's codes stand for: code i is `vocabulary(column)[i]`.
+        """The values that a column's codes stand for: code i stands for `vocabulary(column)[i]`.
 
         Raises:
             ColumnNotFoundError: the column has no codes.
@@ -65,13 +65,13 @@ class LoaderDataset(IterableDataset[Any]):
         return self.source.scan.vocabulary(column)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`. Call it before each epoch, with the same number on every rank.
+        """Set the epoch of the next pass. Call it before each epoch, with the same number on every rank.
 
-        Calling it with the epoch of a loaded state keeps the position.
+        If it is the epoch of a loaded state, the position is kept.
 
         Raises:
             OptionError: `epoch` is not a valid epoch number.
-            ShardingError: a wrapper of Accelerate calls it, and would shard the rows a second time.
+            ShardingError: the caller is an Accelerate wrapper that would shard the rows a second time.
         """
         check_caller(lambda: self.world.num_ranks)
         self._here.passes.set_epoch(epoch_number(epoch))
@@ -82,36 +82,36 @@ class LoaderDataset(IterableDataset[Any]):
         return self._passes.asked
 
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
-        """The plan of what a rank reads in an epoch, by default this rank in the live or next one. Reads no data."""
+        """The plan of a rank for an epoch, by default of this rank for the live or next epoch. Reads no data."""
         epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
         return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
     def describe(self, epoch: int | None = None) -> Description:
-        """What it holds, and what each rank gets in an epoch (by default the live or next), without reading data."""
+        """What the dataset holds and what each rank gets in an epoch (the live or next by default). Reads no data."""
         epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
         return described(type(self).__name__, self._here, self._options, epoch)
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
-        """The rows of a rank in an epoch (without repeats), or None if not known before reading."""
+        """The number of rows of a rank in an epoch (without repeats), or None if known only after reading."""
         return self.plan(epoch, rank).rows
 
     def rows_of(self, epoch: int, step: int, rank: int | None = None) -> tuple[RowRange, ...]:
-        """The rows of one batch, by default of this rank, as files and row ranges. Reads no data.
+        """The rows of one batch (of this rank by default), as files and row ranges. Reads no data.
 
         Args:
             epoch: the epoch.
-            step: index of the batch in the epoch.
+            step: the index of the batch in the epoch.
             rank: the rank of the batch.
 
         Raises:
             CountsRequiredError: row counts are not known before reading.
-            IndexError: there is no such step, or it was taken under other options, before the epoch was resumed.
+            IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
         """
         return rows_of_step(self._here, epoch_number(epoch), step, self.world.rank if rank is None else rank)
 
     @property
     def world(self) -> World:
-        """The number of ranks and this process's rank: detected at first use, then kept."""
+        """The number of ranks and this process's rank; detected at first use, then kept."""
         return self._epochs.planner.world
 
     def __iter__(self) -> Iterator[Any]:
@@ -128,31 +128,30 @@ class LoaderDataset(IterableDataset[Any]):
         return AcceleratedIterator(here, valid_key, *self._accelerated)
 
     def accelerate(self, device: torch.device | None) -> None:
-        """Deliver batches as Accelerate's loop needs them: on the device (None: unchanged), announcing the last one."""
+        """Deliver batches as Accelerate's loop needs them: on the device (None: not moved), with the last announced."""
         self._accelerated = (device,)
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
         """Call a function with each `BlockEvent` and `PassEvent` of this process from now on.
 
-        The thread that takes batches calls it before it gets the next one: it should be quick, and must not use the
-        loader. Its exceptions are raised there. Copies, and workers of a foreign loader, do not call it.
+        The thread that takes batches calls it before it gets the next one, so it should be quick and must not use the
+        loader. Its exceptions are raised in that thread. Copies and workers of a foreign loader do not call it.
         """
         self._epochs.hooks.add(callback)
 
     def steps(self) -> int | None:
-        """The number of batches in this rank's live or next pass, or None if not known before reading."""
+        """The number of batches in this rank's live or next pass, or None if known only after reading."""
         return self._epochs.steps()
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
-        """The position of the live or next pass, as plain data. Only delivered batches count, not rows read ahead.
+        """The position of the live or next pass, as plain data. Only delivered batches count; rows read ahead do not.
 
         Args:
             all_ranks: whether to include the positions of the other ranks; every rank must then call it. Needed only if
-                ranks are at different steps, or if row counts are unknown and another number of ranks will load the
-                state.
+                ranks are at different steps, or if row counts are unknown and the number of ranks will change.
         """
         here = self._here
-        # Accelerate's loaders are one batch ahead, so for its loops an epoch is over once the last batch is delivered.
+        # Accelerate's loaders are one batch ahead: for its loops, an epoch is over once the last batch is delivered.
         place = here.passes.place if self._accelerated is None else here.passes.next_place()
         state, cursor = here.codec.state(place), self.source_cursor()
         if cursor is not None:
@@ -160,11 +159,11 @@ class LoaderDataset(IterableDataset[Any]):
         return state_of_all_ranks(state, here, self._options) if all_ranks else state
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Begin the next pass where the state was taken. A live pass ends.
+        """Begin the next pass where the state was taken. Ends a live pass.
 
         Args:
-            state: from `state_dict()`. The number of ranks or workers, the batch size and the sharding may differ: the
-                rest of the epoch is then sharded again.
+            state: from `state_dict()`. If the number of ranks or workers, the batch size or the sharding has changed,
+                the rest of the epoch is sharded again.
             strict: whether a state of other data raises an error; if False, its counts are applied to the current data.
 
         Raises:
@@ -181,28 +180,28 @@ class LoaderDataset(IterableDataset[Any]):
         self._here.codec.place(state)
 
     def skip_steps(self, first: int, last: int) -> None:
-        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are still ahead.
+        """Skip the steps `[first, last)` of the live or next epoch, except those already taken.
 
-        They count as taken. Call it with the same numbers on every rank.
+        Skipped steps count as taken. Call it with the same numbers on every rank.
         """
         here = self._here
         here.passes.skip_steps(*_steps(first, last, here.worker is not None))
 
     def source_cursor(self) -> dict[str, Any] | None:
-        """The position in the source's history of the live or next pass, as plain data; None without a history."""
+        """The live or next pass's position in the source's history, as plain data; None if it has no history."""
         return None
 
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
-        """Read at this position of the source's history. A live pass ends."""
+        """Move to this position in the source's history. Ends a live pass."""
 
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
         self._epochs.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plain data: a copy in another process detects its own rank and starts its own passes there."""
+        """The state as plain data: a copy in another process detects its own rank and starts its own passes."""
         place = self._passes.place
-        # Without a position in the epoch, the ranks need not be known yet.
+        # At the beginning of an epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
         return {"source": self.source, "options": self._options, **start}
 
@@ -214,7 +213,7 @@ class LoaderDataset(IterableDataset[Any]):
             self._passes.load(EpochPosition(state["epoch"]))
 
     def _renew(self) -> None:
-        """Called before a pass is read, after the ranks have agreed."""
+        """Called before a pass is read, once the ranks agree."""
 
     @property
     def _epochs(self) -> Epochs:
@@ -242,10 +241,10 @@ def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
 
 
 def epoch_number(epoch: Any) -> int:
-    """The epoch as an int, from any type of whole number.
+    """The epoch as an int, from a whole number of any type.
 
     Raises:
-        OptionError: it is not a whole number, or negative.
+        OptionError: `epoch` is not a whole number, or is negative.
     """
     number = _whole(epoch)
     if number < 0:

@@ -1,4 +1,4 @@
-"""What is known of a dataset without reading it, gathered for `describe()`."""
+"""Gathers for `describe()` what is known about a dataset without reading it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _COLUMNS_NAMED = 5
 
 
 def described(dataset: str, here: Epochs, options: Options, epoch: int) -> Description:
-    """The description of a dataset of that kind, in an epoch; it does not settle how many ranks there are."""
+    """The description of a dataset for an epoch. The number of ranks is not fixed by this call."""
     return _Facts(here.source, options, here.planner, epoch).description(dataset)
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a description is made from."""
+    """The values that a description is made from."""
 
     source: Source
     options: Options
@@ -51,7 +51,7 @@ class _Facts:
     epoch: int
 
     def description(self, dataset: str) -> Description:
-        """The description of a dataset of this kind."""
+        """The description; `dataset` is the name of the kind of dataset."""
         source, world, plan = self.source, self.planner.known_world, self.planner.plan_of_all_ranks()
         own = self.planner.rank_plan(self.epoch, world.rank) if plan is None else plan.rank(self.epoch, world.rank)
         segments = [segment for file in source.files for segment in file.layout.segments]
@@ -87,7 +87,7 @@ class _Facts:
 
     @property
     def _rows(self) -> int | None:
-        """Rows as far as splits know them: before filters that nothing has counted."""
+        """The number of rows that splits know of, before uncounted filters; None if one does not know."""
         counts = [split.row_count for split in self.source.splits]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -98,7 +98,7 @@ class _Facts:
         return _BATCH_TYPES[batch.output_format] + (", given to collate_fn" if batch.collate_fn is not None else "")
 
     def _ranks(self, plan: Plan | None, own: RankPlan) -> tuple[RankShare, ...]:
-        """What each rank gets: this one alone where a strategy generates its shards."""
+        """What each rank gets; only this rank's share if a strategy generates the shards."""
         if plan is None:
             return (self._share(own.rank, own.rows, own.steps, own.batch_rows),)
         unknown = [None] * plan.num_ranks
@@ -109,7 +109,7 @@ class _Facts:
         )
 
     def _even(self, steps: list[int] | list[None]) -> list[Any]:
-        """The steps of all ranks, where the options say at which they end."""
+        """The steps of all ranks, after options that end all of them at the same step."""
         shard = self.options.shard
         if shard.steps_per_epoch is not None:
             return [shard.steps_per_epoch] * len(steps)
@@ -123,7 +123,7 @@ class _Facts:
         return RankShare(rank, rows, steps, padding)
 
     def _not_delivered(self, ranks: tuple[RankShare, ...], batch_rows: int) -> int | None:
-        """The rows that no rank delivers: left out to be even, behind the last step, or of other epochs."""
+        """The rows that no rank delivers: left out for `even`, after the last step, or left to other epochs."""
         delivered = [
             min(share.rows, share.steps * batch_rows)
             for share in ranks
@@ -141,7 +141,7 @@ class _Facts:
 
 
 def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
-    """What a batch holds under each key, in order."""
+    """The dtype and shape of each key of a batch, in order."""
     report = source.scan.report()
     for key in source.keys:
         if key not in report:
@@ -153,11 +153,11 @@ def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
 
 
 def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
-    """What shuffling does to the rows of a rank, in a sentence.
+    """What shuffling does to a rank's rows, in a sentence.
 
     Args:
-        shuffle: the option.
-        plan: of the rank.
+        shuffle: the option `shuffle`.
+        plan: the plan of the rank.
     """
     if plan.window is not None:
         order = "splits stay in file order" if shuffle is False else "each epoch has another order"
@@ -171,7 +171,7 @@ def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
 
 
 def sorted_advice(source: Source) -> Advice | None:
-    """What to do about unshuffled rows that are sorted by a column; None where they are not, as far as is known."""
+    """Advice about unshuffled rows that are sorted by a column; None if they are not known to be sorted."""
     names = list(dict.fromkeys(name for found in _sorted_by(source) for name in found))
     if not names:
         return None
@@ -183,7 +183,7 @@ def sorted_advice(source: Source) -> Advice | None:
 
 
 def _sorted_by(source: Source) -> Iterator[tuple[str, ...]]:
-    """Of each part, the columns that it is sorted by."""
+    """The columns that each part is sorted by."""
     scans = source.scan.scans if isinstance(source.scan, CombinedScan) else (source.scan,)
     for part, scan in enumerate(scans):
         if isinstance(scan, ScanSpec):
@@ -197,7 +197,7 @@ def _segment_name(source: Source) -> str:
 
 
 def _dtype_and_shape(leaf: Mapping[str, Any], output_format: str) -> tuple[str, str]:
-    """What a tensor or array of a converter's report looks like."""
+    """The dtype and shape of a column in a converter's report, in words."""
     kind, dtype, shape = leaf["kind"], leaf["dtype"], leaf["shape"]
     if kind == "list":
         return (f"object ({leaf['arrow']})" if dtype == "object" else dtype), "list of B"
@@ -210,19 +210,19 @@ def _dtype_and_shape(leaf: Mapping[str, Any], output_format: str) -> tuple[str, 
 
 
 def summary(here: Epochs, options: Options) -> str:
-    """What there is to read, and how, in one line; nothing is found out for it, and it never raises."""
+    """What is read, and how, in one line. It detects nothing for this and never raises."""
     parts = [here.source.size, f"batch_size {options.batch.batch_size:,}"]
     try:
         if here.planner.is_settled:
             parts.append(_place_and_steps(here.planner, here.passes.place))
-    except Exception:  # noqa: BLE001 - whatever is wrong is an error of what the user does next
+    except Exception:  # noqa: BLE001 - the user's next call raises the same error
         parts.append("rank unknown")
     return "; ".join(parts)
 
 
 def _place_and_steps(planner: Planner, place: EpochPosition) -> str:
     ranks = f"rank {planner.world.rank} of {planner.world.num_ranks}"
-    # A resumed epoch's plan takes time, and a strategy of the user is not called for this.
+    # The plan of a resumed epoch takes time, and a custom strategy must not be called for this.
     known = not place.past and planner.plan_of_all_ranks() is not None
     steps = planner.steps(place.epoch, planner.world.rank) if known else None
     return ranks if steps is None else f"{ranks}, {plural(steps, 'step')} in epoch {place.epoch}"

@@ -1,4 +1,4 @@
-"""What `describe()` returns: what a dataset holds and delivers, as plain values that show themselves."""
+"""The result of `describe()`: what a dataset holds and delivers, as plain values that print as text or HTML."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What a batch holds under one key.
+    """One key of a batch.
 
     Attributes:
         key: the key.
-        dtype: of the tensor's or array's numbers; of a list's values; Arrow's type where the output is Arrow's.
-        shape: with B for the rows of a batch, and * for what differs from batch to batch.
+        dtype: the dtype of the tensor or array, or of a list's values; the Arrow type if the output is Arrow.
+        shape: its shape, with B for the rows of a batch and * for a size that differs from batch to batch.
     """
 
     key: str
@@ -31,13 +31,13 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True)
 class RankShare:
-    """What one rank gets in the epoch; None where only reading shows it.
+    """What one rank gets in the epoch; a value is None if known only after reading.
 
     Attributes:
         rank: the global rank.
-        rows: its rows, padding not among them.
-        steps: its batches.
-        padding: rows that it repeats so that batches are full, or ranks even.
+        rows: the number of its rows, without padding.
+        steps: the number of its batches.
+        padding: the number of rows that it repeats to fill batches or to equalise ranks.
     """
 
     rank: int
@@ -52,30 +52,31 @@ class Description:
 
     Attributes:
         dataset: the kind of dataset.
-        files: how many files are read; filters may have ruled out others.
-        stored_bytes: their bytes as stored.
-        decoded_bytes: estimated bytes of all their columns once decoded.
-        segments: how many row groups, stripes or other smallest pieces of files there are.
-        segment_name: what the format calls such a piece.
-        splits: how many runs of such pieces: what ranks and workers share, and a shuffle permutes.
-        rows: rows of the dataset; None where only reading shows it.
-        rows_unfiltered: rows before filters and `transform`; None where the format does not say.
-        batch_rows: rows of a batch of one rank: B.
-        batch_type: what a batch is.
-        keys: what it holds.
-        epoch: which epoch is described.
+        files: the number of files read, without those that filters ruled out.
+        stored_bytes: the size of these files, as stored.
+        decoded_bytes: the estimated size of all their columns, once decoded.
+        segments: the number of row groups, stripes or other smallest units of reading.
+        segment_name: what the format calls such a unit.
+        splits: the number of runs of segments; ranks and workers share them, and shuffling permutes them.
+        rows: the number of rows; None if known only after reading.
+        rows_unfiltered: the number of rows before filters and `transform`; None if the format does not record it.
+        batch_rows: rows per batch of one rank (B).
+        batch_type: the type of a batch, in words.
+        keys: the keys of a batch.
+        epoch: the epoch that is described.
         rank: this process's rank.
-        num_ranks: all ranks.
-        ranks_from: what says so; where the loader was given no ranks, it may change until the loader's first use.
-        sharding: which policy shares rows among ranks.
+        num_ranks: the number of ranks.
+        ranks_from: where the ranks were found; if the loader was given none, they may change until its first use.
+        sharding: the policy that shards rows over ranks.
         even: how ranks get equal steps.
         ranks: what each rank gets.
-        not_delivered: rows that no rank delivers in this epoch; None where only reading shows it.
-        worker_splits: of how many splits each worker of this rank has rows.
-        shuffle: what shuffle does, in a sentence.
-        shuffle_window: a typical window in which rows are permuted; None where rows are not shuffled.
-        batch_variance: of a batch's mean, at most about so many times that of a random sample; None likewise.
-        warnings: problems, and their remedies.
+        not_delivered: the number of rows that no rank delivers in this epoch; None if known only after reading.
+        worker_splits: for each worker of this rank, the number of splits from which it delivers rows.
+        shuffle: what shuffling does, in a sentence.
+        shuffle_window: a typical window in which rows are permuted; None if rows are not shuffled.
+        batch_variance: an approximate upper bound of the variance of a batch's mean, relative to that of a random
+            sample; None if rows are not shuffled.
+        warnings: problems and their remedies.
     """
 
     dataset: str
@@ -110,7 +111,7 @@ class Description:
         return tuple(share.rank for share in self.ranks if share.rows == 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold, `idle_ranks` included."""
+        """The whole description, including `idle_ranks`, as plain values that JSON can hold."""
         values = asdict(self, dict_factory=_plain)
         return {**values, "idle_ranks": list(self.idle_ranks)}
 
@@ -199,7 +200,7 @@ def _plain(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _span(numbers: tuple[int | None, ...]) -> str:
-    """From the least to the greatest."""
+    """The range of these numbers, as text."""
     known = [number for number in numbers if number is not None]
     if not known:
         return "unknown"

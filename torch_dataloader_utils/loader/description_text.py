@@ -1,4 +1,4 @@
-"""Sections of facts as text for a terminal, and as HTML for a notebook."""
+"""Renders sections of facts as text for a terminal and as HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 from torch_dataloader_utils.printing import Row, html_table, shortened, text_table
 
-_WIDTH = 96  # of a terminal's line
+_WIDTH = 96  # characters per line
 _CELL_WIDTH = 44
 _WARNING = "border-left:3px solid #d9822b;padding:.1em 0 .1em .7em;margin:.4em 0"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names with what is to say of each."""
+    """Names, each with a text."""
 
     title: str
     items: Sequence[tuple[str, str]]
@@ -31,7 +31,7 @@ class Facts:
         return [line for name, text in self.items for line in _hanging(name.ljust(width + 2), text)]
 
     def html(self) -> str:
-        """The facts as a table."""
+        """The facts as an HTML table."""
         return html_table(("", ""), self.items)
 
 
@@ -52,13 +52,13 @@ class Table:
         return [f"  {line}" for line in text_table(self.header, rows)]
 
     def html(self) -> str:
-        """The table."""
+        """The table as HTML."""
         return html_table(self.header, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """Things to be read one by one."""
+    """A list of sentences."""
 
     title: str
     items: Sequence[str]
@@ -67,11 +67,11 @@ class Sentences:
         return len(self.items)
 
     def lines(self) -> list[str]:
-        """Each as a paragraph with a bullet."""
+        """The sentences as lines of text, each with a bullet."""
         return [line for text in self.items for line in _hanging("- ", text)]
 
     def html(self) -> str:
-        """Each as a paragraph with a mark at its side."""
+        """The sentences as HTML, each a paragraph with a mark at its side."""
         return "".join(f'<div style="{_WARNING}">{escape(text)}</div>' for text in self.items)
 
 
@@ -79,13 +79,13 @@ Section: TypeAlias = "Facts | Table | Sentences"
 
 
 def text_of(sections: Sequence[Section]) -> str:
-    """The sections as text, one below the other."""
+    """The sections as text, one below another."""
     parts = ["\n".join([*([section.title] if section.title else []), *section.lines()]) for section in sections]
     return "\n\n".join(parts)
 
 
 def html_of(sections: Sequence[Section]) -> str:
-    """The sections as HTML, without colours that would not show in the dark."""
+    """The sections as HTML, with colours that are readable on a dark background, too."""
     parts = [
         (f'<div style="font-weight:600;margin-top:.7em">{escape(section.title)}</div>' if section.title else "")
         + section.html()

@@ -1,4 +1,4 @@
-"""One pass with a separate state."""
+"""A pass that keeps a state of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_dataloader_utils.iteration.passes import Pass
 
 
 class StatefulIterator(BatchIterator):
-    """One pass with a separate state, as frameworks that own the loader ask for it: dataset, iter, iterator."""
+    """One pass with a state of its own, for frameworks that save the state of an iterator."""
 
     def __init__(self, epochs: Epochs) -> None:
         super().__init__(epochs.passes)
@@ -19,7 +19,7 @@ class StatefulIterator(BatchIterator):
         self._ended: Mapping[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The progress of this pass; after its end still this pass, when the dataset's state is the next epoch."""
+        """The progress of this pass; after the pass ends, its end, while the dataset's state is the next epoch."""
         if self._ended is not None:
             return dict(self._ended)
         current, codec = self._pass, self._epochs.codec
@@ -28,7 +28,7 @@ class StatefulIterator(BatchIterator):
         return codec.state(current.now) | ({"ended": True} if current.over else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the state was taken; deliver nothing if that was the end of a pass."""
+        """Continue where the state was taken. Delivers nothing if that was the end of a pass."""
         if state.get("ended"):
             self.close()
             self._pass, self._ended = None, state

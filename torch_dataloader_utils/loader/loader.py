@@ -30,16 +30,16 @@ from torch_dataloader_utils.storage import usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
-_OURS: Any = object()  # a Trainer that overfits some batches creates the loader again, with sampler=None
+_OURS: Any = object()  # not None: a Trainer that overfits some batches creates the loader again, with sampler=None
 
 
 class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     """Batches of a dataset; `isinstance(loader, torch.utils.data.DataLoader)`.
 
-    `batch_size`, `num_workers`, `pin_memory`, `persistent_workers` and `timeout` have the values that were given. If
-    `num_workers` was not given, it is the number of cores, which all decode. torch's own worker processes never start.
-    Accelerate's `prepare` does not wrap the loader. Afterwards it delivers batches to the Accelerator's device, and
-    these attributes read as those of a loader of ready batches (`batch_size=None`).
+    `batch_size`, `num_workers`, `pin_memory`, `persistent_workers` and `timeout` hold the given values. If
+    `num_workers` was not given, it is the number of cores, all of which decode. torch's own worker processes never
+    start. Accelerate's `prepare` does not wrap the loader. Afterwards, the loader puts batches on the Accelerator's
+    device, and these attributes look like those of a loader of finished batches (`batch_size=None`).
     """
 
     dataset: LoaderDataset
@@ -52,16 +52,16 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     ) -> None:
         super().__init__(dataset, batch_size=None)
         workers = options.worker.num_workers
-        # DataLoader refuses to set these after its own __init__, which would start its machinery for them.
+        # DataLoader refuses to set these after its own __init__, which would set up its own batching if it got them.
         self.__dict__.update(
             batch_size=options.batch.batch_size,
-            num_workers=usable_cores() if workers is None else workers,  # frameworks compare it with numbers
+            num_workers=usable_cores() if workers is None else workers,  # a number: frameworks compare it
             pin_memory=options.worker.pin_memory,
             persistent_workers=options.worker.persistent_workers,
             timeout=options.worker.timeout,
             sampler=EpochSampler(dataset, fixed=sampler is None),
             collate_fn=_as_it_is,
-            options=options,  # Lightning looks for all arguments
+            options=options,  # Lightning expects an attribute for each argument
         )
         accelerator = options.shard.accelerator
         if hasattr(accelerator, "prepare_data_loader"):
@@ -80,14 +80,14 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     @overload
     def __iter__(self: StructuredLoader[Any, Collated]) -> Iterator[Collated]: ...
     def __iter__(self) -> Iterator[Any]:
-        """One pass over the batches; it begins at the first `next`."""
+        """An iterator over one pass, which begins at the first `next`."""
         return iter(self.dataset)
 
     def __len__(self) -> int:
         """The number of batches of this rank in the live or next pass.
 
         Raises:
-            TypeError: not known before reading (a filter on rows, for example).
+            TypeError: the number is known only after reading (with a filter on rows, for example).
         """
         steps = self.dataset.steps()
         if steps is None:
@@ -99,13 +99,13 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         return steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch` (see `LoaderDataset.set_epoch`)."""
+        """Set the epoch of the next pass (see `LoaderDataset.set_epoch`)."""
         self.dataset.set_epoch(epoch)
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
         """The position of the live or next pass, as plain data (see `LoaderDataset.state_dict`).
 
-        After Accelerate's `prepare` it is the same on all ranks, which write it to one file.
+        After Accelerate's `prepare`, the state is the same on all ranks, because they write it to one file.
         """
         if isinstance(self.sampler, EpochSampler):
             self.sampler.warn_of_a_trainer_ahead()
@@ -124,7 +124,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             self.dataset.load_state_dict(state, strict)
 
     def _load_epoch(self, state: Mapping[str, Any]) -> None:
-        """Restore what Accelerate restores of its own samplers: the epoch, and with it the order."""
+        """Restore the epoch, and so the order, as Accelerate does for its own samplers."""
         check_form(state)
         taken = steps_taken(state)
         if taken:
@@ -136,17 +136,17 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         self.dataset.set_epoch(state["epoch"])
 
     def skip_steps(self, first: int, last: int) -> None:
-        """Leave out the steps `[first, last)` of the live or next epoch, as far as they are still ahead."""
+        """Skip the steps `[first, last)` of the live or next epoch, except those already taken."""
         self.dataset.skip_steps(first, last)
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """True: Accelerate must not wrap it, because a wrapper shards the rows a second time."""
+        """True, so that Accelerate does not wrap the loader: a wrapper would shard the rows a second time."""
         return True
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, _: bool) -> None:
-        # prepare() sets it; again, if the loader was made with accelerator= or is prepared twice.
+        # prepare() sets this; a second time if the loader was made with accelerator= or is prepared twice.
         accelerator = preparing_accelerator()
         if accelerator is not None and not self._is_prepared:
             self._prepare(accelerator)
@@ -167,8 +167,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         self.use_stateful_dataloader = True
         self._loads_epochs = not getattr(accelerator, "use_stateful_dataloader", False)
         self.dataset.accelerate(accelerator.device if accelerator.device_placement else None)
-        # skip_first_batches() passes these to torch's own loader around the dataset, which must leave the batches
-        # alone.
+        # skip_first_batches() passes these to torch's own loader around the dataset, which must not batch again.
         self.__dict__.update(batch_size=None, num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
 
 

@@ -1,4 +1,4 @@
-"""A dataset's passes in the process in which it is used."""
+"""A dataset's passes in the current process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torch_dataloader_utils.sources.source import Source
 
 
 class LocalEpochs:
-    """The epochs of this process: in a worker of a foreign loader, those of its shard.
+    """The epochs of this process; in a worker of a foreign loader, those of its shard.
 
     Attributes:
-        latest: the last ones requested.
-        state: where they begin once the ranks must be known; None: the beginning of an epoch.
+        latest: the most recently requested epochs.
+        state: where they begin, loaded once the ranks must be known; None: the beginning of an epoch.
     """
 
     def __init__(self, source: Source, options: Options, before_reading: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class LocalEpochs:
         info = get_worker_info()
         worker = None if info is None else (info.id, info.num_workers)
         if worker != self.latest.worker:
-            # The parent's passes continue in the parent: they are left alone.
+            # The parent's passes continue in the parent; this process must not end them.
             self._parent = self.latest
             place = self._parent.passes.place
             if self.state is None and place != EpochPosition(place.epoch):
@@ -52,10 +52,10 @@ class LocalEpochs:
 
 
 def rows_of_step(here: Epochs, epoch: int, step: int, rank: int) -> tuple[RowRange, ...]:
-    """The rows of one batch of a rank: file and row ranges.
+    """The rows of one batch of a rank, as files and row ranges.
 
     Raises:
-        IndexError: there is no such step, or it was taken under other options, before the epoch was resumed.
+        IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
     """
     place = here.passes.place
     past = place.past if place.epoch == epoch else ()
@@ -69,16 +69,16 @@ def rows_of_step(here: Epochs, epoch: int, step: int, rank: int) -> tuple[RowRan
 
 
 def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, Any]], None], *, strict: bool) -> None:
-    """Let the next pass begin where the state was taken. If the state is refused, the source stays as it was.
+    """Begin the next pass where the state was taken. If the state is refused, the source is not changed.
 
     Args:
-        state: of a loader.
+        state: the state of a loader.
         here: the epochs of this process.
-        restore_source: moves them to a position in the history of their source.
+        restore_source: moves the epochs to a position in the history of their source.
         strict: whether a state of other data raises an error.
 
     Raises:
-        CheckpointMismatchError: it is no state, belongs to other data, or cannot be resumed here.
+        CheckpointMismatchError: `state` is not a state, belongs to other data, or cannot be resumed here.
     """
     check_form(state)
     before = here.next_source
@@ -94,7 +94,7 @@ def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, 
 
 
 def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) -> dict[str, Any]:
-    """The states of all ranks as one; every rank calls it with its own.
+    """The states of all ranks, combined into one; every rank calls this with its own.
 
     Raises:
         OptionError: the ranks cannot reach each other.

@@ -16,12 +16,11 @@ _LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 class EpochSampler:
     """The object that frameworks expect as `loader.sampler`: forwards `set_epoch` to the dataset.
 
-    Lightning Fabric reports here how many passes its wrapper has begun, which is not the epoch: an epoch that was set
-        or
-    loaded overrides it, and it counts on from there.
+    Lightning Fabric passes the number of passes that its wrapper has begun, which is not the epoch. An epoch that was
+    set or loaded overrides that number, and later passes count from there.
 
     Args:
-        dataset: the dataset of these epochs.
+        dataset: the dataset that gets the epochs.
         fixed: whether every epoch is epoch 0, with the same batches.
     """
 
@@ -29,10 +28,10 @@ class EpochSampler:
         self._dataset = dataset
         self._fixed = fixed
         self._used = False
-        self._shift = 0  # from Fabric's count to our epochs
+        self._shift = 0  # our epoch minus Fabric's count
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`."""
+        """Set the epoch of the next pass."""
         self._used = True
         if self._fixed:
             epoch = 0
@@ -62,12 +61,12 @@ class EpochSampler:
 
 
 def epoch_of_count(count: int, asked: int | None, shift: int) -> tuple[int, int]:
-    """The epoch of the next pass for a framework that only counts passes, and the offset of its count to our epochs.
+    """The epoch of the next pass for a framework that only counts passes, and the offset from its count to our epochs.
 
     Args:
-        count: the framework's, which begins at 0 in any epoch of the training.
-        asked: the epoch that was set or loaded since the last pass began; it overrides the count.
-        shift: the offset so far, which the count keeps; a count that starts again may fall below 0, and drops it.
+        count: the framework's count, which begins at 0 whatever the epoch of the training.
+        asked: the epoch that was set or loaded since the last pass began; overrides the count.
+        shift: the offset so far. It is dropped if a count that starts again would give an epoch below 0.
     """
     if asked is not None:
         return asked, asked - count

@@ -1,4 +1,4 @@
-"""The rows of a table as a dataset: at one snapshot until it is moved to another."""
+"""A dataset of a table's rows, at one snapshot until it is moved to another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot,
 
 
 class SnapshotDataset(LoaderDataset):
-    """The rows of a snapshot of a table as batches of tensors, until `advance` moves it to another one."""
+    """The rows of a table's snapshot as batches of tensors; `advance` moves it to the newest snapshot."""
 
     def __init__(self, table: TableSource | None = None, options: Options | None = None, **unknown: Any) -> None:
         if table is None or options is None or unknown:
@@ -29,20 +29,18 @@ class SnapshotDataset(LoaderDataset):
     def advance(self, appended_only: bool = False) -> bool:
         """Move to the newest snapshot of the table. Returns True if there was a newer one.
 
-        Call it between epochs, on every rank: all move to the newest snapshot that rank 0 sees. During a pass, it
-            applies
-        from the next one on. A copy of the dataset in another process keeps its snapshot.
+        Call it between epochs, on every rank: all ranks move to the newest snapshot that rank 0 sees. A call during a
+        pass takes effect with the next pass. A copy of the dataset in another process keeps its snapshot.
 
         Args:
-            appended_only: read only the rows appended since the previously read snapshot. Without a newer snapshot,
+            appended_only: read only the rows appended since the snapshot read before. If there is no newer snapshot,
                 nothing changes.
 
         Raises:
             OptionError: the options pin the snapshot, or this is a copy.
             CatalogError: the catalog cannot be reached or refuses access.
-            SnapshotError: with `appended_only`, a snapshot in between has expired, or changed rows in another way
-                (which compactions do not), or the table does not record what was appended. The message names the
-                snapshot.
+            SnapshotError: with `appended_only`, a snapshot in between has expired or did more than append (compactions
+                are allowed), or the table does not record what was appended. The message names the snapshot.
         """
         table, shard = self._known_table("advance()"), self._options.shard
         if table.pinned is not None:
@@ -56,14 +54,14 @@ class SnapshotDataset(LoaderDataset):
         return newer
 
     def source_cursor(self) -> dict[str, Any]:
-        """The position in the table's history of the live or next pass: ids of snapshots and schema, JSON-able."""
+        """The live or next pass's position in the table's history: ids of snapshots and schema, as JSON-able data."""
         return asdict(self._snapshot.cursor)
 
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
-        """Read at this position of the table's history, unless the options pin another. A live pass ends.
+        """Move to this position in the table's history, unless the options pin another. Ends a live pass.
 
         Raises:
-            CheckpointMismatchError: it is no such position.
+            CheckpointMismatchError: `cursor` is not a position in a table's history.
             OptionError: this is a copy of the dataset.
             SnapshotError: the table no longer has the snapshot.
         """
@@ -76,21 +74,21 @@ class SnapshotDataset(LoaderDataset):
         if self._table is not None and self._table.pinned is not None:
             return
         if there == self._snapshot.cursor:
-            self._epochs.stay()  # in case advance() was called during the live pass
+            self._epochs.stay()  # undoes an advance() called during the live pass
             return
         source = self._source_at(there)
         self._passes.load(EpochPosition(self._passes.epoch))
         self._epochs.move_to(source)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`: call it before each epoch, with the same number on every rank."""
+        """Set the epoch of the next pass. Call it before each epoch, with the same number on every rank."""
         super().set_epoch(epoch)
         with self._passes.turn:
-            if self._passes.live is None:  # else when the next pass begins
+            if self._passes.live is None:  # otherwise done when the next pass begins
                 self._renew()
 
     def _renew(self) -> None:
-        """Give worker processes the latest credentials, too."""
+        """Called before a pass is read; also sends the latest credentials to worker processes."""
         scan = self.source.scan
         assert isinstance(scan, ScanSpec)
         storage = replace(scan.storage.latest, renewal=scan.storage.renewal)
@@ -99,7 +97,7 @@ class SnapshotDataset(LoaderDataset):
 
     @property
     def _snapshot(self) -> TableSnapshot:
-        """The snapshot that the live or next pass reads."""
+        """The snapshot of the live or next pass."""
         return self._snapshot_of(self.source)
 
     @staticmethod
@@ -116,7 +114,7 @@ class SnapshotDataset(LoaderDataset):
         return self._table
 
     def _source_at(self, cursor: SnapshotCursor) -> Source:
-        """The source for another snapshot."""
+        """The source at another position in the table's history."""
         snapshot = self._known_table("another snapshot than its own").snapshot(cursor, self._options)
         if snapshot.cursor != cursor:
             raise SnapshotError(
