@@ -1,4 +1,4 @@
-"""Why a worker process died; and the end of one that would start workers itself, as it imports the user's script."""
+"""Explains why a worker process died, and ends a worker that would start workers while it imports the script."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import sys
 
 WORKER_NAME = "tdu-worker"
 
-_UNGUARDED = 79  # the exit code of a worker that began to start workers of its own
+_UNGUARDED = 79  # the exit code of a worker that tried to start workers of its own
 _REMEDY = "Put what makes the loader and loops over it under `if __name__ == '__main__':`"
 
 
 def end_if_importing() -> None:
-    """End this process where it is a worker that is importing the user's script, which comes to its loop again.
+    """End this process if it is a worker that is importing the user's script and has reached the script's loop.
 
-    It says nothing: the process that started it raises the error. Python itself would print a traceback per worker.
+    It prints nothing, because the process that started it raises the error. Python itself would print a traceback per
+    worker.
     """
     process = multiprocessing.current_process()
     if process.name == WORKER_NAME and getattr(process, "_inheriting", False):
@@ -25,13 +26,13 @@ def end_if_importing() -> None:
 
 
 def cause_of_death(pid: int | None, code: int | None) -> str:
-    """What happened to the worker process `pid`, which ended with the exit code, and what to do: sentences."""
+    """Sentences that say why the worker process `pid` ended with this exit code, and what to do."""
     if code == _UNGUARDED:
         return (
-            f"worker processes import your script, and this one came to its loop again. {_REMEDY}, or leave "
+            f"worker processes import your script, and this one reached the loop again. {_REMEDY}, or leave "
             "worker_mode at 'thread', which imports nothing."
         )
-    if code == 1:  # Python itself ends with 1, before the worker's own code runs
+    if code == 1:  # Python itself exits with 1 if it fails before the worker's own code runs
         return (
             f"a worker process (pid {pid}) could not start; its own output says why. Worker processes import your "
             f"script. {_REMEDY}. Move a function that they cannot import, such as one of a notebook, into a module. "

@@ -9,19 +9,19 @@ from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed
 
 
 class InlineDriver:
-    """Decodes in the calling thread, nothing ahead."""
+    """Decodes in the calling thread, and nothing ahead."""
 
     def __init__(self, reader: BlockReader, shards: Sequence[Sequence[Task]]) -> None:
         self._reader = reader
         self._tasks: list[Iterator[Task]] = [iter(tasks) for tasks in shards]
 
     def next_block(self, shard: int) -> Block | None:
-        """The shard's next block, None after the last."""
+        """The shard's next block; None after the last."""
         task = next(self._tasks[shard], None)
         return None if task is None else executed(self._reader, task)
 
     def stop(self) -> None:
-        """Does nothing: nobody waits for another thread."""
+        """Does nothing, because no thread waits for another."""
 
     def close(self) -> None:
         """Close the open files."""

@@ -1,4 +1,4 @@
-"""Laps: a shard that has ended starts again, for passes with a fixed number of steps."""
+"""Laps: shards that have ended start again, for passes with a fixed number of steps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 class LapDriver:
     """Runs lap after lap of each shard, so that batches cross from one lap into the next.
 
-    Shards reach the end of a lap at different times; each continues when its next block is requested. A shard without a
-    row in a whole lap ends: there is nothing to repeat.
+    Shards reach the end of a lap at different times; each begins the next lap when its next block is requested. A shard
+    that has no rows in a whole lap ends, because there is nothing to repeat.
 
     Args:
-        open_lap: starts the driver of a lap: 0 for the epoch's own rows, then 1, 2, ...
+        open_lap: starts the driver of a lap; lap 0 has the epoch's own rows, and 1, 2, ... repeat them.
         starts: where each shard begins.
-        on_lap: called with the shard that begins its next lap.
+        on_lap: called with the index of a shard that begins its next lap.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class LapDriver:
         self._on_lap = on_lap
         self._drivers: dict[int, Driver] = {}
         self._laps = [start.lap for start in starts]
-        # Whether the shard's lap has had a row.
+        # Whether each shard has had rows in its current lap.
         self._rows = [start.task > 0 or start.rows > 0 for start in starts]
 
     def next_block(self, shard: int) -> Block | None:
@@ -37,7 +37,7 @@ class LapDriver:
             if block is not None:
                 self._rows[shard] |= block.rows > 0
                 return block
-            # An empty lap 0 is no end yet: a rank without its own rows repeats others'.
+            # An empty lap 0 is not the end: a rank without rows of its own repeats those of others.
             if not self._rows[shard] and self._laps[shard]:
                 return None
             self._rows[shard] = False
@@ -47,12 +47,12 @@ class LapDriver:
                 self._drivers.pop(lap).close()
 
     def stop(self) -> None:
-        """Let anyone waiting for a block get an error."""
+        """Stop all laps: a thread that waits for a block gets an error."""
         for driver in list(self._drivers.values()):
             driver.stop()
 
     def close(self) -> None:
-        """Stop all laps."""
+        """Close all laps."""
         for driver in self._drivers.values():
             driver.close()
         self._drivers.clear()

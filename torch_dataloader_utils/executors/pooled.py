@@ -1,4 +1,4 @@
-"""More shards than workers: shards that are read side by side, assigned to the workers in turn."""
+"""More shards than workers: the shards are read side by side, assigned to workers in turn."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 class PooledDriver:
     """Delivers the blocks of many shards that few workers read.
 
-    The shards advance by the same number of rows at a time; each worker reads in the order in which its blocks are then
-    needed. Blocks that arrive early wait here.
+    The shards advance by the same number of rows at a time, and each worker reads its blocks in the order in which they
+    are needed. Blocks that arrive early wait here.
 
     Args:
-        open_driver: a driver of tasks by worker.
-        shards: the tasks of each shard, with known rows.
+        open_driver: starts the driver, given the tasks of each worker.
+        shards: the tasks of each shard, with known row counts.
         workers: the number of workers.
     """
 
@@ -34,7 +34,7 @@ class PooledDriver:
         self._driver = open_driver([[task for _, task in tasks] for tasks in merged])
 
     def next_block(self, shard: int) -> Block | None:
-        """The shard's next block, None after the last."""
+        """The shard's next block; None after the last."""
         worker = shard % len(self._owners)
         while not self._early[shard]:
             block = self._driver.next_block(worker)
@@ -44,7 +44,7 @@ class PooledDriver:
         return self._early[shard].popleft()
 
     def stop(self) -> None:
-        """Let anyone waiting for a block get an error."""
+        """Stop reading: a thread that waits for a block gets an error."""
         self._driver.stop()
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class PooledDriver:
 
 
 def _merged(shards: Sequence[Sequence[Task]], numbers: Sequence[int]) -> list[tuple[int, Task]]:
-    """The tasks of some shards as (shard, task), by the row at which each begins."""
+    """The tasks of these shards as (shard, task), ordered by the row at which each begins."""
     begins = [
         (begin, shard, task)
         for shard in numbers

@@ -28,11 +28,11 @@ from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, spli
 from torch_dataloader_utils.reading.blocks import Block, stopped
 
 _WORKER_MODULE = "torch_dataloader_utils.executors.worker"
-_LOOK = 0.1  # seconds between checks whether another thread has stopped the pass; a block is taken at once
+_LOOK = 0.1  # seconds between checks whether another thread has stopped the pass; blocks are received without delay
 
 
 def start_context(context: str | BaseContext | None) -> BaseContext:
-    """The multiprocessing context: the given one, else forkserver with the worker's module loaded, else spawn."""
+    """The multiprocessing context: the given one, else forkserver with the worker's module preloaded, else spawn."""
     if isinstance(context, BaseContext):
         return context
     if sys.platform == "win32":
@@ -54,9 +54,9 @@ class WorkerPool:
     """The worker processes of one loader.
 
     Args:
-        open_reader: picklable; creates the reader in each process from the files it receives.
+        open_reader: creates the reader in each process from the files that it receives; picklable.
         count: the number of processes.
-        budget: bytes decoded and not delivered, over all processes.
+        budget: the maximum number of bytes decoded and not delivered, over all processes.
         context: how processes start.
     """
 
@@ -94,7 +94,7 @@ class WorkerPool:
         timeout: float,
         at_once: bool = True,
     ) -> ProcessDriver:
-        """A pass. Each shard starts at once, or when its first block is requested and its worker is free."""
+        """Start a pass. Each shard starts at once, or when its first block is requested and its worker is free."""
         self._numbers += 1
         driver = ProcessDriver(self, self._numbers, shards, files, timeout)
         for shard in range(len(shards) if at_once else 0):
@@ -102,19 +102,19 @@ class WorkerPool:
         return driver
 
     def send_tasks(self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile]) -> None:
-        """Send a worker its tasks of a pass, and those of their files that it does not know."""
+        """Send a worker its tasks of a pass, and the files of these tasks that it does not know yet."""
         keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
         self._known[shard] |= keys
         self.members[shard].send(("pass", number, list(tasks), {key: files[key] for key in keys}))
 
     @property
     def closed(self) -> bool:
-        """Whether the processes were ended, or belong to the parent that this process was forked from."""
+        """Whether the processes have been ended, or belong to the parent that this process was forked from."""
         return not self._finalizer.alive or os.getpid() != self._pid
 
     @property
     def broken(self) -> bool:
-        """Whether a process died."""
+        """Whether a process has died."""
         return self.closed or not all(member.process.is_alive() for member in self.members)
 
     def close(self) -> None:
@@ -123,19 +123,19 @@ class WorkerPool:
 
 
 def _packed(open_reader: OpenReader) -> memoryview | None:
-    """The pickle of what a worker that has started is sent; None where it goes only to a process that is being started.
+    """The pickled reader to send to a running worker; None if it can only be passed when a process starts.
 
-    Python hangs where it starts a process by spawn with more than fits a pipe, and the process dies on its imports.
+    Python hangs if it spawns a process with more data than fit a pipe, and that process dies during its imports.
     """
     try:
         return ForkingPickler.dumps(open_reader)
-    except RuntimeError:  # locks and the like
+    except RuntimeError:  # from locks and similar objects
         return None
 
 
 def _end(members: Sequence[_Member], pid: int) -> None:
     if os.getpid() != pid:
-        return  # a forked child holds its parent's pipes: the workers must not receive messages from it
+        return  # a forked child shares its parent's pipes: the workers must not receive messages from it
     for member in members:
         member.end()
     for member in members:
@@ -143,21 +143,21 @@ def _end(members: Sequence[_Member], pid: int) -> None:
 
 
 class _Member:
-    """One worker process as the main process sees it."""
+    """One worker process, seen from the main process."""
 
     conn: Connection
     process: BaseProcess
 
     def __init__(self) -> None:
         self._slots: list[MappedSlot] = []
-        self._released: deque[int] = deque()  # slots whose last view died; appended to by finalizers, on any thread
-        self._sending = threading.RLock()  # a pass may be dropped by any thread
+        self._released: deque[int] = deque()  # slots whose last view has died; finalizers append to it, on any thread
+        self._sending = threading.RLock()  # any thread may drop a pass
 
     def send(self, message: Any) -> None:
         self.send_packed(ForkingPickler.dumps(message))
 
     def send_packed(self, message: memoryview) -> None:
-        """Send what was pickled."""
+        """Send a message that is already pickled."""
         try:
             with self._sending:
                 self.conn.send_bytes(message)
@@ -165,7 +165,7 @@ class _Member:
             raise self._dead() from None
 
     def report_free(self, blocks: int, nbytes: int) -> None:
-        """Report to the worker which slots it may use again, and that blocks were delivered."""
+        """Tell the worker which slots it may reuse, and how many blocks were delivered."""
         slots = [self._released.popleft() for _ in range(len(self._released))]
         if slots or blocks:
             self.send(("free", slots, blocks, nbytes))
@@ -192,10 +192,10 @@ class _Member:
                     return error
                 continue
             (slot,) = rest
-            if of_pass != number:  # packed for a pass that has ended
+            if of_pass != number:  # belongs to a pass that has ended
                 self._released.append(slot)
                 continue
-            # A partial, so that it holds neither a frame nor a member.
+            # A partial, so that the callback keeps neither a frame nor this member alive.
             memory = self._slots[slot].lease(content.size, partial(self._released.append, slot))
             return unpack(content, memory)
         return None
@@ -207,7 +207,7 @@ class _Member:
     def end(self) -> None:
         """Ask the worker to stop."""
         if hasattr(self, "conn"):
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone already
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has already exited
                 self.conn.send(None)
             self.conn.close()
 
@@ -246,12 +246,12 @@ class ProcessDriver:
         self._stopped = self._closed = False
 
     def start(self, shard: int) -> None:
-        """Let the shard's worker begin."""
+        """Start the shard's worker."""
         self._started[shard] = True
         self._pool.send_tasks(shard, self._number, self._tasks[shard], self._files)
 
     def next_block(self, shard: int) -> Block | None:
-        """The shard's next block, None after the last."""
+        """The shard's next block; None after the last."""
         if self._pool.closed:
             raise stopped()
         if not self._started[shard]:
@@ -277,11 +277,11 @@ class ProcessDriver:
         return outcome
 
     def stop(self) -> None:
-        """Let anyone waiting for a block get an error soon."""
+        """Stop the pass: a thread that waits for a block soon gets an error."""
         self._stopped = True
 
     def close(self) -> None:
-        """End the pass; the processes stay for the next one."""
+        """End the pass; the processes stay alive for the next one."""
         self._stopped = True
         if not self._closed:
             self._closed = True

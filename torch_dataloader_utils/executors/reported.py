@@ -24,11 +24,11 @@ class ReportedDriver:
         self._driver = driver
         self._hooks = hooks
         self._epoch = epoch
-        self._before = [start.rows for start in starts]  # rows of the first block that were delivered earlier
+        self._before = [start.rows for start in starts]  # rows of the first block delivered earlier
         self.stop, self.close = driver.stop, driver.close
 
     def next_block(self, shard: int) -> Block | None:
-        """The shard's next block, None after the last."""
+        """The shard's next block; None after the last."""
         began = perf_counter()
         block = self._driver.next_block(shard)
         if block is None:

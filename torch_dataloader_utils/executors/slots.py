@@ -1,7 +1,7 @@
-"""Shared-memory slots: a worker process packs a converted block into one, the main process wraps it without a copy.
+"""Shared-memory slots: a worker process packs converted blocks into them, and the main process wraps them uncopied.
 
-A slot is an anonymous file (memfd on Linux), created by the worker and passed over its pipe: it has no name, cannot be
-left behind, and is not limited by the 64 MB of a container's /dev/shm. It is reused when its last view in the main
+A slot is an anonymous file (memfd on Linux), created by the worker and passed over its pipe. It has no name, cannot be
+left behind, and is not limited by the 64 MB of a container's /dev/shm. It is reused once its last view in the main
 process has died.
 """
 
@@ -27,19 +27,19 @@ from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block, BlockReader
 
 _ALIGN = 64  # bytes: a cache line, which torch and Arrow kernels prefer
-_PAGE = 1 << 20  # slots grow by whole mebibytes, so that blocks of nearly equal size share one
+_PAGE = 1 << 20  # slots grow in whole mebibytes, so that blocks of similar size can use the same one
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Where a block's arrays lie in a slot; the pipe carries nothing else for it.
+    """Where a block's arrays are in a slot; all that the pipe carries for a block.
 
     Attributes:
-        rows: of the block.
-        nbytes: of the block.
-        columns: key -> (header, [(first byte, dtype, shape), ...]); None for an Arrow stream from byte 0 on.
-        size: bytes of the slot in use.
-        work: what reading and packing took.
+        rows: the number of rows of the block.
+        nbytes: the size of the block.
+        columns: key -> (header, [(first byte, dtype, shape), ...]); None for an Arrow stream that begins at byte 0.
+        size: the number of bytes of the slot in use.
+        work: the time that reading and packing took.
     """
 
     rows: int
@@ -50,7 +50,7 @@ class Packed:
 
 
 def anonymous_file() -> int:
-    """A descriptor of a new file without a name, for shared memory."""
+    """The descriptor of a new unnamed file, for shared memory."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("tdu-slot", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -58,7 +58,7 @@ def anonymous_file() -> int:
 
 
 class WritableSlot:
-    """A slot on the worker's side; `size` is 0 until it is first reserved."""
+    """A slot in the worker; `size` is 0 until memory is first reserved."""
 
     def __init__(self) -> None:
         self.fd = anonymous_file()
@@ -66,9 +66,9 @@ class WritableSlot:
         self._map: mmap.mmap | None = None
 
     def reserve(self, size: int) -> npt.NDArray[np.uint8]:
-        """The slot's memory, uint8 of at least `size` bytes; it grows, never shrinks."""
+        """The slot's memory, uint8 of at least `size` bytes; it grows and never shrinks."""
         if size > self.size or self._map is None:
-            # By a quarter more than before: a new slot grows a few times, and then keeps its size.
+            # Grow by at least a quarter: a new slot grows a few times, then keeps its size.
             self.size = -(-max(size, self.size * 5 // 4, _PAGE) // _PAGE) * _PAGE
             os.ftruncate(self.fd, self.size)
             self._map = mmap.mmap(self.fd, self.size)
@@ -79,7 +79,7 @@ class Packer:
     """Copies columns into a slot one after another.
 
     Args:
-        reserve: returns the slot's memory of at least this many bytes; its content is kept.
+        reserve: returns the slot's memory, of at least the given number of bytes, with its content kept.
     """
 
     def __init__(self, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> None:
@@ -89,7 +89,7 @@ class Packer:
         self._nbytes = 0
 
     def add(self, columns: dict[str, Column]) -> None:
-        """Copy these columns after the earlier ones."""
+        """Copy these columns into the slot, after the earlier ones."""
         noted = recorder()
         stage = noted.enter("pack")
         for key, column in columns.items():
@@ -99,7 +99,7 @@ class Packer:
         noted.enter(stage)
 
     def packed(self, rows: int) -> Packed:
-        """Where all columns lie."""
+        """The places of all columns, for a block of this many rows."""
         return Packed(rows, self._nbytes, self._places, self._at)
 
     def _copied(self, array: npt.NDArray[Any]) -> tuple[int, str, tuple[int, ...]]:
@@ -112,7 +112,7 @@ class Packer:
 def pack(
     reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]], queue_full: float = 0.0
 ) -> Packed:
-    """Read a task into reserved memory, `queue_full` seconds after there was work; returns where its parts lie."""
+    """Read a task into reserved memory, after `queue_full` seconds of waiting for room; returns where its parts are."""
     with recording() as noted:
         packed = _packed(reader, task, reserve)
         if task.pad:
@@ -165,7 +165,7 @@ def _view(memory: npt.NDArray[np.uint8], start: int, dtype: str, shape: tuple[in
 
 
 class MappedSlot:
-    """A slot on the main process's side."""
+    """A slot in the main process."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -184,7 +184,7 @@ class MappedSlot:
 
 
 def dump_error(error: BaseException, trace: str) -> bytes:
-    """An exception for the pipe, with the worker's traceback as a note; a stand-in if it cannot be pickled."""
+    """A pickled exception for the pipe, with the worker's traceback as a note; a stand-in if it cannot be pickled."""
     from torch_dataloader_utils.errors import WorkerError
 
     error.add_note(f"\nIn a worker process:\n{trace}")

@@ -1,4 +1,4 @@
-"""The thread driver: a pool of threads decodes the shards' tasks ahead and delivers the blocks in order.
+"""The thread driver: a pool of threads decodes the shards' tasks ahead, and blocks are delivered in order.
 
 pyarrow releases the GIL while it decodes, so threads of one process use all cores; nothing is copied or pickled.
 """
@@ -17,9 +17,9 @@ from torch_dataloader_utils.model import Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed, stopped
 from torch_dataloader_utils.storage.locks import renew_in_children
 
-_CLOSE_SECONDS = 10.0  # how long to wait for running reads: a store that hangs must not hang its user
+_CLOSE_SECONDS = 10.0  # how long to wait for running reads: a store that hangs must not hang the program
 
-# Daemon threads that still decode while the interpreter shuts down can crash it: stop them first.
+# Daemon threads that decode while the interpreter shuts down can crash it, so stop them first.
 _RUNNING: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
 
@@ -31,7 +31,7 @@ def _stop_all() -> None:
 
 @dataclass(slots=True)
 class _ShardQueue:
-    """One shard's progress; tasks `[taken, started)` are being decoded or ready."""
+    """The progress of one shard; tasks `[taken, started)` are being decoded or are ready."""
 
     tasks: Sequence[Task]
     started: int = 0
@@ -43,16 +43,16 @@ class _ShardQueue:
 class ThreadDriver:
     """Decodes up to `budget` bytes ahead on `threads` threads.
 
-    Decoded, undelivered bytes stay within `budget`, except that each shard may always hold one block: otherwise taking
-    blocks from the shards in turn could wait forever. Sizes are estimated before a decode (the footer's estimate times
-    the ratio seen so far) and measured after it.
+    Decoded, undelivered bytes stay within `budget`, but each shard may always hold one block: otherwise taking blocks
+    from the shards in turn could wait forever. Sizes are estimated before a decode (the footer's estimate times the
+    ratio observed so far) and measured after it.
 
     Args:
         open_reader: creates a reader; called once in each thread.
         shards: the tasks of each shard, in order.
-        budget: bytes.
+        budget: the maximum number of decoded, undelivered bytes.
         threads: the number of decode threads.
-        timeout: seconds without a block before an error; 0 for no limit.
+        timeout: the seconds without a block after which an error is raised; 0 for no limit.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class ThreadDriver:
         self._timeout = timeout
         self._patience = _CLOSE_SECONDS
         count = min(threads, max(1, sum(map(len, shards))))
-        # What a thread holds cannot be collected: while it waits, it holds only what it waits for. The state has a
-        # reader, which has a transform, and this may refer to the object that holds the iterator.
+        # What a thread references cannot be collected, so a waiting thread references only the bell. The state has
+        # readers, a reader has a transform, and a transform may refer to the object that holds the iterator.
         self._threads = [
             threading.Thread(
                 target=_decode, args=(state.bell, weakref.ref(state), i), name=f"tdu-decode-{i}", daemon=True
@@ -81,7 +81,7 @@ class ThreadDriver:
         _RUNNING.add(self)
 
     def next_block(self, shard: int) -> Block | None:
-        """The shard's next block, None after the last."""
+        """The shard's next block; None after the last."""
         try:
             outcome = self._state.take(shard, self._timeout)
         except BatchTimeoutError:
@@ -93,15 +93,15 @@ class ThreadDriver:
         return outcome
 
     def stop(self) -> None:
-        """Let the threads end after their current read, and anyone waiting for a block get an error."""
+        """Let the threads end after their current read; a thread that waits for a block gets an error."""
         self._state.stop()
 
     def close(self) -> None:
-        """Stop the threads, and wait for them (but not for one that hangs)."""
+        """Stop the threads and wait for them, but not for one that hangs."""
         self.stop()
         _RUNNING.discard(self)
         if threading.current_thread() in self._threads:
-            return  # the garbage collector runs here, perhaps under the lock that the other threads need to end
+            return  # the garbage collector runs this, perhaps under the lock that the other threads need to end
         deadline = time.monotonic() + self._patience
         for number, thread in enumerate(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -110,9 +110,9 @@ class ThreadDriver:
 
 
 class _Bell:
-    """What consumer and decode threads wait for, under one lock.
+    """What the consumer and the decode threads wait for, under one lock.
 
-    The collector may end a driver in any thread, even in one that holds the lock.
+    The garbage collector may end a driver in any thread, even in one that holds the lock.
     """
 
     def __init__(self) -> None:
@@ -127,14 +127,14 @@ class _Bell:
 
 
 class _State:
-    """What consumer and decode threads share, under the bell's lock; and the readers, by thread."""
+    """The state that the consumer and the decode threads share, under the bell's lock, and each thread's reader."""
 
     def __init__(
         self, queues: list[_ShardQueue], budget: int, threads: int, open_reader: Callable[[], BlockReader]
     ) -> None:
         self._queues = queues
         self._budget = budget
-        self._ahead = threads + 1  # blocks started and not taken: more only costs memory and cache
+        self._ahead = threads + 1  # blocks started and not taken; more would only cost memory and cache
         self._open_reader = open_reader
         self._readers: dict[int, BlockReader] = {}
         self._used = 0  # bytes decoded or being decoded, and not delivered
@@ -144,12 +144,12 @@ class _State:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Stop it: a fork leaves the decode threads behind."""
+        """Stop after a fork, which leaves the decode threads behind."""
         self.bell = _Bell()
         self.stop()
 
     def take(self, shard: int, timeout: float) -> Block | BaseException | None:
-        """The shard's next block or error, None after the last."""
+        """The shard's next block or error; None after the last."""
         queue = self._queues[shard]
         deadline = time.monotonic() + timeout if timeout else None
         with self.bell.work:
@@ -180,7 +180,7 @@ class _State:
         return self._stopped or all(queue.started == len(queue.tasks) for queue in self._queues)
 
     def claim(self) -> tuple[_ShardQueue, int, int] | None:
-        """A task to decode as (queue, index, estimated bytes): the one needed soonest; None while there is no room."""
+        """The task needed soonest, as (queue, index, estimated bytes); None while there is no room."""
         open_queues = [queue for queue in self._queues if queue.started < len(queue.tasks)]
         for queue in sorted(open_queues, key=lambda queue: queue.started - queue.taken):
             estimate = queue.tasks[queue.started].size_bytes * self._measured // self._estimated
@@ -197,13 +197,13 @@ class _State:
         return ahead < max(self._ahead, len(self._queues)) and self._used + estimate <= self._budget
 
     def decode(self, thread: int, queue: _ShardQueue, number: int, estimate: int, waited: float) -> None:
-        """Decode a task that was claimed after `waited` seconds, and pass on its block or error."""
+        """Decode a task that was claimed after `waited` seconds, and store its block or error."""
         outcome: Block | BaseException
         try:
             if thread not in self._readers:
                 self._readers[thread] = self._open_reader()
             outcome = executed(self._readers[thread], queue.tasks[number], waited)
-        except BaseException as error:  # noqa: BLE001 - raised again in the consumer's thread, at its turn
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer's thread, in its turn
             outcome = error
         self._put(queue, number, estimate, outcome)
         del outcome
@@ -226,7 +226,7 @@ class _State:
             reader.close()
 
     def stop(self) -> None:
-        """Let the threads end, and free the waiting blocks."""
+        """Let the threads end, and free the blocks that wait."""
         with self.bell.work:
             self._stopped = True
             for queue in self._queues:
@@ -235,7 +235,7 @@ class _State:
 
 
 def _decode(bell: _Bell, find: weakref.ref[_State], thread: int) -> None:
-    """The life of a decode thread."""
+    """The main function of a decode thread."""
     while _decode_next(bell, find, thread):
         pass
     state = find()
@@ -244,7 +244,7 @@ def _decode(bell: _Bell, find: weakref.ref[_State], thread: int) -> None:
 
 
 def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
-    """Decode a task once there is room for it; False if there are no more."""
+    """Decode a task once there is room for it; returns False if there are no more."""
     began = time.perf_counter()
     with bell.work:
         while True:
@@ -261,7 +261,7 @@ def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
 
 
 def describe(task: Task) -> str:
-    """What a task reads, for messages: file and rows, or the files whose rows it shuffles."""
+    """What a task reads, for messages: its file and rows, or the files whose rows it shuffles."""
     pieces = list(split_pieces(task.pieces))
     paths = list(dict.fromkeys(split_of(piece).file.path for piece in pieces))
     if len(paths) > 1:

@@ -1,8 +1,8 @@
 """The code of a worker process: decodes the tasks of one shard and packs each block into a shared slot.
 
-This module and all it imports are free of torch, so that a worker starts in half a second.
+Neither this module nor what it imports loads torch, so that a worker starts in half a second.
 
-Messages from the main process: first what makes the reader, unless that was an argument; then
+Messages from the main process: first the function that creates the reader, unless it was an argument; then
 `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views died; blocks delivered since, and
 their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the slot's descriptor,
 `("block", number, packed, slot)`, `("error", number, data)`.
@@ -34,18 +34,18 @@ def worker_main(
     """The main function of a worker process.
 
     Args:
-        conn: to the main process.
-        open_reader: creates the reader; None if it is the first message.
-        budget: bytes decoded and not delivered.
-        inherited: ends of other workers' pipes that a fork copied.
+        conn: the connection to the main process.
+        open_reader: creates the reader; None if it arrives as the first message.
+        budget: the maximum number of bytes decoded and not delivered.
+        inherited: ends of other workers' pipes, copied by a fork.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     for other in inherited:
         other.close()
     try:
         _Worker(conn, open_reader or conn.recv(), budget).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the main process is gone
+        return  # the main process has exited
 
 
 class _Worker:
@@ -65,7 +65,7 @@ class _Worker:
         self._parent = os.getppid()
 
     def run(self) -> None:
-        """Decode while there is work and room, else wait for messages."""
+        """Decode while there is work and room; otherwise wait for messages."""
         while os.getppid() == self._parent:
             while self._polled():
                 message = self._conn.recv()
@@ -76,7 +76,7 @@ class _Worker:
                 self._step(self._tasks.pop())
 
     def _polled(self) -> bool:
-        """Whether there is a message; waits for one if there is no work, or no room for its result."""
+        """Whether there is a message; waits for one if there is no work, or no room for a result."""
         if self._may_decode():
             return self._conn.poll(0)
         began = time.perf_counter()
@@ -96,7 +96,7 @@ class _Worker:
                 self._waiting -= blocks
                 self._used -= nbytes
             case "stop", (int(number),):
-                if number == self._number:  # else it is late, and another pass has begun
+                if number == self._number:  # otherwise it is late: another pass has begun
                     self._tasks = []
             case _:
                 raise ValueError(f"unknown message {kind!r}")
@@ -114,7 +114,7 @@ class _Worker:
             slot = self._free_slot()
             packed = pack(self._reader, task, self._slots[slot].reserve, self._full)
             self._full = 0.0
-        except Exception as error:  # noqa: BLE001 - raised again in the main process, at its turn
+        except Exception as error:  # noqa: BLE001 - raised again in the main process, in its turn
             self._tasks = []
             self._conn.send(("error", self._number, dump_error(error, traceback.format_exc())))
             return
@@ -124,9 +124,9 @@ class _Worker:
         self._conn.send(("block", self._number, packed, slot))
 
     def _free_slot(self) -> int:
-        """A slot that nobody uses."""
+        """A slot that is not in use."""
         if not self._free:
-            # All slots hold blocks that are still in use, waiting or kept by the user: use more memory, never wait.
+            # All slots hold blocks that wait or that the user keeps: take more memory rather than wait.
             slot = WritableSlot()
             self._conn.send(("slot", len(self._slots)))
             send_handle(self._conn, slot.fd, self._parent)
