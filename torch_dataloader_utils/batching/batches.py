@@ -1,4 +1,4 @@
-"""Exact batches: blocks are sliced in place, and joined only if a batch crosses a border."""
+"""Batches of exact size: blocks are sliced without a copy, and joined only if a batch spans two of them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 
 Part = tuple[Block, int, int]  # rows [first, last) of a block
 
-_JOINED_ROWS = 65_536  # the maximum number of rows of several steps that are ordered together
+_JOINED_ROWS = 65_536  # the maximum number of rows of several steps that are put in order together
 
 
 class Form(Protocol):
-    """How rows of blocks become batches of one output format."""
+    """Turns rows of blocks into batches of one output format."""
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[Any]:
         """`count` consecutive batches of `size` rows of the block, starting at row `first`."""
 
     def join(self, parts: list[Part]) -> Any:
-        """One batch of the rows of several parts, in fresh memory."""
+        """One batch from the rows of several parts, in fresh memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Cut:
     """How a shard's rows are cut into batches.
 
     Attributes:
-        size: rows of a batch.
-        last_batch: the treatment of the shard's short batch: "partial", "drop", or "pad" (repeats the shard's first
-            rows). A plan that knows the counts has decided already, and passes "partial" here.
+        size: rows per batch.
+        last_batch: what happens to the shard's short batch: "partial", "drop", or "pad" (repeats the shard's first
+            rows). It is "partial" if the plan knows row counts, because the plan then applies the option.
         valid_key: the mask's key, for "pad".
     """
 
@@ -48,25 +48,25 @@ class Cut:
     valid_key: str = "valid"
 
 
-# The blocks of a shard from its beginning, read again.
+# Reads the blocks of a shard again, from the beginning.
 Head = Callable[[], Iterator[Block]]
 
 
 def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, log: BlockLog, head: Head) -> Iterator[Any]:
-    """The shard's batches: of full size across the borders of its blocks; only the last may be short.
+    """The shard's batches, of full size across the borders of its blocks; only the last may be short.
 
     Args:
         driver: delivers the blocks from `log.start` on.
-        shard: the shard.
+        shard: the index of the shard.
         cut: how it is cut.
-        form: of the batches.
-        log: where it begins; what is delivered is recorded there.
+        form: the form of the batches.
+        log: where the shard begins; records what is delivered.
         head: called if the last batch must be filled up.
     """
     size = cut.size
     parts: list[Part] = []
     gathered = 0
-    first = log.start.rows  # of the first block: rows before it were delivered earlier
+    first = log.start.rows  # the first row to deliver: earlier rows of the first block were delivered before
     while (block := driver.next_block(shard)) is not None:
         log.take(block.rows)
         if parts:
@@ -96,7 +96,7 @@ def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, log: BlockLo
 
 
 def _padding(head: Head, missing: int, valid_key: str) -> Iterator[Part]:
-    """`missing` rows from the beginning of a shard that has some, repeated as often as needed, marked as repeats."""
+    """`missing` rows from the beginning of a non-empty shard, repeated as often as needed, and marked as repeats."""
     for block in itertools.cycle(head()):
         rows = min(missing, block.rows)
         if rows:
@@ -107,11 +107,11 @@ def _padding(head: Head, missing: int, valid_key: str) -> Iterator[Part]:
 
 
 def rank_batches(shards: Sequence[Iterator[Any]], turn: int = 0) -> Iterator[Any]:
-    """The rank's batches, one from each shard in turn; a shard that has ended is skipped.
+    """The rank's batches, one from each shard in turn; shards that have ended are skipped.
 
     Args:
-        shards: the batches of each.
-        turn: the shard of the first batch.
+        shards: the batches of each shard.
+        turn: the index of the shard that delivers the first batch.
     """
     if len(shards) == 1:
         yield from shards[0]
@@ -129,11 +129,11 @@ def rank_batches(shards: Sequence[Iterator[Any]], turn: int = 0) -> Iterator[Any
 
 
 def scheduled_batches(shards: Sequence[Iterator[Any]], turns: Iterable[int]) -> Iterator[Any]:
-    """The rank's batches, each from the shard whose turn it is, until one of them has none.
+    """The rank's batches, each from the shard whose turn it is, until a shard has none left.
 
     Args:
-        shards: the batches of each.
-        turns: indices of shards.
+        shards: the batches of each shard.
+        turns: the index of the shard for each batch.
     """
     for shard in turns:
         for batch in itertools.islice(shards[shard], 1):
@@ -144,15 +144,15 @@ def scheduled_batches(shards: Sequence[Iterator[Any]], turns: Iterable[int]) -> 
 
 
 def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: Form) -> Iterator[Any]:
-    """The rank's batches, each with the same number of rows from every shard; at the end with those that are left.
+    """The rank's batches, each with the same number of rows from every shard; the last with the rows that are left.
 
-    If the blocks of all shards hold several steps, the rows of these steps are ordered together.
+    If the blocks of all shards hold several steps, the rows of these steps are put in order together.
 
     Args:
         driver: delivers the blocks of the shards.
         logs: where each shard begins.
-        size: rows of a batch of all shards.
-        form: of the batches.
+        size: rows per batch, over all shards.
+        form: the form of the batches.
     """
     each = size // len(logs)
     shards = [_ShardBatches(driver, shard, log) for shard, log in enumerate(logs)]
@@ -173,7 +173,7 @@ def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: For
 
 
 class _ShardBatches:
-    """A shard, and the block from which rows are taken."""
+    """A shard, and its block from which rows are being taken."""
 
     def __init__(self, driver: Driver, shard: int, log: BlockLog) -> None:
         self._driver = driver
@@ -181,10 +181,10 @@ class _ShardBatches:
         self._log = log
         self._block: Block | None = None
         self._first = 0
-        self._delivered = log.start.rows  # of the first block, delivered earlier
+        self._delivered = log.start.rows  # rows of the first block that were delivered earlier
 
     def at_hand(self) -> int:
-        """Rows left in the block; 0 after the shard has ended."""
+        """The number of rows left in the block; 0 after the shard has ended."""
         while not self._log.ended and (self._block is None or self._first == self._block.rows):
             self._block = self._driver.next_block(self._shard)
             if self._block is None:
@@ -195,7 +195,7 @@ class _ShardBatches:
         return 0 if self._block is None else self._block.rows - self._first
 
     def take(self, count: int) -> list[Part]:
-        """The next `count` rows, or all that are left."""
+        """The next `count` rows, or as many as are left."""
         parts: list[Part] = []
         while count and (rows := min(count, self.at_hand())):
             assert self._block is not None
@@ -209,7 +209,7 @@ def exactly(batches: Iterator[Any], steps: int) -> Iterator[Any]:
     """The first `steps` batches.
 
     Raises:
-        EmptyDatasetError: there are fewer, although laps repeat them: there is no row to repeat.
+        EmptyDatasetError: there are fewer, although laps repeat rows, because there are no rows to repeat.
     """
     done = 0
     for batch in itertools.islice(batches, steps):
@@ -226,9 +226,9 @@ def in_step(batches: Iterator[Any], every: int, agree: Callable[[int], int]) -> 
     """Batches until the first rank runs out: all ranks stop after the same number (`even="sync"`).
 
     Args:
-        batches: of this rank.
-        every: how many batches are buffered before the ranks compare.
-        agree: maps this rank's number of buffered batches to the smallest over all ranks; a collective.
+        batches: the batches of this rank.
+        every: the number of batches to buffer before the ranks compare.
+        agree: a collective that maps this rank's number of buffered batches to the smallest one of all ranks.
     """
     while True:
         at_hand = list(itertools.islice(batches, every))

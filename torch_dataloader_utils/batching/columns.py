@@ -1,9 +1,9 @@
-"""Converted columns cut into batches: views of a block, created in groups, and rows of several blocks as one batch.
+"""Cuts converted columns into batches: views of a block, created in groups, or rows of several blocks joined.
 
-Views are created in groups of some hundred tensors on the consumer's thread: splitting a whole block at once creates so
-many objects that full garbage collections start; creating them on the decode threads competes for the GIL.
-`unsafe_split` returns the right kind of view: it may be modified in place under autograd, and each batch has its own
-version counter.
+Views are created in groups of several hundred tensors, on the consumer's thread. Splitting a whole block at once would
+create so many objects that full garbage collections start; creating views on the decode threads would compete for the
+GIL. `unsafe_split` returns the right kind of view: it may be modified in place under autograd, and each batch has its
+own version counter.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragge
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
 
-_GROUP = 600  # views created at a time ...
+_GROUP = 600  # views to create at a time ...
 _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
 _RECYCLED_BYTES = 1 << 20  # joined batches of at least this size use recycled memory ...
-_LEASE_BYTES = 1 << 18  # ... whose pieces several columns share: keeping one column keeps little else alive
-_ALIGN = 64  # bytes: the alignment of columns in such a piece
+_LEASE_BYTES = 1 << 18  # ... in leases of about this size, so that keeping one column keeps little else alive
+_ALIGN = 64  # bytes: the alignment of columns in a lease
 
 Array = npt.NDArray[Any]
 
 
-# A column's batches: (column) -> function of (first, count, size) -> `count` values, one per batch.
+# Cuts a column into batches: (first, count, size) -> `count` values, one per batch.
 Slicer = Callable[[int, int, int], Sequence[Any]]
 
 
@@ -38,7 +38,7 @@ class ColumnForm:
     def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
         self._keys = tuple(keys)
         self._slicer = slicer
-        self.pool = BufferPool(keep=max(4, len(self._keys)))  # for joined batches: at most one lease per column
+        self.pool = BufferPool(keep=max(4, len(self._keys)))  # for joined batches, with at most one lease per column
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
@@ -46,7 +46,7 @@ class ColumnForm:
         return self._split(block.columns or {}, first, count, size)
 
     def join(self, parts: list[Part]) -> dict[str, Any]:
-        """One batch of the rows of several blocks, in fresh or recycled memory."""
+        """One batch from the rows of several blocks, in fresh or recycled memory."""
         columns = self._joined(
             {key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys}
         )
@@ -62,11 +62,11 @@ class ColumnForm:
                 yield dict(zip(self._keys, batch, strict=True))
 
     def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
-        """For each column `count` values, one per batch."""
+        """For each column, `count` values, one per batch."""
         return [slicer(first, count, size) for slicer in slicers]
 
     def _joined(self, columns: dict[str, list[Column]]) -> dict[str, Column]:
-        """The rows of each key's columns as one column; if there are many, in recycled memory."""
+        """The rows of each key's columns as one column; in recycled memory if they are large."""
         sizes = {key: _dense_bytes(parts) for key, parts in columns.items()}
         if sum(sizes.values()) < _RECYCLED_BYTES:
             return {key: concat(parts) for key, parts in columns.items()}
@@ -74,7 +74,7 @@ class ColumnForm:
         return {key: _copied(parts, memory[key]) if sizes[key] else concat(parts) for key, parts in columns.items()}
 
     def _memory(self, sizes: Mapping[str, int]) -> dict[str, Array]:
-        """The memory of each key, uint8. Small ones share a lease, which costs as much as copying a few of them."""
+        """The memory of each key, uint8. Small keys share a lease, because a lease costs as much as copying several."""
         memory: dict[str, Array] = {}
         shared: dict[str, slice] = {}
         at = 0
@@ -89,17 +89,17 @@ class ColumnForm:
 
 
 def _dense_bytes(columns: Sequence[Column]) -> int:
-    """Bytes of the rows of these columns; 0 if they are not `Dense`."""
+    """The number of bytes of the rows of these columns; 0 if they are not `Dense`."""
     return sum(column.nbytes for column in columns if isinstance(column, Dense))
 
 
 def _aligned(nbytes: int) -> int:
-    """Rounded up to the next place where a column of any dtype may begin."""
+    """`nbytes`, rounded up to the next offset at which a column of any dtype may begin."""
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
 def _copied(columns: Sequence[Column], memory: Array) -> Dense:
-    """The rows of these `Dense` columns in `memory`, uint8 of the same number of bytes."""
+    """The rows of these `Dense` columns, copied to `memory` (uint8, with the same number of bytes)."""
     arrays = [column.array for column in columns if isinstance(column, Dense)]
     out = memory.view(arrays[0].dtype).reshape(-1, *arrays[0].shape[1:])
     np.concatenate(arrays, out=out)
@@ -114,7 +114,7 @@ def spans(first: int, count: int, size: int) -> Iterator[tuple[int, int]]:
 def rebased(ragged: Ragged, first: int, count: int, size: int) -> tuple[Array, Array]:
     """The offsets of `count` batches, each from 0, int64 [count, size + 1]; and the bounds of their values [count + 1].
 
-    Neighbouring batches share one entry of the block's offsets, so each needs a copy of its own.
+    Neighbouring batches share an entry of the block's offsets, so each batch needs its own copy.
     """
     offsets = ragged.offsets[first : first + count * size + 1]
     item = offsets.itemsize
@@ -124,7 +124,7 @@ def rebased(ragged: Ragged, first: int, count: int, size: int) -> tuple[Array, A
 
 
 def padded(values: Array, offsets: Array) -> tuple[Array, Array]:
-    """Lists as a rectangle [n, longest], padded with zeros; and their lengths, int64 [n]."""
+    """The lists as an array [n, longest], padded with zeros; and their lengths, int64 [n]."""
     lengths = np.diff(offsets)
     inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
     out = np.zeros((*inside.shape, *values.shape[1:]), dtype=values.dtype)
@@ -133,14 +133,14 @@ def padded(values: Array, offsets: Array) -> tuple[Array, Array]:
 
 
 def ragged_batches(ragged: Ragged, first: int, count: int, size: int) -> Iterator[tuple[Array, Array]]:
-    """`count` batches as (values, offsets from 0)."""
+    """`count` batches, each as (values, offsets from 0)."""
     offsets, bounds = rebased(ragged, first, count, size)
     for rebased_offsets, start, stop in zip(offsets, bounds[:-1], bounds[1:], strict=True):
         yield ragged.values[start:stop], rebased_offsets
 
 
 def numpy_column(column: Column) -> Slicer:
-    """A function that cuts a column into arrays."""
+    """A function that cuts the column into arrays."""
     if isinstance(column, Dense):
         return lambda first, count, size: [column.array[a:b] for a, b in spans(first, count, size)]
     if isinstance(column, Ragged):
@@ -157,5 +157,5 @@ def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Arr
 
 
 def list_column(column: Text | Objects) -> Slicer:
-    """Batches of Python lists."""
+    """A function that cuts the column into Python lists."""
     return lambda first, count, size: [column.to_list(a, b) for a, b in spans(first, count, size)]

@@ -14,7 +14,7 @@ from torch_dataloader_utils.reading.blocks import Block
 
 
 def make_form(output_format: str, keys: Sequence[str], pin_memory: bool) -> Form:
-    """The form of this output format; `keys` are the output keys in order."""
+    """The form for this output format; `keys` are the output keys, in order."""
     if output_format == "arrow":
         return ArrowForm(lambda batch: batch)
     if output_format == "dict":
@@ -25,7 +25,7 @@ def make_form(output_format: str, keys: Sequence[str], pin_memory: bool) -> Form
 
 
 class ArrowForm:
-    """Batches as Arrow record batches, passed through a final function."""
+    """Batches as Arrow record batches, each mapped by a final function."""
 
     def __init__(self, last: Callable[[pa.RecordBatch], Any]) -> None:
         self._last = last
@@ -37,6 +37,6 @@ class ArrowForm:
             yield self._last(block.table.slice(first + number * size, size))
 
     def join(self, parts: list[Part]) -> Any:
-        """One batch of the rows of several blocks."""
+        """One batch from the rows of several blocks."""
         batches = [block.table.slice(first, last - first) for block, first, last in parts if block.table is not None]
         return self._last(pa.Table.from_batches(batches).combine_chunks().to_batches()[0])

@@ -1,4 +1,4 @@
-"""Tensors from converted columns: views of the block, created in groups."""
+"""Makes tensors from converted columns: views of the block, created in groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TensorForm(ColumnForm):
         super().__init__(keys, tensor_column(pin_memory))
 
     def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
-        """Normal tensors even if the first of them is requested in inference mode: others may be trained on."""
+        """Normal tensors, even if the first is requested in inference mode: later ones may be trained on."""
         if not torch.is_inference_mode_enabled():
             return super()._values(slicers, first, count, size)
         with torch.inference_mode(False):
@@ -35,7 +35,7 @@ class TensorForm(ColumnForm):
 
 
 def tensor_column(pin_memory: bool) -> Callable[[Column], Slicer]:
-    """A function that cuts a column into tensors; `pin_memory` copies each group to page-locked memory first."""
+    """A function that cuts a column into tensors; with `pin_memory`, each group is first copied to pinned memory."""
     pin: Pin = torch.Tensor.pin_memory if pin_memory else _as_is
 
     def slicer(column: Column) -> Slicer:
@@ -58,8 +58,8 @@ def _dense(column: Dense, pin: Pin) -> Slicer:
     array = column.array
 
     def slicer(first: int, count: int, size: int) -> Sequence[torch.Tensor]:
-        group = pin(torch.from_numpy(array[first : first + count * size]))  # numpy slices faster than torch
-        # With all sizes given, it takes three quarters of the time of `unsafe_split(group, size)`.
+        group = pin(torch.from_numpy(array[first : first + count * size]))  # slicing is faster in numpy than in torch
+        # Given all sizes, this takes three quarters of the time of `unsafe_split(group, size)`.
         return torch.unsafe_split_with_sizes(group, [size] * count) if count * size else [group]
 
     return slicer
