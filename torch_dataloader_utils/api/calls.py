@@ -1,4 +1,4 @@
-"""A call that makes a loader: the signature that people and tools read, and the function that runs."""
+"""Calls that make loaders: a signature for people and tools, and the function that runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Signature = TypeVar("Signature", bound=Callable[..., Any])
 
 
 def made_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]:
-    """A decorator for a signature without a body: a call goes to `make`, with the keywords that were given.
+    """A decorator for a signature without a body: calls run `make`, with only the keywords that were given.
 
-    So `make` can say which keyword was probably meant, and distinguish a given value from a default.
+    This lets `make` name the keyword that was probably meant, and distinguish a given value from a default.
     """
 
     def decorate(signature: Signature) -> Signature:
-        make.__qualname__ = signature.__qualname__  # what Python's own errors about arguments call it
+        make.__qualname__ = signature.__qualname__  # the name in Python's own errors about arguments
 
         @wraps(signature)
         def call(*args: Any, **options: Any) -> Any:

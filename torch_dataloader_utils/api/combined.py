@@ -16,7 +16,7 @@ from torch_dataloader_utils.sources.source import Source
 
 
 class CombinedDataset(LoaderDataset):
-    """Several datasets as one, with their rows mixed; `combine` makes it."""
+    """Several datasets as one, with their rows mixed; created by `combine`."""
 
     def __init__(self, source: Source | None = None, options: Options | None = None, **unknown: Any) -> None:
         if source is None or options is None or unknown:
@@ -84,7 +84,7 @@ def combine(
     """A loader that mixes the rows of several datasets in each epoch, and its dataset.
 
     Each dataset is sharded among the ranks separately. Then each rank mixes its rows of all datasets, split by split,
-    so that any beginning of the epoch holds rows of each in proportion. Finally, `even` applies to the mixed rows.
+    so that any beginning of the epoch has rows of each in proportion. Finally, `even` applies to the mixed rows.
 
     Example:
         ```python
@@ -94,12 +94,12 @@ def combine(
         ```
 
     Args:
-        datasets: datasets from `create_dataloader` (the loaders made with them are not used, nor are their options for
-            ranks, order, batches and workers), and map-style datasets: any object with `__getitem__` and `__len__`
-            whose samples are dicts. One that keeps ESPnet3's contract for sharded datasets (`shard(i)`,
-            `total_shards`, `dist_world_size`) gives its own shards to `sharding="rotate", total_shards=...`.
-        weights: how many rows of each dataset are delivered in the same time, until one ends; by default as many as it
-            has. Every row is delivered once, whatever the weights.
+        datasets: datasets from `create_dataloader` (their loaders and their options for ranks, order, batches and
+            workers are not used), and map-style datasets: any object with `__getitem__` and `__len__` whose samples
+            are dicts. A dataset that follows ESPnet3's contract for sharded datasets (`shard(i)`, `total_shards`,
+            `dist_world_size`) provides its own shards for `sharding="rotate", total_shards=...`.
+        weights: the relative number of rows of each dataset to deliver at a time, until one ends; by default its number
+            of rows. Every row is delivered once, whatever the weights.
         split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
         split_rows: the same in rows; overrides split_bytes.
         split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.

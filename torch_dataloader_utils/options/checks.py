@@ -1,4 +1,4 @@
-"""What an option's value may be: each check returns the value as it is kept, or raises an OptionError."""
+"""Checks of option values: each check returns the value to store, or raises an OptionError."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.units import parse_bytes
 
-Check: TypeAlias = Callable[[str, Any], Any]  # from an option's name and its value to the value that is kept
+Check: TypeAlias = Callable[[str, Any], Any]  # (an option's name, its value) -> the value to store
 
 
 def option(default: Any, check: Check | None = None, *, doc: str = "", repr: bool = True) -> Any:
-    """The field of an option: its default, its check, and the line that documents it.
+    """A dataclass field for an option: its default, its check, and the line that documents it.
 
     `scripts/write_signatures.py` writes signatures and docstrings from it.
     """
@@ -23,7 +23,7 @@ def option(default: Any, check: Check | None = None, *, doc: str = "", repr: boo
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Options that are checked, each by itself, when they are made."""
+    """Options that are checked, each on its own, when they are created."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -33,7 +33,7 @@ class Checked:
 
 
 def values(expected: str, holds: Callable[[Any], bool], *, secret: bool = False) -> Check:
-    """Values for which `holds` is true; one that is secret is not shown."""
+    """A check for values for which `holds` is true; errors do not show a secret value."""
 
     def check(name: str, value: Any) -> Any:
         if not holds(value):
@@ -96,7 +96,7 @@ def word_or_words(*allowed: str) -> Check:
 
 
 def whole(least: int | None = None) -> Check:
-    """A whole number, which a bool is not."""
+    """A whole number of at least `least`; a bool is refused."""
     expected = "a whole number" if least is None else f"a whole number of at least {least}"
     return values(expected, lambda value: _is_number(value, int) and (least is None or value >= least))
 
@@ -107,7 +107,7 @@ def mapping(of: str) -> Check:
 
 
 def credentials(of: str) -> Check:
-    """None, or a dict that is not shown."""
+    """None, or a dict that errors do not show."""
     return maybe(values(f"a dict, {of}", lambda value: isinstance(value, Mapping), secret=True))
 
 
@@ -120,12 +120,12 @@ interval = values("seconds above 0", lambda value: _is_number(value, (int, float
 
 
 def num_bytes(name: str, value: Any) -> int:
-    """A positive number of bytes, or a word such as `"128MiB"`: kept as a number."""
+    """A positive number of bytes, also from a string such as `"128MiB"`."""
     return parse_bytes(value, name)
 
 
 def names(name: str, value: Any) -> list[str]:
-    """Different names in an order, at least one."""
+    """A list of different names, at least one."""
     if isinstance(value, str):
         raise OptionError(f"{name}={value!r}: expected a list of names, such as [{value!r}].")
     if isinstance(value, (set, frozenset)):

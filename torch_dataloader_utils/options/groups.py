@@ -1,6 +1,6 @@
-"""The keywords of `create_dataloader`, declared once with default, check and line, grouped by what they decide.
+"""The keywords of `create_dataloader`, grouped by topic; each is declared once, with default, check and description.
 
-All of them have plain-value forms, so that a config file can build a loader.
+All of them accept plain values, so that a config file can build a loader.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class SplitOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOptions(PolicyOptions, RankOptions):
-    """Which rows are this rank's."""
+    """Which rows this rank gets."""
 
     sharding: str | Mapping[str, Any] | Callable[..., Any] = option(
         "interleave", _policy, doc="how ranks share rows: the name of a policy, a function, or a dict with its options"
@@ -155,7 +155,7 @@ class ShardOptions(PolicyOptions, RankOptions):
 
 
 def check_last_batch(last_batch: str, even: str) -> None:
-    """Check that `even` leaves the last batch to `last_batch`, or treats it alike.
+    """Check that `even` does not contradict `last_batch`.
 
     Raises:
         OptionError: they exclude each other.
@@ -169,7 +169,7 @@ def check_last_batch(last_batch: str, even: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(Checked):
-    """What a batch is."""
+    """What a batch looks like."""
 
     batch_size: int = option(1024, whole(1), doc="rows per batch")
     last_batch: str = option(
@@ -193,7 +193,7 @@ class ConvertOptions(Checked):
     stack: Mapping[str, Sequence[str]] | None = option(
         None, mapping("key -> list of columns"), doc='columns to join into one [B, k] tensor: {"key": ["column", ...]}'
     )
-    # A dtype of torch or numpy, by name or itself, or a dict of these.
+    # A torch or numpy dtype, or its name, or a dict of these.
     dtypes: Mapping[Any, Any] | Any = option(
         None, doc='casts: "float32" for all floats, or {"column" or "float64": dtype or its name}'
     )
@@ -226,7 +226,7 @@ class ConvertOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(Checked):
-    """Who reads, and how far ahead."""
+    """How many workers read, and how far ahead."""
 
     num_workers: int | None = option(
         None, maybe(whole(0)), doc="I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread"
@@ -255,5 +255,5 @@ class WorkerOptions(Checked):
 
     @property
     def num_shards(self) -> int:
-        """W: into how many shards a rank's rows are cut (None, 0 and 1 workers all mean one)."""
+        """The number of shards that a rank's rows are cut into (W); None, 0 and 1 workers all mean one."""
         return max(self.num_workers or 1, 1)

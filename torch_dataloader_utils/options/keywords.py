@@ -1,4 +1,4 @@
-"""The keywords of `create_dataloader` together: which call takes which, and from keywords to checked groups."""
+"""All keywords of `create_dataloader`: which call takes which, and how they become checked groups."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _REACHABLE = "define it at the top level of a module, or leave worker_mode at 't
 
 
 def check_together(options: Options) -> None:
-    """Check what options of different groups mean for each other.
+    """Check that options of different groups do not exclude each other.
 
     Raises:
-        OptionError: two options that exclude each other.
+        OptionError: two options exclude each other.
     """
     check_sent(options)
     shard, batch = options.shard, options.batch
@@ -70,10 +70,10 @@ def check_together(options: Options) -> None:
 
 
 def check_sent(options: Options) -> None:
-    """Check that worker processes can be given what runs in them.
+    """Check that worker processes can receive the functions that run in them.
 
     Raises:
-        OptionError: they could not find the function of `transform`.
+        OptionError: they could not import the function `transform`.
     """
     transform, worker = options.read.transform, options.worker
     context = worker.multiprocessing_context
@@ -82,7 +82,7 @@ def check_sent(options: Options) -> None:
         return
     try:
         data = bytes(ForkingPickler.dumps(transform))
-    except RuntimeError:  # locks and the like go only to a process that is just being started
+    except RuntimeError:  # locks and similar objects can only be passed to a process while it starts
         return
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise OptionError(
@@ -95,15 +95,15 @@ def check_sent(options: Options) -> None:
 
 
 def repeats_rows(options: Options) -> bool:
-    """Whether a pass may deliver rows again, as padding: batches then carry the mask `valid_key`."""
+    """Whether a pass may repeat rows as padding; batches then contain the mask `valid_key`."""
     shard = options.shard
     return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
 
 
-# Options of files that mean nothing for a table, whose metadata has them.
+# Options of files that a table does not take, because its metadata determine them.
 _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 
-# What makes a loader: of files, of a table of any format, of an Iceberg table, of several datasets.
+# The calls that make loaders: of files, of a table of any format, of an Iceberg table, of several datasets.
 Call = Literal["files", "table", "iceberg", "combine"]
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
     "files": (),
@@ -116,7 +116,7 @@ _LEFT_OUT: dict[Call, tuple[str, ...]] = {
 def options_of(call: Call) -> dict[str, Field[Any]]:
     """The declarations of the options that a call takes, by keyword, in the order of the groups.
 
-    Those that only Iceberg tables have come first. A combination leaves to its datasets what they read.
+    Options for Iceberg tables only are first. A combination does not take options that say what its datasets read.
     """
     groups = [kind for kind in _GROUPS.values() if call != "combine" or kind not in (ReadOptions, ConvertOptions)]
     kinds = [TableOptions, *groups] if call == "iceberg" else groups
@@ -129,9 +129,10 @@ def option_defaults(call: Call = "files") -> dict[str, Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """The value as Python has it.
+    """The value as plain Python objects.
 
-    Containers of a config file (OmegaConf's, which Hydra passes on) are made lists and dicts, numpy's numbers Python's.
+    Containers from a config file (OmegaConf's, as Hydra passes them) become lists and dicts; numpy numbers become
+    Python numbers.
     """
     if type(value).__module__.startswith("omegaconf."):
         return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
@@ -142,20 +143,20 @@ def parse_options(keywords: Mapping[str, Any]) -> Options:
     """The grouped, checked options of these keywords.
 
     Raises:
-        UnknownOptionError: a keyword that does not exist, with the one that was probably meant.
-        OptionError: a value that cannot work.
+        UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
+        OptionError: a value cannot work.
     """
     return _options(_known(keywords, option_defaults(), "StructuredDataset"))
 
 
 def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:
-    """As `parse_options`, for an Iceberg table: with the options that only a table has."""
+    """The grouped, checked options of an Iceberg table: those of `parse_options`, and those that only a table has."""
     known = _known(keywords, option_defaults("iceberg"), "IcebergDataset")
     return _options(known), _group(TableOptions, known)
 
 
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """The keywords with plain values, once all are known."""
+    """The keywords with plain values, after a check that all of them are known."""
     for name in keywords:
         if name in known:
             continue
@@ -179,7 +180,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 
 def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:
-    """The group of this kind, of those keywords that are its own."""
+    """The group of this kind, made from the keywords that belong to it."""
     return kind(**{name: keywords[name] for name in _names(kind) if name in keywords})
 
 

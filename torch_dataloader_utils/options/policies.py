@@ -1,8 +1,8 @@
 """The options of the sharding policies, each declared once, as a field of its policy's class.
 
-From the field come the flat keyword (`total_shards=8`), the option in `sharding={"policy": "rotate", ...}`, the check,
-the row of the documentation and the option of a plan. Policies of users declare theirs likewise, as the fields of a
-dataclass of their own (see `planning.sharding`).
+Each field defines the flat keyword (`total_shards=8`), the option in `sharding={"policy": "rotate", ...}`, the check,
+the row in the documentation and the option of a plan. Custom policies declare their options in the same way, as the
+fields of their own dataclass (see `planning.sharding`).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class PolicyOptions(StridedOptions, RotateOptions):
     """The options of all policies of the package."""
 
     def check_policy(self, sharding: object) -> None:
-        """Check that the options are those of the policy, and what they mean for each other.
+        """Check that the options belong to the policy and do not exclude each other.
 
         Raises:
-            OptionError: an option of another policy, or options that exclude each other.
+            OptionError: an option belongs to another policy, or options exclude each other.
         """
         for policy, kind in POLICY_OPTIONS.items():
             for item in fields(kind):
@@ -63,12 +63,12 @@ class PolicyOptions(StridedOptions, RotateOptions):
 
 
 def flat_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords with `sharding={"policy": name, option: value}` as the flat ones that mean the same.
+    """The keywords, with `sharding={"policy": name, option: value}` replaced by the equivalent flat keywords.
 
-    A policy of the user has no flat keywords: its dict stays.
+    A custom policy has no flat keywords, so its dict is kept.
 
     Raises:
-        OptionError: a dict without a policy, an option that the policy does not have, or two different values of one.
+        OptionError: a dict names no policy, the policy does not have an option, or an option has two different values.
     """
     sharding = keywords.get("sharding")
     if not isinstance(sharding, Mapping):
@@ -86,10 +86,10 @@ def flat_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_sharding(sharding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The policy of a dict, and its options.
+    """The policy named in a dict, and its options.
 
     Raises:
-        OptionError: it names no policy.
+        OptionError: the dict names no policy.
     """
     options = dict(sharding)
     if "policy" not in options:
@@ -98,10 +98,10 @@ def split_sharding(sharding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def check_names(policy: object, given: Iterable[str], options: Sequence[Field[Any]]) -> None:
-    """Check that a policy has the options that are given for it.
+    """Check that a policy has the options given for it.
 
     Raises:
-        OptionError: it does not; lists those that it has, with their defaults.
+        OptionError: it does not have one; the message lists those that it has, with their defaults.
     """
     for name in given:
         if name not in {item.name for item in options}:

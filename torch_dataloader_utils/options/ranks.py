@@ -1,4 +1,4 @@
-"""The options that say which ranks there are, and which of them this process is."""
+"""The options that define the ranks and this process's rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PEERS = ("process_group", "device_mesh", "accelerator")  # each names the proce
 
 @dataclass(frozen=True, kw_only=True)
 class RankOptions(Checked):
-    """Which ranks there are, and which of them this process is."""
+    """The ranks, and this process's rank."""
 
     num_ranks: int | None = option(
         None, maybe(whole(1)), doc="the number of ranks that share the rows; None detects it"
@@ -68,7 +68,7 @@ class RankOptions(Checked):
 
     @property
     def peers(self) -> Peers | None:
-        """The processes that `process_group`, `device_mesh` or `accelerator` names; None where none is given."""
+        """The processes named by `process_group`, `device_mesh` or `accelerator`; None if none of them is given."""
         if self.device_mesh is not None:
             return peers_of_mesh(self.device_mesh, self.dp_mesh_dims)
         if self.process_group is not None:
@@ -80,12 +80,12 @@ class RankOptions(Checked):
         return [name for name in _PEERS if getattr(self, name) is not None]
 
     def __getstate__(self) -> dict[str, Any]:
-        """The options without group, mesh and accelerator, which mean nothing outside of this process.
+        """The options without group, mesh and accelerator, which are meaningless in another process.
 
-        A process that this one is about to start, such as a worker of torch's DataLoader, is of this one's rank.
+        A process that this one is starting, such as a worker of torch's DataLoader, has the rank of this one.
 
         Raises:
-            ShardingError: a copy for elsewhere would not know its rank.
+            ShardingError: a copy for any other process would not know its rank.
         """
         state = {**vars(self), **dict.fromkeys((*_PEERS, "dp_mesh_dims"))}
         given, starting = self._given_peers, get_spawning_popen() is not None

@@ -1,4 +1,4 @@
-"""The options that say in which order rows are delivered."""
+"""The options that define the order of rows."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class ShuffleOptions(Checked):
 
     @property
     def split_bytes(self) -> int:
-        """The default of the option of this name: smaller under a shuffle, so that one file is many splits."""
+        """The default of the option `split_bytes`: smaller under a shuffle, so that a file is cut into many splits."""
         return (8 if self.shuffle else 128) * 2**20
 
     @property
     def window_bytes(self) -> int | None:
-        """Decoded bytes of a rank's shuffle windows; None where they are sized by rows, or rows are not shuffled."""
+        """Decoded bytes of a rank's shuffle windows; None if they are sized by rows, or if rows are not shuffled."""
         by_bytes = self.shuffle in (True, "all") and self.shuffle_buffer_size is None
         return int(self.shuffle_bytes) if by_bytes else None

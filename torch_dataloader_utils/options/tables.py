@@ -1,4 +1,4 @@
-"""The options that only Iceberg tables have."""
+"""The options for Iceberg tables only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _column_names = values(
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(Checked):
-    """Which table, which snapshot of it, and what of it besides its columns."""
+    """Which table and snapshot are read, and what besides the columns."""
 
     # Credentials: never in a repr, a log or an error.
     catalog_config: Mapping[str, Any] | None = option(

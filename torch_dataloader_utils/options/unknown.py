@@ -1,11 +1,11 @@
-"""What to say of a keyword that does not exist: what it is called here, or the keyword that it misspells."""
+"""Advice for a keyword that does not exist: what it is called here, or the keyword that it misspells."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
 
-# Below this, words of another meaning look alike: "batch_bytes" and "cache_bytes", "split" and "split_rows".
+# With a lower threshold, different words match: "batch_bytes" and "cache_bytes", "split" and "split_rows".
 _ALIKE = 0.85
 
 _TORCH = "an option of torch's DataLoader: "
@@ -18,7 +18,7 @@ _EPOCHS = "an epoch is one loop over the loader; dataset.set_epoch(epoch) says w
 _LABELS = "a batch is a dict of all columns: take batch['label'] in your loop."
 _BAR = "use tqdm(loader) for a bar over an epoch; show_progress=True shows the scan that count_rows=True makes."
 
-# What other libraries and launchers call it, and what to do here: a sentence each.
+# Keywords of other libraries and launchers, and what to do here, in a sentence each.
 _HINTS = {
     "drop_last": f"{_TORCH}use last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks).",
     "prefetch_factor": f"{_TORCH}use prefetch_bytes (a bound in decoded bytes).",
@@ -49,7 +49,7 @@ _HINTS = {
     **dict.fromkeys(("label", "labels", "target", "label_column", "target_column"), _LABELS),
 }  # fmt: skip
 
-# Other names of the same thing.
+# Other names for our keywords.
 _SYNONYMS = {
     "buffer_size": "shuffle_buffer_size",
     "cache": "cache_dir",
@@ -76,12 +76,12 @@ _SYNONYMS = {
 
 
 def advice(name: str, known: Collection[str], owner: str) -> str:
-    """What to use in place of an unknown keyword: a sentence.
+    """A sentence that says what to use instead of an unknown keyword.
 
     Args:
         name: the keyword.
-        known: those that exist.
-        owner: of `create_dataloader`, whose help lists them.
+        known: the keywords that exist.
+        owner: the name whose `create_dataloader` takes them; its help lists them.
     """
     if name in _HINTS:
         return _HINTS[name]
