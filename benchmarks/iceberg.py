@@ -1,13 +1,13 @@
-"""How fast Iceberg tables are read, as ratios within one run.
+"""Measures how fast Iceberg tables are read, as ratios within one run.
 
     python benchmarks/iceberg.py [--small] [--only deletes pyiceberg] [--data FOLDER] [--rounds 5]
 
-deletes     our loader of a table, with deletes of each kind, to our loader of the table's one Parquet file
-pyiceberg   our loader to pyiceberg's `to_arrow_batch_reader`, with positional deletes: rows/s, and peak memory
+deletes     our loader of a table with deletes of each kind, relative to our loader of the table's one Parquet file
+pyiceberg   our loader relative to pyiceberg's `to_arrow_batch_reader`, with positional deletes: rows/s, and peak memory
 
 2 million rows of 11 columns in 16 row groups (110 MB, zstd), in batches of 16,384 rows. Ratios of speed are medians
-over rounds of two runs right after each other, of the rows that are left after deletes. A contender's memory is that of
-a process of its own, above what it has before it reads (its imports).
+over rounds of two consecutive runs, in rows left after deletes. Each contender runs in a process of its own; its memory
+is what that process uses in addition to its imports.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS = ("deletes", "pyiceberg")
 
 
 def rate(batches: Iterable[Any], rows_of: Callable[[Any], int]) -> float:
-    """Rows a second of one pass."""
+    """Rows per second of one pass."""
     begin = time.perf_counter()
     rows = sum(rows_of(batch) for batch in batches)
     return rows / (time.perf_counter() - begin)
@@ -56,7 +56,7 @@ def rows_of_ours(batch: dict[str, Any]) -> int:
 def delete_ratio(data: str, table: str, rounds: int) -> dict[str, float]:
     plain, _ = StructuredDataset.create_dataloader(data, **LOADER)
     loader, _ = IcebergDataset.create_dataloader(table, **LOADER)
-    all_rows, rows_left = (sum(map(rows_of_ours, batches)) for batches in (plain, loader))  # and all is warm
+    all_rows, rows_left = (sum(map(rows_of_ours, batches)) for batches in (plain, loader))  # also warms all caches
     pairs = [(rate(plain, rows_of_ours), rate(loader, rows_of_ours)) for _ in range(rounds)]
     return {
         "file, M rows/s": statistics.median(of_file for of_file, _ in pairs) / 1e6,
@@ -78,14 +78,14 @@ def deletes(given: argparse.Namespace, data: Path, tables: dict[str, Path]) -> N
 
 
 def memory(key: str) -> int:
-    """Bytes of this process: "VmRSS" now, "VmHWM" at most."""
+    """The memory of this process in bytes: "VmRSS" is the current value, "VmHWM" the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
 
 
 def measured(open_pass: Callable[[], Iterable[Any]], rows_of: Callable[[Any], int]) -> dict[str, float]:
-    """Rows a second of the second pass, and bytes at most above what there were before the first one."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
+    """Rows per second of the second pass, and the peak memory in bytes above that before the first pass."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     rates = [rate(open_pass(), rows_of) for _ in range(2)]
     return {"rate": rates[1], "memory": memory("VmHWM") - before}
@@ -128,7 +128,7 @@ def against_pyiceberg(given: argparse.Namespace, tables: dict[str, Path]) -> Non
 
 
 def in_fresh_process(name: str, **arguments: Any) -> Any:
-    """What the function of this name returns; no contender's memory or threads disturb another's."""
+    """The result of the function of this name, run in a new process so that contenders do not affect each other."""
     command = [sys.executable, __file__, "--one", name, json.dumps(arguments)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 

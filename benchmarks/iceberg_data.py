@@ -1,6 +1,6 @@
-"""The tables of `iceberg.py`: one Parquet file of 16 row groups, and tables of it with deletes of each kind.
+"""Writes the tables of `iceberg.py`: one Parquet file of 16 row groups, and tables of it with deletes of each kind.
 
-pyiceberg writes no delete files, and no manifests of version 3: delete files, manifests and metadata are made here.
+pyiceberg writes neither delete files nor manifests of version 3, so delete files, manifests and metadata are made here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def rows_of(rows: int, rng: np.random.Generator) -> pa.Table:
 
 
 def data_file(folder: Path, rows: int) -> Path:
-    """The one data file, written unless it is there already, in a folder of its own."""
+    """The data file, in a folder of its own; written unless it exists."""
     path = folder / f"rows-{rows}" / "data.parquet"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def data_file(folder: Path, rows: int) -> Path:
 
 
 def _some(rows: int, count: int) -> np.ndarray:
-    """So many of the rows, in order."""
+    """`count` random row numbers, in order."""
     return np.sort(np.random.default_rng(1).choice(rows, count, replace=False))
 
 
@@ -88,7 +88,7 @@ def _equality(folder: Path, data: Path, rows: int) -> DeleteFile:
     return equality_file(folder / "equality.parquet", pa.table([_some(rows, min(KEYS, rows // 10))], schema=keys))
 
 
-# what is deleted -> (version of the table's format, maker of the delete file)
+# kind of deletes -> (version of the table's format, function that makes the delete file)
 DELETES: dict[str, tuple[int, Callable[[Path, Path, int], DeleteFile] | None]] = {
     "no deletes": (2, None),
     "1 % positional deletes": (2, _positions),
@@ -98,7 +98,7 @@ DELETES: dict[str, tuple[int, Callable[[Path, Path, int], DeleteFile] | None]] =
 
 
 def write_tables(folder: Path, data: Path) -> dict[str, Path]:
-    """What is deleted -> the metadata file of a table of the data file with such deletes."""
+    """Kind of deletes -> the metadata file of a table of the data file with such deletes."""
     found = {}
     for number, (kind, (version, make)) in enumerate(DELETES.items()):
         place = folder / f"table-{number}"
@@ -109,7 +109,7 @@ def write_tables(folder: Path, data: Path) -> dict[str, Path]:
 
 
 def _write_table(folder: Path, data: Path, delete: DeleteFile | None, version: int) -> Path:
-    """The metadata file of a table of a data file, and of what deletes rows of it."""
+    """The metadata file of a table that consists of a data file and, optionally, a delete file."""
     footer = pq.read_metadata(data)
     listed = [_manifest(folder / "data.avro", _data_entry(data, footer.num_rows), version, sequence_number=1)]
     if delete is not None:
@@ -140,7 +140,7 @@ def _write_table(folder: Path, data: Path, delete: DeleteFile | None, version: i
         "refs": {MAIN_BRANCH: SnapshotRef(snapshot_id=SNAPSHOT, snapshot_ref_type=SnapshotRefType.BRANCH)},
     }
     path = folder / "v1.metadata.json"
-    # Not `model_dump_json`, which refuses version 3.
+    # `model_dump_json` refuses version 3.
     path.write_text(json.dumps(empty.model_copy(update=said).model_dump(mode="json")))
     return path
 
@@ -171,7 +171,7 @@ def _delete_entry(delete: DeleteFile, data: Path) -> dict[str, Any]:
 
 
 def _manifest(path: Path, file: Mapping[str, Any], version: int, sequence_number: int) -> dict[str, Any]:
-    """What the list of manifests says of one with this file, which is written."""
+    """Write a manifest with this file; returns its entry for the list of manifests."""
     schema = manifest_entry_schema_with_data_file(version, data_file_with_partition(StructType(), version))
     numbers = {"sequence_number": sequence_number, "file_sequence_number": sequence_number}
     entry = {"status": 1, "snapshot_id": SNAPSHOT, **numbers, "data_file": {**file, "partition": {}}}

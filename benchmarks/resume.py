@@ -1,9 +1,9 @@
-"""How long the first batch takes after a resume, and what a state costs.
+"""Measures the time to the first batch after a resume, and the cost of a state.
 
     python benchmarks/resume.py [--data FOLDER] [--rounds 15]
 
 A table of 100 files of 100,000 rows (10 columns, 4 row groups each) is read to the first batch: from the beginning, and
-from states at 90 % of the epoch and a few batches more. Figures are medians of rounds, each with a new loader.
+from states a few batches after 90 % of the epoch. Figures are medians of rounds, each with a new loader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def write(folder: Path) -> None:
-    """The table, unless it is there."""
+    """Write the table, unless it exists."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(100):
@@ -44,7 +44,7 @@ def write(folder: Path) -> None:
 
 
 def first_batch(folder: Path, state: dict[str, Any] | None, options: dict[str, Any]) -> tuple[float, Any]:
-    """Seconds to the first batch, and the loader; worker processes run already."""
+    """The seconds to the first batch, and the loader; worker processes are already running."""
     loader, dataset = StructuredDataset.create_dataloader(
         folder, **{"batch_size": 1024, "shuffle": "splits", **options}
     )

@@ -1,4 +1,4 @@
-"""How fast batches of shuffled rows come, and in how much memory, by the number of splits that are open at once.
+"""Measures throughput and memory of row shuffle, by the number of open splits.
 
     python benchmarks/shuffle.py [--data FOLDER] [--rounds 5] [--tables wide narrow] [--open-splits 2 4 8 32]
 
@@ -28,7 +28,7 @@ WORKERS: dict[str, dict[str, Any]] = {"threads": {}, "processes": {"num_workers"
 
 
 def measure(folder: Path, size: int, open_splits: int, workers: str, rounds: int) -> dict[str, float]:
-    """In a fresh process: ratio to LIMIT, and peak memory in MB (of this process alone)."""
+    """Throughput relative to LIMIT, and the peak memory of this process in MB; call it in a fresh process."""
     torch.set_num_threads(1)  # as in throughput.py
     before = peak_bytes()
     options = {"shuffle": True, "shuffle_buffer_size": BUFFER, "shuffle_open_splits": open_splits}

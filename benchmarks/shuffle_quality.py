@@ -1,19 +1,19 @@
-"""How well rows are mixed by the ways to shuffle, measured on the orders that plans give. Nothing is read or timed.
+"""Measures how well each way to shuffle mixes rows, on the orders that plans produce. Nothing is read or timed.
 
     python benchmarks/shuffle_quality.py [--seeds 8] [--plot docs/images/shuffle_quality.png]
 
 25 million rows in 100 files of two splits each; a split has 8 row groups of 15,625 rows. One rank, one worker. The
-label of a row is its place in the files, as in files sorted by time; files sorted by class give the same ratios.
+label of a row is its position in the files, as in files sorted by time; files sorted by class give the same ratios.
 
-- *travel*: how far a row is delivered from its place in the files, as a share of the epoch (0.333 for a full shuffle).
+- *travel*: how far a row moves from its position in the files, as a share of the epoch (0.333 for a full shuffle).
 - *stays*: the share of rows that travel less than 1 % of the epoch (0.020 for a full shuffle).
 - *splits*: how many of the 200 splits a batch draws from.
-- *global ratio*: the variance of a batch's label mean, over that of batches drawn at random from all rows.
-- *window ratio*: the same within the batch's own window, around the window's mean, over that of drawing without
-  replacement from the window; batches that lie across the border of two windows are left out.
+- *global ratio*: the variance of a batch's mean label, relative to that of batches drawn at random from all rows.
+- *window ratio*: the variance around the mean of the batch's own window, relative to that of drawing without
+  replacement from the window; batches that span two windows are left out.
 
-*Buffer* is what loaders usually do: a buffer is filled in the order of the files, then each row that comes in takes the
-place of a random one, which is delivered.
+*Buffer* is what loaders usually do: a buffer is filled in file order, then each new row replaces a random one, which is
+delivered.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ BUFFER = 10_000
 WINDOW = 250_000
 OPEN = (2, 4, 8, 32)
 ROW_BYTES = 40 * 4 + 8 + 1  # of the table `wide` of tables.py, decoded
-COUNTED_BATCHES = 2000  # in how many batches splits are counted
+COUNTED_BATCHES = 2000  # the number of batches in which splits are counted
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Files of equal splits of equal row groups."""
+    """Files of equal splits, each of equal row groups."""
 
     files: int = 100
-    splits: int = 2  # of a file
-    groups: int = 8  # of a split
+    splits: int = 2  # per file
+    groups: int = 8  # per split
     group_rows: int = 15_625
 
     @property
@@ -73,11 +73,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The rows of an epoch in the order of delivery."""
+    """The rows of an epoch in delivery order."""
 
-    rows: I64  # by their numbers in the order of the files
+    rows: I64  # row numbers, counted in file order
     window_ends: Sequence[int] = ()
-    held: int = 0  # rows at once
+    held: int = 0  # rows held at once
 
 
 def in_windows(shape: Shape, seed: int, *, shuffle: bool = True, size: int | None = None, k: int = 1) -> Epoch:
@@ -89,7 +89,7 @@ def in_windows(shape: Shape, seed: int, *, shuffle: bool = True, size: int | Non
 def by_bytes(
     shape: Shape, seed: int, *, k: str | None = None, window: int = 128 * 2**20, split: int = 8 * 2**20
 ) -> Epoch:
-    """The order that a plan gives with windows of so many bytes: the defaults are those of the loader."""
+    """The order of a plan with windows sized by bytes; the defaults are the loader's."""
     options = PlanOptions(shuffle=True, seed=seed, window_bytes=window, open_splits=k)
     return in_plan(shape, TargetSizeSplitStrategy(split), options)
 
@@ -105,7 +105,7 @@ def in_plan(shape: Shape, strategy: TargetSizeSplitStrategy, options: PlanOption
 
 
 def row_numbers(piece: Piece, first: Mapping[str, int]) -> I64:
-    """The rows of a piece in the order of delivery; `first` is the number of each file's first row."""
+    """The row numbers of a piece in delivery order; `first` is the number of each file's first row."""
     if not isinstance(piece.source, Window):
         return first[piece.source.file.path] + piece.rows.numbers()
     rows = np.concatenate([row_numbers(part, first) for part in piece.source.pieces])
@@ -113,7 +113,7 @@ def row_numbers(piece: Piece, first: Mapping[str, int]) -> I64:
 
 
 def rows_held(pieces: Sequence[Piece]) -> int:
-    """Rows that row shuffle holds at once: the open runs, and three windows."""
+    """The number of rows that row shuffle holds at once: the open runs, and three windows."""
     runs: dict[int, int] = {}
     windows = [piece for piece in pieces if isinstance(piece.source, Window)]
     for piece in windows:
@@ -122,7 +122,7 @@ def rows_held(pieces: Sequence[Piece]) -> int:
 
 
 def through_buffer(shape: Shape, seed: int, *, shuffle: bool, size: int = BUFFER) -> Epoch:
-    """Rows that go through a buffer: a row leaves when the next one is put in its place, the last ones in any order."""
+    """The order of rows from a buffer: a row leaves when a new one replaces it; the last rows leave in random order."""
     rows = in_windows(shape, seed, shuffle=shuffle).rows
     drawn = random_words(len(rows) - size, derive_key("slots", seed)) % np.uint64(size)
     slots = np.concatenate([np.arange(size), drawn]).astype(np.uint16)
@@ -142,7 +142,7 @@ def permuted(shape: Shape, seed: int) -> Epoch:
 
 
 def ways(shape: Shape) -> dict[str, Callable[[int], Epoch]]:
-    """The ways to shuffle by name: a function of the seed each."""
+    """The ways to shuffle, by name: each is a function of the seed."""
     windows = windows_tried(shape)
     return {
         "no shuffle": partial(in_windows, shape, shuffle=False),
@@ -157,7 +157,7 @@ def ways(shape: Shape) -> dict[str, Callable[[int], Epoch]]:
 
 
 def windows_tried(shape: Shape) -> list[tuple[int, int]]:
-    """(rows of a window, open splits)."""
+    """The windows to measure, as (rows of a window, open splits)."""
     return [(BUFFER, 2), (BUFFER, 4), *((WINDOW, k) for k in OPEN), (WINDOW, shape.all_splits)]
 
 
@@ -167,7 +167,7 @@ def way_name(shape: Shape, size: int, k: int) -> str:
 
 @dataclass(frozen=True)
 class Quality:
-    """What the module's docstring explains; the last three by batch size. NaN: there are no windows."""
+    """The measures that the module's docstring explains, the last three by batch size. NaN: there are no windows."""
 
     travel: float
     stays: float
@@ -195,22 +195,22 @@ def batch_means(rows: I64, size: int) -> npt.NDArray[np.float64]:
 
 
 def splits_drawn(rows: I64, size: int, split_rows: int) -> float:
-    """How many splits a batch draws from: the mean over batches from all of the epoch."""
+    """The number of splits that a batch draws from: the mean over batches spread over the epoch."""
     starts = np.linspace(0, len(rows) - size, COUNTED_BATCHES).astype(int)
     return float(np.mean([len(np.unique(rows[start : start + size] // split_rows)) for start in starts]))
 
 
 def global_ratio(rows: I64, size: int) -> float:
-    """The variance of batches' means over that of batches drawn from all rows."""
+    """The variance of batch means, relative to that of batches drawn from all rows."""
     return float(np.square(batch_means(rows, size) - 0.5).mean() * 12 * size)
 
 
 def window_ratio(epoch: Epoch, size: int) -> float:
-    """The variance of batches' means in their windows, over that of batches drawn without replacement from these."""
+    """The variance of batch means within windows, relative to that of drawing without replacement from the window."""
     found, expected = 0.0, 0.0
     begin = 0
     for end in epoch.window_ends:
-        first = -(-begin // size) * size  # of the first batch that lies in this window
+        first = -(-begin // size) * size  # the first row of the first batch that lies in this window
         window, inside = epoch.rows[begin:end], epoch.rows[first:end]
         means = inside[: len(inside) // size * size].reshape(-1, size).mean(axis=1)
         n = end - begin
@@ -235,7 +235,7 @@ def mean_quality(make: Callable[[int], Epoch], shape: Shape, seeds: int) -> Qual
 
 
 def mixing_table(found: Mapping[str, Quality]) -> Iterator[str]:
-    """How well each way mixes, line by line."""
+    """The lines of the table that shows how well each way mixes."""
     columns = [f"{name}, B = {size:,}" for name in ("splits", "global ratio", "window ratio") for size in BATCHES]
     yield f"| | travel | stays | {' | '.join(columns)} |"
     yield "|---|" + "--:|" * (2 + len(columns))
@@ -246,7 +246,7 @@ def mixing_table(found: Mapping[str, Quality]) -> Iterator[str]:
 
 
 def memory_table(shape: Shape) -> Iterator[str]:
-    """What windows hold, line by line."""
+    """The lines of the table that shows how many rows windows hold."""
     yield "| | rows of a window | rows held at once | of the table `wide` |"
     yield "|---|--:|--:|--:|"
     for name, make in ways(shape).items():
@@ -257,7 +257,7 @@ def memory_table(shape: Shape) -> Iterator[str]:
 
 
 def mebibytes(epoch: Epoch) -> float:
-    """What the rows held at once are in the table `wide`."""
+    """The size of the rows held at once, in MiB of the table `wide`."""
     return epoch.held * ROW_BYTES / 2**20
 
 
@@ -269,11 +269,11 @@ SHOWN = {
     f"windows of {WINDOW:,}, k = 32": "windows, k = 32",
     "`shuffle='all'`": "shuffle='all'",
 }
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by everyone (Okabe and Ito)
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # distinguishable for everyone (Okabe and Ito)
 
 
 def plot(shape: Shape, found: Mapping[str, Quality], path: Path) -> None:
-    """Write the picture of the documentation."""
+    """Write the picture for the documentation."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -323,7 +323,7 @@ def plot_ratio(shape: Shape, found: Mapping[str, Quality], panel: Any) -> None:
 
 
 def plot_memory(shape: Shape, panel: Any) -> None:
-    """What windows hold by the number of open splits."""
+    """The memory that windows take, by the number of open splits."""
     opened = [*OPEN, shape.all_splits]
     held = [mebibytes(in_windows(shape, 0, size=WINDOW, k=k)) for k in opened]
     bars = panel.bar(range(len(opened)), held, 0.55, color=BLUE)

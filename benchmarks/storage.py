@@ -1,15 +1,15 @@
-"""How fast other formats and other stores are read, as ratios within one run.
+"""Measures how fast other formats and stores are read, as ratios within one run.
 
     python benchmarks/storage.py [--small] [--only formats one-file bandwidth planning] [--data FOLDER] [--rounds 5]
 
-formats     our loader (threads, batches of 16,384 rows) to pyarrow's own decode of the same files on as many threads
-one-file    one large CSV or JSON Lines file: two workers to one, as threads and as processes
-bandwidth   an S3 server with 30 ms added to each request: 8 workers to 8 plain readers of ranges, and GETs per file
-planning    many small Parquet files on that server: our requests/s to those of a bare asyncio loop, and `manifest=`
+formats     our loader (threads, batches of 16,384 rows) against pyarrow's own decode of these files, on as many threads
+one-file    one large CSV or JSON Lines file: two workers against one, as threads and as processes
+bandwidth   an S3 server with 30 ms added to each request: 8 workers against 8 plain range readers, and GETs per file
+planning    many small Parquet files on that server: our requests/s against a bare asyncio loop's, and `manifest=`
 
-Every ratio is the median over rounds of two runs right after each other, so that a machine whose speed drifts does not
-matter; what is compared runs in a process of its own. The servers come from the test extras; without --small the data
-takes some 8 GB of disk.
+Every ratio is the median over rounds of two consecutive runs, so that drift in the machine's speed cancels out; each
+contender runs in a process of its own. The servers are part of the test extras. Without --small, the data take about
+8 GB of disk.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ CORES = len(os.sched_getaffinity(0))
 BATCH = 16384
 LATENCY = 0.030  # seconds added to each request
 READERS = 8
-RANGE = 16 << 20  # bytes of a plain reader's request, and of the largest that ours makes
+RANGE = 16 << 20  # bytes of a plain reader's request, and of our largest request
 IN_FLIGHT = 64  # requests of the bare loop
-# Record batches let go one by one: their memory is used again while it is in the cache, which no consumer of them has.
+# Discarding record batches one by one reuses memory that is still in the CPU cache, which real consumers cannot do.
 DROPPED = ", batch by batch"
 PARTS = ("formats", "one-file", "bandwidth", "planning")
 
@@ -70,7 +70,7 @@ PARTS = ("formats", "one-file", "bandwidth", "planning")
 
 
 def decode(form: str, path: Path) -> int:
-    """Rows of a file that pyarrow alone has decoded in one thread."""
+    """Decode a file with pyarrow alone, in one thread; returns its number of rows."""
     if form == "csv":
         return csv.read_csv(path, csv.ReadOptions(use_threads=False)).num_rows
     if form == "jsonl":
@@ -82,12 +82,12 @@ def decode(form: str, path: Path) -> int:
         with pa.OSFile(str(path)) as file:
             batches = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False))
             return sum(batches.get_batch(number).num_rows for number in range(batches.num_record_batches))
-    # Its bytes are read: a memory map alone would cost nothing.
+    # Without a memory map, so that the bytes are really read.
     return feather.read_table(str(path), memory_map=False, use_threads=False).num_rows
 
 
 def on_threads(work: Iterable[Callable[[], Any]], count: int) -> float:
-    """Seconds that so many threads take for all of it, in order."""
+    """The seconds that `count` threads take for all of the work, in order."""
     tasks, lock = iter(list(work)), threading.Lock()
 
     def run() -> None:
@@ -144,7 +144,7 @@ def formats(given: argparse.Namespace) -> None:
 def worker_ratio(path: str, mode: str, rounds: int) -> dict[str, float]:
     one, two = (loader_of(path, num_workers=workers, worker_mode=mode) for workers in (1, 2))
     for loader in (one, two):
-        next(iter(loader))  # the workers have started
+        next(iter(loader))  # starts the workers
     pairs = [(seconds_of(one), seconds_of(two)) for _ in range(rounds)]
     return {
         "1 worker, MB/s": os.path.getsize(path) / statistics.median(first for first, _ in pairs) / 1e6,
@@ -225,7 +225,7 @@ def one_epoch(store: dict[str, Any]) -> dict[str, float]:
 
 
 def bandwidth(given: argparse.Namespace, proxy: Proxy, origin: Store) -> None:
-    # Whole batches in each file: else the workers share a row group for their last ones, and each fetches it.
+    # Whole batches in each file: otherwise workers share a row group for their last batches, and each fetches it.
     files, groups, rows = (8, 2, 2 * BATCH) if given.small else (16, 4, BATCH * 11 // 2)
     with tempfile.TemporaryDirectory(dir=given.data) as folder:
         for number in range(files):
@@ -250,13 +250,13 @@ def bandwidth(given: argparse.Namespace, proxy: Proxy, origin: Store) -> None:
 
 
 def signed_urls(store: Store, paths: list[str]) -> list[str]:
-    """Links that need no client to sign them, made before the clock starts."""
+    """Signed URLs, made before the clock starts."""
     filesystem = store.filesystem
     return [filesystem.sign(path, expiration=3600) for path in paths]
 
 
 async def fetch_all(urls: list[str]) -> float:
-    """Seconds of a bare loop that gets each object once."""
+    """The seconds that a bare loop takes to get each object once."""
     waiting = iter(urls)
 
     async def reader(session: aiohttp.ClientSession) -> None:
@@ -314,12 +314,12 @@ def planning(given: argparse.Namespace, proxy: Proxy, origin: Store) -> None:
 
 
 def passed(store: Store) -> dict[str, Any]:
-    """A store as another process gets it."""
+    """The store's parameters as plain values for another process."""
     return asdict(store)
 
 
 def in_fresh_process(name: str, **arguments: Any) -> Any:
-    """What the function of this name returns; no contender's memory or threads disturb another's."""
+    """The result of the function of this name, run in a new process so that contenders do not affect each other."""
     command = [sys.executable, __file__, "--one", name, json.dumps(arguments)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 

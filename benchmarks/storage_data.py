@@ -1,4 +1,4 @@
-"""The files of `storage.py`: a table of identifiers, values and text, in each format."""
+"""Writes the files of `storage.py`: a table of identifiers, values and text, in each format."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LINES = {"csv": csv_lines, "jsonl": json_objects}
 
 
 def write_text(form: str, path: Path, size: int) -> int:
-    """Rows of a file of this format and about this size, in bytes."""
+    """Write a file of this format and about this size in bytes; returns its number of rows."""
     rows = 0
     with path.open("wb") as file:
         if form == "csv":
@@ -62,7 +62,7 @@ def write_text(form: str, path: Path, size: int) -> int:
 
 
 def write_as(form: str, folder: Path, files: int, rows: int) -> Path:
-    """The folder of `files` files with so many rows each, written unless it is there."""
+    """The folder of `files` files with `rows` rows each; written unless it exists."""
     target = folder / f"{form}-{files}x{rows}"
     partial = target.with_suffix(".partial")
     if target.exists():

@@ -1,4 +1,4 @@
-"""The four tables of the benchmark, written once by a fixed recipe: `python benchmarks/tables.py FOLDER`."""
+"""Writes the four tables of the benchmark by a fixed recipe: `python benchmarks/tables.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def embed(rows: int, rng: np.random.Generator) -> pa.Table:
     return pa.table({"id": np.arange(rows), "vector": pa.FixedSizeListArray.from_arrays(values, 256)})
 
 
-# name -> (maker, files, row groups a file, rows a row group)
+# name -> (function that makes a table, files, row groups per file, rows per row group)
 TABLES: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int, int]] = {
     "wide": (wide, 8, 4, 125_000),
     "narrow": (narrow, 4, 5, 1_000_000),
@@ -58,7 +58,7 @@ TABLES: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int
 
 
 def write(name: str, folder: Path) -> Path:
-    """The folder of the table's Parquet files (snappy, pyarrow's defaults), written unless it is there already."""
+    """The folder of the table's Parquet files (snappy, pyarrow's defaults); written unless it exists."""
     make, files, groups, rows = TABLES[name]
     target = folder / name
     for number in range(files):

@@ -1,12 +1,12 @@
-"""How fast batches come, as a ratio to the raw decode of the same files in the same run.
+"""Measures throughput relative to the raw decode of the same files in the same run.
 
     python benchmarks/throughput.py [--data FOLDER] [--rounds 3] [--tables wide narrow text embed]
 
-LIMIT is the same row groups decoded by `ParquetFile.read_row_group` on as many threads as there are cores, and
-dropped. Every figure is the median over rounds of (rows/s of the loader) / (rows/s of the LIMIT run right before it),
-so that a machine whose speed drifts does not matter; each contender is measured in three processes of its own, as where
-its memory comes to lie makes a difference of some hundredths. "hand-written" is the IterableDataset that a user would
-write today; it runs for a few seconds a round, not for the whole pass.
+LIMIT decodes the same row groups with `ParquetFile.read_row_group`, on as many threads as there are cores, and discards
+the result. Every figure is the median over rounds of (rows/s of the loader) / (rows/s of the LIMIT run right before
+it), so that drift in the machine's speed cancels out. Each contender is measured in three processes of its own, because
+the placement of its memory makes a difference of some hundredths. "hand-written" is the IterableDataset that a user
+would write today; it runs for a few seconds per round, not for the whole pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONTENDERS = ("threads", "processes", "in-line", "LIMIT by column", "hand-writte
 
 
 def limit(folder: Path, by_column: bool = False) -> float:
-    """Rows/s of decoding every row group on all cores, dropped at once."""
+    """Rows/s of decoding every row group on all cores and discarding it at once."""
     files = sorted(folder.glob("*.parquet"))
     footers = {file: pq.read_metadata(file) for file in files}
     groups = iter([(file, group) for file in files for group in range(footers[file].num_row_groups)])
@@ -72,7 +72,7 @@ def limit(folder: Path, by_column: bool = False) -> float:
 
 
 class HandWritten(IterableDataset[Any]):
-    """What one writes without a library: files by worker, a tensor per column and batch."""
+    """What a user writes without a library: files shared among workers, a tensor per column and batch."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.files, self.size = sorted(folder.glob("*.parquet")), size
@@ -94,12 +94,12 @@ class HandWritten(IterableDataset[Any]):
 
 
 def batch_rows(batch: dict[str, Any]) -> int:
-    """The rows of a batch of any table here (each has a plain column)."""
+    """The number of rows of a batch of any of the tables (each has a plain column)."""
     return next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
 
 
 def rate(batches: Any, rows: int) -> float:
-    """Rows/s of a whole pass over so many rows, the start of the iteration included."""
+    """Rows/s of a whole pass over `rows` rows, including the start of the iteration."""
     begin = time.perf_counter()
     for _ in batches:
         pass
@@ -117,14 +117,14 @@ def first_rate(batches: Any, seconds: float) -> float:
 
 
 def ours(folder: Path, size: int, **options: Any) -> Any:
-    """Our loader, unless the options say otherwise with the order of splits shuffled alone."""
+    """Our loader; by default, only the order of splits is shuffled."""
     options = {"shuffle": "splits", "strings": "bytes", **options}
     loader, _ = StructuredDataset.create_dataloader(str(folder), batch_size=size, **options)
     return loader
 
 
 def contender(name: str, folder: Path, size: int) -> Callable[[], float]:
-    """A measurement (rows/s) of this way to get batches."""
+    """A function that measures this contender, in rows/s."""
     if name == "LIMIT by column":
         return lambda: limit(folder, by_column=True)
     if name.startswith("hand-written"):
@@ -138,13 +138,13 @@ def contender(name: str, folder: Path, size: int) -> Callable[[], float]:
     }
     loader = ours(folder, size, **options[name])
     rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
-    rate(loader, rows)  # persistent workers have started, and footers are read
+    rate(loader, rows)  # starts persistent workers, and reads footers
     return lambda: rate(loader, rows)
 
 
 def measure(name: str, folder: Path, size: int, rounds: int) -> None:
-    """Prints for each round the ratio to the LIMIT run right before, and LIMIT's rows/s."""
-    # One thread for torch's own kernels: the loaders' threads use the cores. In a training process leave it alone.
+    """Print for each round the ratio to the LIMIT run right before it, and LIMIT's rows/s."""
+    # One thread for torch's own kernels, because the loaders' threads use the cores. Do not set this when training.
     torch.set_num_threads(1)
     run = contender(name, folder, size)
     limit(folder)
@@ -153,13 +153,13 @@ def measure(name: str, folder: Path, size: int, rounds: int) -> None:
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process (Linux: ru_maxrss would count the parent's, too)."""
+    """Peak resident memory of this process (on Linux, ru_maxrss would include the parent's)."""
     status = Path("/proc/self/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
 
 
 def fresh(folder: Path, size: int) -> None:
-    """In a fresh process: seconds to the first batch, and peak memory above the imports after 1 and 3 epochs."""
+    """Print the seconds to the first batch, and the peak memory above the imports after 1 and 3 epochs."""
     StructuredDataset.create_dataloader  # noqa: B018 - the last of the imports
     before = peak_bytes()
     begin = time.perf_counter()
@@ -174,13 +174,13 @@ def fresh(folder: Path, size: int) -> None:
 
 
 def in_fresh_process(*arguments: Any) -> Any:
-    """What this script prints when it is called so; no contender's memory or threads disturb another's."""
+    """What this script prints with these arguments, in a new process so that contenders do not affect each other."""
     command = [sys.executable, __file__, *map(str, arguments)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def row_of(folder: Path, size: int, rounds: int, names: list[str]) -> dict[str, float]:
-    """The figures of one table and batch size."""
+    """The figures for one table and batch size."""
     found = {
         name: [
             pair
@@ -195,7 +195,7 @@ def row_of(folder: Path, size: int, rounds: int, names: list[str]) -> dict[str, 
 
 
 def as_markdown(results: dict[tuple[str, int], dict[str, float]]) -> str:
-    """The results as a table, a row for each table and batch size."""
+    """The results as a Markdown table, with a row for each table and batch size."""
     names = list(dict.fromkeys(name for result in results.values() for name in result))
     lines = ["| table | B | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
     for (table, size), result in results.items():

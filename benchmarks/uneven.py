@@ -1,13 +1,13 @@
-"""What equal steps cost: rows left out of an epoch, for three ways to give ranks the same number of batches.
+"""Measures what equal steps cost: rows left out of an epoch, for three ways to give ranks equal numbers of batches.
 
     python benchmarks/uneven.py [--seeds 20]
 
-Synthetic files whose row counts vary by 50 % around the mean, cut into chunks of a fixed number of rows; the last chunk
-of a file is what is left. Nothing is read, written or timed: the result is a property of the plans, the same anywhere.
+Synthetic files have row counts that vary by 50 % around the mean. They are cut into chunks of a fixed number of rows;
+the last chunk of a file is shorter. Nothing is read, written or timed: the result depends only on the plans.
 
-- *interleave, truncate*: rank r reads chunks r, r + R, ...; all ranks stop with the first (`even="none"`).
-- *largest first, truncate*: the largest chunk to the rank with the least rows, and so on; then the same.
-- *row-exact*: `even="drop"`: interleaved, then row ranges move from rich to poor ranks.
+- *interleave, truncate*: rank r reads chunks r, r + R, ...; all ranks stop with the first that ends (`even="none"`).
+- *largest first, truncate*: the largest chunk goes to the rank with the fewest rows, and so on; ranks stop likewise.
+- *row-exact*: `even="drop"`: interleaved, then row ranges move from the ranks with most rows to those with fewest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH = 1024
 
 @dataclass(frozen=True)
 class Case:
-    """Files with `rows` rows on average, in chunks of `chunk` rows, for that many ranks."""
+    """Files with `rows` rows on average, in chunks of `chunk` rows, for `ranks` ranks."""
 
     files: int
     rows: int
@@ -53,26 +53,26 @@ COLUMNS = (
 
 
 def data_files(case: Case, seed: int) -> list[DataFile]:
-    """The files of one draw: a row group for each chunk."""
+    """The files of one draw, with a row group for each chunk."""
     words = random_words(case.files, derive_key("uneven", seed))
     counts = (case.rows // 2 + words % np.uint64(case.rows)).tolist()
     return [data_file(f"{number:05d}.parquet", rows, case.chunk) for number, rows in enumerate(counts)]
 
 
 def data_file(name: str, rows: int, chunk: int) -> DataFile:
-    """A file of row groups of `chunk` rows and a shorter last one."""
+    """A file with row groups of `chunk` rows and a shorter last one."""
     starts = range(0, rows, chunk)
     segments = (Segment(i, at, min(chunk, rows - at), 8 * min(chunk, rows - at)) for i, at in enumerate(starts))
     return DataFile(DataFileInfo(name, 8 * rows, rows), FileLayout(tuple(segments)))
 
 
 def lost(rank_rows: list[int], total: int) -> float:
-    """The share of rows left out if every rank stops after the full batches of the poorest."""
+    """The share of rows left out if every rank stops when the rank with the fewest rows has no full batch left."""
     return 1 - min(rank_rows) // BATCH * BATCH * len(rank_rows) / total
 
 
 def losses(case: Case, seed: int) -> Iterator[float]:
-    """For one draw: the shares lost by the three ways, and the rows of the richest rank over those of the poorest."""
+    """For one draw, the share lost in each of the three ways, and the most rows of a rank over the fewest."""
     files = data_files(case, seed)
     splits = make_splits(TargetSizeSplitStrategy(split_rows=case.chunk), files)
     total = sum(file.info.record_count or 0 for file in files)
@@ -90,13 +90,13 @@ def losses(case: Case, seed: int) -> Iterator[float]:
 
 
 def by_lpt(sizes: list[int], ranks: int) -> list[int]:
-    """Rows of each rank if the largest chunk always goes to the rank that has least."""
+    """The rows of each rank if the largest chunk always goes to the rank with the fewest rows."""
     owners = lpt(sizes, ranks)
     return np.bincount(owners, weights=sizes, minlength=ranks).astype(int).tolist()
 
 
 def row(case: Case, seeds: int) -> str:
-    """The case's row of the table: means over the draws."""
+    """The case's row of the table, with means over the draws."""
     interleaved, balanced, exact, ratio = np.mean([list(losses(case, seed)) for seed in range(seeds)], axis=0)
     shape = f"{case.files:,} | {case.rows:,} | {case.chunk:,} | {case.ranks}"
     return f"| {shape} | {interleaved:.1%} | {balanced:.1%} | {exact:.3%} | {ratio:.2f} |"

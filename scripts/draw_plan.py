@@ -1,7 +1,7 @@
-"""Draws docs/images/plan.svg: which rows of four files each worker of two ranks delivers, as a real plan has it.
+"""Draws docs/images/plan.svg from a real plan: which rows of four files each worker of two ranks delivers.
 
 python scripts/draw_plan.py          # draw
-python scripts/draw_plan.py --check  # exit with 1 where the picture is not that of the plan
+python scripts/draw_plan.py --check  # exit with 1 if the picture differs from the plan
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pictures import box, settle, svg, text
 from torch_dataloader_utils import StructuredDataset
 
 FILE_ROWS = (30_000, 50_000, 20_000, 26_000)
-GROUP_ROWS = 10_000  # a row group, and a split
+GROUP_ROWS = 10_000  # rows of a row group, and of a split
 RANKS, WORKERS, BATCH = 2, 2, 1024
 OPTIONS = {"batch_size": BATCH, "shuffle": True, "even": "drop", "num_workers": WORKERS, "split_rows": GROUP_ROWS}
 
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A piece, and where it stands in the picture."""
+    """A piece, and its place in the picture."""
 
     piece: Piece
     left: float
@@ -60,7 +60,7 @@ def style() -> str:
 
 
 def planned(folder: Path) -> tuple[list[list[list[Piece]]], list[int], int]:
-    """The pieces of each worker of each rank in epoch 0, the rows of each rank, and the steps of any of them."""
+    """The pieces of each worker of each rank in epoch 0, the rows of each rank, and the steps of every rank."""
     first = 0
     for number, rows in enumerate(FILE_ROWS):
         table = pa.table({"id": range(first, first + rows)})
@@ -110,7 +110,7 @@ def drawn_piece(place: Placed) -> str:
 
 
 def drawn_line(piece: Placed, splits: list[Placed]) -> str:
-    """From the middle of the piece's rows in its file to the piece."""
+    """A line from the middle of the piece's rows in its file to the piece."""
     file, start, stop = piece.piece
     split = next(one for one in splits if one.piece.file == file and one.piece.start <= start < one.piece.stop)
     rows = split.piece.stop - split.piece.start

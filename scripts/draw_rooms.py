@@ -1,9 +1,9 @@
-"""Draws docs/images/rooms.svg: the rooms of the package on their floors, and who imports whom, as the code has it.
+"""Draws docs/images/rooms.svg from the code: the rooms of the package on their floors, and who imports whom.
 
     python scripts/draw_rooms.py          # draw
-    python scripts/draw_rooms.py --check  # exit with 1 where the picture is not that of the code
+    python scripts/draw_rooms.py --check  # exit with 1 if the picture differs from the code
 
-The rooms are those of the import contract in pyproject.toml; a room's text is the first line of its docstring.
+The rooms come from the import contract in pyproject.toml, and a room's text is the first line of its docstring.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grimp
 from pictures import ROOT, settle
 
 PACKAGE = "torch_dataloader_utils"
-# The way of the data, from the user's options to a batch.
+# The path of the data, from the user's options to a batch.
 WAY = ("api", "loader", "iteration", "batching", "executors", "reading", "convert", "formats", "storage")
 
 WIDTH, BOX_WIDTH, BOX_HEIGHT, FLOOR_HEIGHT, MARGIN, GAP = 1250, 226, 80, 116, 12, 24
@@ -34,18 +34,18 @@ svg { background: #ffffff; }
 }
 """
 
-Place = tuple[float, float]  # left edge and top edge of a box
+Place = tuple[float, float]  # the left and top edge of a box
 
 
 def layers() -> list[str]:
-    """The rooms, from the top of the contract to its ground."""
+    """The rooms, from the top of the contract to the bottom."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     found = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     return [room.strip() for layer in found for room in layer.replace(":", "|").split("|")]
 
 
 def floors(rooms: list[str], imports: set[tuple[str, str]]) -> list[list[str]]:
-    """The rooms on each floor, from the top: each stands on the highest one that it imports."""
+    """The rooms on each floor, from the top: each room is one floor above the highest room that it imports."""
 
     @cache
     def floor(room: str) -> int:
@@ -55,7 +55,7 @@ def floors(rooms: list[str], imports: set[tuple[str, str]]) -> list[list[str]]:
 
 
 def arrows(rooms: list[str]) -> set[tuple[str, str]]:
-    """Which room imports which, without what follows from the others."""
+    """Which room imports which, without the pairs that follow from others."""
     graph = grimp.build_graph(PACKAGE, exclude_type_checking_imports=True)
     direct = {
         (one, other)
@@ -87,7 +87,7 @@ def purpose(room: str) -> tuple[str, int]:
 
 
 def places(levels: list[list[str]], imports: set[tuple[str, str]]) -> dict[str, Place]:
-    """Where each room stands: below those that import it, as far as the others of its floor leave room."""
+    """The place of each room: below the rooms that import it, as far as its floor has space."""
     found: dict[str, Place] = {}
     step = BOX_WIDTH + GAP
     for floor, rooms in enumerate(levels):

@@ -1,14 +1,14 @@
-"""Draws docs/images/speed.svg: three bars, from the first table of docs/benchmarks.md.
+"""Draws docs/images/speed.svg: three bars from the first table in docs/benchmarks.md.
 
 python scripts/draw_speed.py          # draw
-python scripts/draw_speed.py --check  # exit with 1 where the picture is not that of the table
+python scripts/draw_speed.py --check  # exit with 1 if the picture differs from the table
 """
 
 from __future__ import annotations
 
 from pictures import ROOT, box, settle, svg, text
 
-# How a row of the table begins: what the chart calls it.
+# The beginning of a row in the table -> its name in the chart.
 BARS = {
     "torch-dataloader-utils, this version": "torch-dataloader-utils",
     "petastorm": "petastorm, 2 workers",
@@ -24,7 +24,7 @@ STYLE = """
 
 
 def shares() -> list[float]:
-    """The share of each of `BARS`, in their order."""
+    """The share of each of `BARS`, in order."""
     lines = (ROOT / "docs" / "benchmarks.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     return [next(float(row[SHARE]) for row in rows if row[0].startswith(name)) for name in BARS]

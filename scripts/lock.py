@@ -1,6 +1,6 @@
-"""Write constraints.txt: one version of everything that any extra pulls, resolved together by pip.
+"""Writes constraints.txt: one version of every package that any extra installs, resolved together by pip.
 
-Run by `make lock`. Pins that are wanted whatever pip would choose are in PINNED.
+Run by `make lock`. PINNED overrides what pip would choose.
 """
 
 import json
@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PINNED = ["torch==2.13.0"]  # the same version everywhere; which build (CPU or CUDA) is the index's business
+PINNED = ["torch==2.13.0"]  # the same version everywhere; the index decides on the build (CPU or CUDA)
 HEADER = """\
 # One exact version of everything that any extra pulls, resolved together. Made by `make lock`; do not edit.
 # Every install of the Makefile goes through `-c constraints.txt`; users get the ranges of pyproject.toml.
@@ -20,7 +20,7 @@ HEADER = """\
 
 
 def resolve(constraints: Path) -> dict[str, str]:
-    """The version of each package that an install of all extras would bring."""
+    """The version of each package that an install of all extras would add."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     target = f"{ROOT}[{','.join(extras)}]"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as folder:
     pins.write_text("\n".join(PINNED))
     versions = resolve(pins)
 versions.pop("torch-dataloader-utils")
-# A build tag such as +cpu belongs to one index: without it the line holds on any.
+# A build tag such as +cpu belongs to one index; without it the line works with any index.
 lines = [f"{name}=={version.partition('+')[0]}\n" for name, version in sorted(versions.items())]
 (ROOT / "constraints.txt").write_text(HEADER + "".join(lines))
 print(f"constraints.txt: {len(lines)} packages")

@@ -1,4 +1,4 @@
-"""What the scripts that draw docs/images have in common: colours for light and dark pages, and `--check`."""
+"""Shared by the scripts that draw docs/images: colours for light and dark pages, and `--check`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
-# A picture has a background of its own: a page may be dark where the reader's system is light.
+# A picture has a background of its own, because a page may be dark while the reader's system is light.
 STYLE = """
 text { font: 14px system-ui, sans-serif; fill: #1f2933; } .strong { font-weight: 600; } .faint { fill: #616e7c; }
 .panel { fill: #f5f7fa; stroke: #9aa5b1; rx: 6px; }
@@ -22,7 +22,7 @@ svg { background: #ffffff; }
 
 
 def svg(width: float, height: float, title: str, style: str, parts: list[str]) -> str:
-    """A picture of this size, in the colours above and its own."""
+    """A picture of this size, with the colours above and those in `style`."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
     lines = [head, f"<title>{escape(title)}</title>", f"<style>{STYLE}{style}</style>", *parts, "</svg>"]
     return "\n".join(lines) + "\n"
@@ -37,7 +37,7 @@ def box(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 
 def settle(name: str, picture: str) -> None:
-    """Write the picture to docs/images; with `--check` exit with 1 where the one there is another."""
+    """Write the picture to docs/images; with `--check`, exit with 1 if the existing picture differs."""
     path, script = IMAGES / name, Path(sys.argv[0]).name
     if "--check" not in sys.argv:
         path.write_text(picture)

@@ -1,10 +1,10 @@
 """Writes the options into the signatures and docstrings of the calls that make loaders.
 
     python scripts/write_signatures.py          # write
-    python scripts/write_signatures.py --check  # exit with 1 where a file is not what would be written
+    python scripts/write_signatures.py --check  # exit with 1 if a file would change
 
-An option's type, default, values and line come from its declaration in torch_dataloader_utils/options. What stands
-before MARK in a signature is written by hand, and so are its lines in the docstring.
+An option's type, default, values and description come from its declaration in torch_dataloader_utils/options. The
+parameters before MARK in a signature, and their lines in the docstring, are written by hand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_dataloader_utils.options.checks import Check, Maybe, OneOf, WordOrWor
 ROOT = Path(__file__).parent.parent
 MARK = "# The options: written by scripts/write_signatures.py from their declarations."
 CALLS: dict[Call, str] = {"files": "files", "table": "tables", "iceberg": "iceberg", "combine": "combined"}
-# Type variables, because the type of the batches follows from these two.
+# Type variables, because these two options determine the type of the batches.
 GENERIC = {
     "output_format": 'OutputFormat = "torch",  # type: ignore[assignment]',
     "collate_fn": "Callable[[Any], Collated] | None = None,",
@@ -29,7 +29,7 @@ GENERIC = {
 
 
 def literal(values: tuple[object, ...]) -> str:
-    """A type that has these values only: bool, words, None."""
+    """The type that has only these values: bool, strings, None."""
     words = [shown(value) for value in values if isinstance(value, str)]
     kinds = [
         *(["bool"] if True in values else []),
@@ -40,7 +40,7 @@ def literal(values: tuple[object, ...]) -> str:
 
 
 def hint(annotation: str, check: Check | None) -> str:
-    """The type of an option: what its check says where that names values, else what its declaration says."""
+    """The type of an option: from its check if that lists values, else from its declaration."""
     if isinstance(check, Maybe):
         inner = hint(annotation.removesuffix(" | None"), check.check)
         return f"{inner} | None" if annotation != "Any" else annotation
@@ -69,7 +69,7 @@ def entry(item: Field[Any]) -> str:
 
 
 def written(text: str, options: list[Field[Any]]) -> str:
-    """A module with the options in the signature that has the mark, and in the docstring behind it."""
+    """The module's text, with the options in the signature that has the mark and in the docstring after it."""
     before, after = text.split(MARK)
     indent = re.search(r" *$", before)[0]
     by_hand = re.findall(r"^ *(\w+):", before.rpartition("def ")[2], re.MULTILINE)

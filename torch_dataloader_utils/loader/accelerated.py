@@ -43,7 +43,7 @@ class Turn:
 
     @property
     def remainder(self) -> int:
-        """-1, so that `gather_for_metrics`, which reads it at the last batch, cuts off no rows. Warns if rows repeat."""
+        """-1, so that `gather_for_metrics`, which reads it at the last batch, drops no rows. Warns if rows repeat."""
         if self.mask is not None and not self.mask.all():
             _warn_of_repeats()
         return -1
