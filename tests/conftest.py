@@ -62,7 +62,9 @@ def _open_files() -> Counter[str]:
 
 
 def _shared_memory() -> Counter[str]:
-    return Counter(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else Counter()
+    """The shared segments of the machine; semaphores are left out, since those of other test processes come and go."""
+    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return Counter(name for name in names if not name.startswith("sem."))
 
 
 def _in_use() -> dict[str, Counter[str]]:
