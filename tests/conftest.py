@@ -62,9 +62,19 @@ def _open_files() -> Counter[str]:
 
 
 def _shared_memory() -> Counter[str]:
-    """The shared segments of the machine; semaphores are left out, since those of other test processes come and go."""
-    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    return Counter(name for name in names if not name.startswith("sem."))
+    """The shared segments of the machine, and the semaphores that this process has: other test processes have some."""
+    maps = Path("/proc/self/maps")
+    mapped = {line.split()[4] for line in maps.read_text().splitlines()} if maps.exists() else set()  # inodes
+    entries = [(path.name, path) for path in Path("/dev/shm").glob("*")]
+    return Counter(name for name, path in entries if not name.startswith("sem.") or _inode(path) in mapped)
+
+
+def _inode(path: Path) -> str:
+    """The inode's number, as /proc says it; "" for a file that has just gone."""
+    try:
+        return str(path.stat().st_ino)
+    except FileNotFoundError:
+        return ""
 
 
 def _in_use() -> dict[str, Counter[str]]:
