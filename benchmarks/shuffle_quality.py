@@ -31,7 +31,7 @@ import numpy.typing as npt
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Piece, Segment, Window
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
-from torch_dataloader_utils.seeding import derive_key, permutation, random_words
+from torch_dataloader_utils.seeding import derive_key, permutation, random_words, window_order
 
 I64 = npt.NDArray[np.int64]
 
@@ -109,7 +109,7 @@ def row_numbers(piece: Piece, first: Mapping[str, int]) -> I64:
     if not isinstance(piece.source, Window):
         return first[piece.source.file.path] + piece.rows.numbers()
     rows = np.concatenate([row_numbers(part, first) for part in piece.source.pieces])
-    return rows[permutation(len(rows), piece.source.key)][piece.rows.numbers()]
+    return rows[window_order(len(rows), piece.source.key)][piece.rows.numbers()]
 
 
 def rows_held(pieces: Sequence[Piece]) -> int:

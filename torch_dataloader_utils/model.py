@@ -174,7 +174,7 @@ class Window:
 
     Attributes:
         pieces: the rows it holds, in the order before they are permuted.
-        key: of the permutation of its live rows (`permutation(n, key)`); None keeps the order.
+        key: of the order of its live rows (`seeding.window_order(n, key)`); None keeps the order.
         row_count: rows delivered, or None if not known before reading.
         size_bytes: estimated decoded bytes.
         task: consecutive windows of a shard with the same number are cut from the same runs of segments, which are

@@ -6,6 +6,7 @@ There is no state to keep, and golden tests freeze the values.
 """
 
 import hashlib
+from functools import lru_cache
 from operator import index
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy.typing as npt
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _CHUNK = 1 << 14  # words created at a time: they stay in the processor's cache
+_SORTED = 1 << 18  # words sorted at a time, likewise
+_DRAWN = 1 << 16  # rows of the largest window whose order is drawn anew
+_LARGEST = 1 << 23  # rows of the largest window that takes its order from a base, which fills 4 bytes per row
 
 
 def derive_key(*parts: int | str) -> int:
@@ -35,9 +39,9 @@ def _mix(z: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
         z *= np.uint64(factor)
 
 
-def random_words(n: int, key: int, out: npt.NDArray[np.uint64] | None = None) -> npt.NDArray[np.uint64]:
-    """`n` 64-bit words, shape [n], each a function of `key` and its index alone; in `out` if given."""
-    words = np.empty(n, dtype=np.uint64) if out is None else out
+def random_words(n: int, key: int) -> npt.NDArray[np.uint64]:
+    """`n` 64-bit words, shape [n], each a function of `key` and its index alone."""
+    words = np.empty(n, dtype=np.uint64)
     steps = np.arange(1, min(n, _CHUNK) + 1, dtype=np.uint64) * np.uint64(_GAMMA)
     spare = np.empty_like(steps)
     for start in range(0, n, _CHUNK):
@@ -47,20 +51,74 @@ def random_words(n: int, key: int, out: npt.NDArray[np.uint64] | None = None) ->
     return words
 
 
-def permutation(n: int, key: int, out: npt.NDArray[np.uint64] | None = None) -> npt.NDArray[np.int64]:
-    """A permutation of `range(n)`, int64, shape [n] (n < 2**32): a function of (n, key) alone; in `out` if given.
+def permutation(n: int, key: int) -> npt.NDArray[np.int64]:
+    """A permutation of `range(n)`, int64, shape [n] (n < 2**32): a function of (n, key) alone.
 
-    Places sorted by 32-bit random words; equal words keep their order. Words and places are sorted together as 64-bit
-    numbers, which numpy does with vector instructions: several times faster than sorting places by words.
+    Places sorted by 32-bit random words; equal words keep their order.
     """
-    pairs = random_words(n, key, out)
-    pairs <<= np.uint64(32)
-    for start in range(0, n, _CHUNK):
-        part = pairs[start : start + _CHUNK]
-        part |= np.arange(start, start + len(part), dtype=np.uint64)
-    pairs.sort()
-    pairs &= np.uint64(0xFFFFFFFF)
-    return pairs.view(np.int64)
+    words = random_words(n, key).astype(np.uint32)
+    return _sorted_places(words) if n <= _SORTED else _merged_places(words)
+
+
+def _sorted_places(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """The places of few words in ascending order, stable: numpy sorts 16-bit keys by radix, several times faster."""
+    order = np.argsort(words.astype(np.uint16), kind="stable")
+    high = (words >> np.uint32(16)).astype(np.uint16)
+    return order[np.argsort(high[order], kind="stable")]
+
+
+def _merged_places(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """The places of many words in ascending order, stable: split by the highest byte first, to sort within the cache."""
+    runs = []  # (words, places, bounds of each highest byte) of each part, sorted by the highest byte
+    for start in range(0, len(words), _SORTED):
+        part = words[start : start + _SORTED]
+        high = (part >> np.uint32(24)).astype(np.uint8)
+        order = np.argsort(high, kind="stable")
+        runs.append((part[order], order + start, np.searchsorted(high[order], np.arange(257)).tolist()))
+    places = np.empty(len(words), np.int64)
+    end = 0
+    for byte in range(256):
+        cuts = [(values[b[byte] : b[byte + 1]], order[b[byte] : b[byte + 1]]) for values, order, b in runs]
+        values, order = (np.concatenate(arrays) for arrays in zip(*cuts, strict=True))
+        begin, end = end, end + len(order)
+        places[begin:end] = order[_sorted_places(values)]
+    return places
+
+
+def window_key(seed: int, *parts: int | str) -> int:
+    """The key of a shuffle window's order: the seed decides its first 16 bits, which choose the base permutation."""
+    return derive_key("windows", seed) >> 48 << 48 | derive_key(*parts) >> 16
+
+
+def window_order(n: int, key: int) -> npt.NDArray[np.uint32]:
+    """The order in which a window delivers its `n` rows, uint32, shape [n]: a permutation, uniform over all seeds.
+
+    Small windows draw one. For large windows, which would spend more time on drawing than on reading, one permutation
+    P of 2**k > n numbers is drawn for each seed, and the order is (a * P[i] + r) mod 2**k, without the numbers above n,
+    with an odd a and an r from the window's key. For every a and r it is as uniform as P.
+    """
+    if not _DRAWN < n <= _LARGEST:
+        return permutation(n, key).astype(np.uint32)
+    bits = (n - 1).bit_length()
+    base = _base(bits, key >> 48)
+    factor, shift = (np.uint32(int(word) >> 32) for word in random_words(2, key))
+    factor |= np.uint32(1)
+    order, end = np.empty(n, np.uint32), 0
+    spare = np.empty(min(_SORTED, len(base)), np.uint32)
+    for start in range(0, len(base), len(spare)):
+        np.multiply(base[start : start + len(spare)], factor, out=spare)
+        np.add(spare, shift, out=spare)
+        np.bitwise_and(spare, np.uint32(len(base) - 1), out=spare)
+        kept = spare[spare < n]
+        begin, end = end, end + len(kept)
+        order[begin:end] = kept
+    return order
+
+
+@lru_cache(maxsize=2)
+def _base(bits: int, seed: int) -> npt.NDArray[np.uint32]:
+    """The permutation of 2**bits numbers from which the windows of a seed take their orders."""
+    return permutation(1 << bits, derive_key("window base", bits, seed)).astype(np.uint32)
 
 
 def random_below(n: int, key: int) -> int:

@@ -18,7 +18,7 @@ from torch_dataloader_utils.model import (
 from torch_dataloader_utils.planning.phases import Phase, plain_options
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
-from torch_dataloader_utils.seeding import permutation
+from torch_dataloader_utils.seeding import window_order
 
 RowId = tuple[str, int]
 
@@ -70,7 +70,7 @@ def row_ids(pieces: Iterable[Piece]) -> list[RowId]:
         if isinstance(source, Window):
             rows = row_ids(source.pieces)
             if source.key is not None:
-                rows = [rows[place] for place in permutation(len(rows), source.key)]
+                rows = [rows[place] for place in window_order(len(rows), source.key)]
             found += rows if piece.rows is None else [rows[place] for place in piece.rows.numbers()]
         else:
             found += [(source.file.path, int(row)) for row in piece.rows.numbers()]

@@ -14,7 +14,7 @@ from torch_dataloader_utils.model import Piece, RankCursor, Window, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.seeding import derive_key, permutation
+from torch_dataloader_utils.seeding import derive_key, window_order
 
 Keep = Callable[[RowId], bool]
 
@@ -34,7 +34,7 @@ def live_rows(piece: Piece, keep: Keep, rows_of_segment: int = 0) -> list[RowId]
         return [row for row in found if keep(row)]
     rows = [row for part in source.pieces for row in live_rows(part, keep, rows_of_segment)]
     if source.key is not None:
-        rows = [rows[place] for place in permutation(len(rows), source.key)]
+        rows = [rows[place] for place in window_order(len(rows), source.key)]
     return rows if piece.rows is None else [rows[place] for place in piece.rows.numbers()]
 
 

@@ -1,10 +1,21 @@
 """Random draws: permutations, independent of numpy's generators, and frozen."""
 
+import itertools
+
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.seeding import derive_key, permutation, random_below, random_words
+from torch_dataloader_utils import seeding
+from torch_dataloader_utils.seeding import (
+    derive_key,
+    permutation,
+    random_below,
+    random_words,
+    window_key,
+    window_order,
+)
 
 
 @given(st.integers(0, 400), st.integers(0, 2**64 - 1))
@@ -55,7 +66,42 @@ def test_words_are_those_of_splitmix64() -> None:
     assert random_words(5, 1234567).tolist() == expected
 
 
+@given(st.integers(0, 2**64 - 1))
+@example(0)
+@settings(max_examples=10)
+def test_many_places_are_sorted_as_few_are(key: int) -> None:
+    words = random_words(3 * seeding._SORTED // 2, key).astype(np.uint32)
+    assert np.array_equal(permutation(len(words), key), np.argsort(words, kind="stable"))
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000, seeding._DRAWN, seeding._DRAWN + 1, 2**17, 2**17 + 1, 300_000])
+def test_the_order_of_a_window_holds_every_row_once(n: int) -> None:
+    orders = [window_order(n, window_key(3, "window", number)) for number in range(2)]
+    assert all(order.dtype == np.uint32 for order in orders)
+    assert all(np.array_equal(np.sort(order), np.arange(n)) for order in orders)
+    assert n < 2 or not np.array_equal(*orders)
+
+
+def test_large_windows_are_permuted_uniformly() -> None:
+    """Windows of one seed share a base: neither one window nor several together differ from uniform permutations."""
+    n, cells = 100_000, 10
+    orders = [window_order(n, window_key(seed, number)).astype(np.int64) for seed in range(3) for number in range(20)]
+    counts = sum(np.histogram2d(order, np.arange(n), bins=cells, range=[[0, n], [0, n]])[0] for order in orders)
+    expected = len(orders) * n / cells**2
+    freedom = (cells - 1) ** 2
+    assert abs(((counts - expected) ** 2 / expected).sum() - freedom) < 4 * (2 * freedom) ** 0.5
+    neighbours = [int((np.diff(order) == 1).sum()) for order in orders]  # Poisson with mean 1
+    assert abs(sum(neighbours) - len(orders)) < 4 * len(orders) ** 0.5
+    correlations = [np.corrcoef(first, second)[0, 1] for first, second in itertools.combinations(orders[:20], 2)]
+    assert max(map(abs, correlations)) < 5 / n**0.5
+    kept = [int((np.abs(first - second) < n // 100).sum()) for first, second in itertools.pairwise(orders)]
+    assert abs(np.mean(kept) / n - 0.0199) < 0.0005
+
+
 def test_draws_are_frozen() -> None:
     assert derive_key("order", 42, 0) == 17266905067049876075
     assert permutation(10, derive_key("order", 42, 0)).tolist() == [4, 9, 6, 5, 2, 1, 8, 3, 0, 7]
     assert random_below(1000, derive_key("left_out", 42)) == 561
+    assert window_key(42, "window", 0) == 7236855143015250472
+    assert window_order(10, window_key(42, "window", 0)).tolist() == [9, 4, 2, 3, 8, 1, 6, 0, 7, 5]
+    assert window_order(100_000, window_key(42, "window", 0))[:5].tolist() == [10973, 10870, 54939, 40329, 86681]

@@ -30,7 +30,7 @@ from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
 from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.seeding import permutation
+from torch_dataloader_utils.seeding import window_order
 from torch_dataloader_utils.sources.combine import combined_source
 from torch_dataloader_utils.sources.source import Source, open_files
 
@@ -95,7 +95,7 @@ def ids_of(piece: Piece, live: Callable[[Piece], list[int]]) -> list[int]:
         return live(piece)
     rows = [row for part in piece.source.pieces for row in ids_of(part, live)]
     if piece.source.key is not None:
-        rows = [rows[place] for place in permutation(len(rows), piece.source.key)]
+        rows = [rows[place] for place in window_order(len(rows), piece.source.key)]
     return rows if piece.rows is None else [rows[place] for place in piece.rows.numbers()]
 
 
@@ -277,7 +277,7 @@ def test_text_whose_rows_only_reading_tells(tmp_path: Path, monkeypatch: pytest.
     assert sorted(sum(orders, [])) == list(range(100))
     for task, found, block in zip(tasks, orders, blocks, strict=True):
         (piece,) = task.pieces
-        wanted = np.array(sorted(found))[permutation(block.rows, piece.source.key)]
+        wanted = np.array(sorted(found))[window_order(block.rows, piece.source.key)]
         assert found == wanted.tolist()
         assert plain(block)["half"] == [row % 50 / 2 for row in found]
 

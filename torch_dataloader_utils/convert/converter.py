@@ -47,6 +47,17 @@ class Converter:
         kept = {key for plan in plans for key in (plan.key, plan.mask_key)}
         return replace(self, plans=plans, stacks={}, keys=tuple(key for key in self.keys if key in kept))
 
+    def stored(self) -> dict[str, tuple[str, np.dtype[Any]]]:
+        """The columns whose values, unless there is a null, are those of their buffer: name -> key and dtype."""
+        return {
+            plan.column: (plan.key, plan.leaf.element.dtype)
+            for plan in self.plans
+            if not plan.path
+            and plan.nulls != "mask"
+            and isinstance(plan.leaf, ScalarLeaf)
+            and plan.leaf.element.as_stored
+        }
+
     @property
     def drop_columns(self) -> tuple[str, ...]:
         """The table's columns whose null rows are dropped (`nulls="drop"`), at the same time as filtered rows."""

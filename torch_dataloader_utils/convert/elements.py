@@ -46,6 +46,19 @@ class Element:
         """Whether the dtype has a null of its own: NaN."""
         return self.dtype.kind == "f"
 
+    @property
+    def as_stored(self) -> bool:
+        """Whether the values of an array's buffer are those of the output."""
+        return self.read == "fixed" and not self.steps and self.natural == self.dtype
+
+
+def stored_values(column: pa.ChunkedArray, dtype: np.dtype[Any]) -> Array | None:
+    """The values of a column of an element `as_stored`, as a view; None if it has nulls or is not in one piece."""
+    if column.num_chunks != 1 or column.null_count or not len(column):
+        return None
+    chunk = column.chunk(0)
+    return fixed(chunk.buffers()[1], dtype, chunk.offset, len(chunk))
+
 
 def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
     """The element for an Arrow type, or None if its values have no fixed-width dtype.

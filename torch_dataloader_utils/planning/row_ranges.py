@@ -9,7 +9,7 @@ import numpy as np
 
 from torch_dataloader_utils.model import Piece, Split, Window
 from torch_dataloader_utils.planning.runs import I64
-from torch_dataloader_utils.seeding import permutation
+from torch_dataloader_utils.seeding import window_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,6 @@ def _numbered(piece: Piece) -> tuple[list[Split], I64, I64]:
         which.append(number + len(splits))
         rows.append(row)
         splits += part_splits
-    order = np.arange(sum(map(len, rows))) if source.key is None else permutation(sum(map(len, rows)), source.key)
-    order = order[places]
+    count = sum(map(len, rows))
+    order = (np.arange(count) if source.key is None else window_order(count, source.key))[places]
     return splits, np.concatenate(which)[order], np.concatenate(rows)[order]

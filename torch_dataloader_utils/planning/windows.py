@@ -18,7 +18,7 @@ from torch_dataloader_utils.model import Piece, Rows, Window, split_of, split_pi
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
-from torch_dataloader_utils.seeding import derive_key
+from torch_dataloader_utils.seeding import window_key
 
 OPEN_SPLITS = 4  # the default for windows sized by rows
 
@@ -127,7 +127,7 @@ def _windows(
     for task, (runs, parts) in enumerate(_sets([each for each in opened if each.left], options)):
         for share, size in _shares(runs, parts):
             rows = sum(map(len, share)) if exact else None
-            window = Window(share, derive_key(*key, next(numbers)), rows, size, task)
+            window = Window(share, window_key(options.seed, *key, next(numbers)), rows, size, task)
             yield Piece(window, None if rows is None else Rows(0, rows), -1)
 
 

@@ -7,8 +7,10 @@ it is gone (a view keeps the lease alive as its base).
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,3 +50,17 @@ class BufferPool:
     def _release(self, idle: deque[bytearray], memory: bytearray) -> None:
         if len(idle) < self._keep:
             idle.append(memory)
+
+
+class Scratch:
+    """Memory for the intermediate values of one thread: it is written and read again while in the processor's cache."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def array(self, rows: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """An array of so many rows of the same dtype and shape; overwritten by the next."""
+        nbytes = rows * like.itemsize * math.prod(like.shape[1:])
+        if nbytes > len(self._memory):
+            self._memory = np.empty(nbytes, np.uint8)
+        return self._memory[:nbytes].view(like.dtype).reshape(rows, *like.shape[1:])

@@ -112,14 +112,18 @@ class RunReader:
         return "; ".join(named) + more
 
     def decode(self, run: SegmentRun, schema: pa.Schema) -> pa.Table:
+        """These columns of the run's rows, with the resolved types, as a table."""
+        return pa.Table.from_arrays(self.arrays(run, list(schema)), schema=schema)
+
+    def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field]) -> list[pa.ChunkedArray]:
         """These columns of the run's rows, with the resolved types."""
         recorder().enter("decode")
         by_name = {
             item.name: column
-            for items, columns in self.columns(run, list(schema))
+            for items, columns in self.columns(run, wanted)
             for item, column in zip(items, columns, strict=True)
         }
-        return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
+        return [by_name[item.name] for item in wanted]
 
     def columns(
         self, run: SegmentRun, wanted: Sequence[pa.Field]

@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.convert.converter import Converter, compact
+from torch_dataloader_utils.convert.elements import stored_values
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
-from torch_dataloader_utils.reading.buffers import BufferPool
+from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
@@ -100,6 +101,8 @@ class TaskReader:
         self._spec = spec
         self._runs = RunReader(spec, files)
         self._parts: dict[tuple[str, ...], Converter] = {}
+        self._stored = spec.converter.stored()
+        self._scratch = Scratch()
 
     def block(self, task: Task) -> Block:
         """The task's rows, converted."""
@@ -160,20 +163,32 @@ class TaskReader:
         noted.enter("shuffle")
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
         rows = sum(segment.rows or 0 for run in runs for segment in self._runs.segments(run))
-        named = [(run, self._runs.where([run])) for run in runs]
         for items in decoder_calls(list(self._spec.schema), rows, self._runs.alone):
-            columns_by_run = [self._run_columns(run, items, where) for run, where in named]
-            noted.enter("shuffle")
-            add({key: gather.column([columns[key] for columns in columns_by_run]) for key in columns_by_run[0]})
+            read = [self._runs.arrays(run, items) for run in runs]
+            for item, arrays in zip(items, zip(*read, strict=True), strict=True):
+                add(self._gathered(gather, item, arrays, runs))
         return gather.rows
 
-    def _run_columns(self, run: SegmentRun, items: Sequence[pa.Field], where: str) -> dict[str, Column]:
-        """All rows of a run, for some columns that do not depend on others."""
-        with noting(where, DataLoaderUtilsError):
-            schema = pa.schema(items)
-            table = self._runs.decode(run, schema)
-            recorder().enter("convert")
-            return self._part(tuple(schema.names)).convert(table, True, where)
+    def _gathered(
+        self, gather: Gather, item: pa.Field, arrays: Sequence[pa.ChunkedArray], runs: Sequence[SegmentRun]
+    ) -> dict[str, Column]:
+        """The output of a column, given its rows in each run, in order of delivery."""
+        noted = recorder()
+        if item.name in self._stored:
+            key, dtype = self._stored[item.name]
+            views = [stored_values(array, dtype) for array in arrays]
+            values = [view for view in views if view is not None]
+            if len(values) == len(arrays):
+                noted.enter("shuffle")
+                return {key: gather.dense(values, self._scratch)}
+        noted.enter("convert")
+        schema, part = pa.schema([item]), self._part((item.name,))
+        by_run = [
+            part.convert(pa.Table.from_arrays([array], schema=schema), True, self._runs.where([run]))
+            for run, array in zip(runs, arrays, strict=True)
+        ]
+        noted.enter("shuffle")
+        return {key: gather.column([columns[key] for columns in by_run], self._scratch) for key in by_run[0]}
 
     def _part(self, names: tuple[str, ...]) -> Converter:
         if names not in self._parts:

@@ -5,6 +5,7 @@ The rows of all pieces of splits below a window are *drawn* together, and delive
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -17,12 +18,14 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import Piece, Rows, Task, Window, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.seeding import permutation
+from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
+from torch_dataloader_utils.seeding import window_order
 
-Places: TypeAlias = npt.NDArray[np.int64]
+Places: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 Span: TypeAlias = tuple[int, int]  # (first row, row count) in a block
 ReadPieces: TypeAlias = Callable[[Sequence[Piece], bool], tuple[Block, list[Span]]]
+
+_TAKEN = 1 << 15  # rows gathered at a time
 
 
 def of_windows(task: Task) -> bool:
@@ -43,46 +46,43 @@ def shuffled(task: Task, read: ReadPieces) -> Block:
     return block.take(places_of(task.pieces, iter(spans)))
 
 
-def places_of(pieces: Sequence[Piece], spans: Iterator[Span], pool: BufferPool | None = None) -> Places:
-    """The positions of these pieces' rows in a block, int64 [rows], in order of delivery.
+def places_of(pieces: Sequence[Piece], spans: Iterator[Span]) -> Places:
+    """The positions of these pieces' rows in a block, integers [rows], in order of delivery.
 
     Args:
         pieces: of splits or windows.
         spans: range of rows of each piece of a split, in the order of `split_pieces`; consumed as needed.
-        pool: memory for permutations.
     """
-    places = [_places(piece, spans, pool) for piece in pieces]
-    return places[0] if len(places) == 1 else np.concatenate([np.empty(0, np.int64), *places])
+    places = [_places(piece, spans) for piece in pieces]
+    return places[0] if len(places) == 1 else np.concatenate([np.empty(0, np.uint32), *places])
 
 
-def _places(piece: Piece, spans: Iterator[Span], pool: BufferPool | None) -> Places:
+def _places(piece: Piece, spans: Iterator[Span]) -> Places:
     source, rows = piece.source, piece.rows
     if not isinstance(source, Window):
         first, count = next(spans)
-        return np.arange(first, first + count)
-    drawn = _drawn(source, spans, pool)
+        return np.arange(first, first + count, dtype=np.uint32)
+    drawn = _drawn(source, spans)
     if rows is None:
         return drawn
     return drawn[rows.start : rows.stop] if rows.contiguous else drawn[rows.numbers()]
 
 
-def _drawn(window: Window, spans: Iterator[Span], pool: BufferPool | None) -> Places:
+def _drawn(window: Window, spans: Iterator[Span]) -> Places:
     """The positions of all rows of a window."""
     if any(isinstance(piece.source, Window) for piece in window.pieces):
         drawn = places_of(window.pieces, spans)
-        return drawn[_order(len(drawn), window.key, None)]
+        return drawn[_order(len(drawn), window.key)]
     drawn_from = list(islice(spans, len(window.pieces)))
-    count = sum(rows for _, rows in drawn_from)
-    order = _order(count, window.key, pool)
-    if drawn_from == spans_of([rows for _, rows in drawn_from], drawn_from[0][0]):  # the usual case needs no lookup
-        return np.add(order, drawn_from[0][0], out=order)
-    return np.concatenate([np.arange(first, first + rows) for first, rows in drawn_from])[order]
+    order = _order(sum(rows for _, rows in drawn_from), window.key)
+    first = drawn_from[0][0]
+    if drawn_from == spans_of([rows for _, rows in drawn_from], first):  # the usual case needs no lookup
+        return np.add(order, np.uint32(first), out=order) if first else order
+    return np.concatenate([np.arange(first, first + rows, dtype=np.uint32) for first, rows in drawn_from])[order]
 
 
-def _order(rows: int, key: int | None, pool: BufferPool | None) -> Places:
-    if key is None:
-        return np.arange(rows)
-    return permutation(rows, key, None if pool is None else pool.lease(8 * rows).view(np.uint64))
+def _order(rows: int, key: int | None) -> npt.NDArray[np.uint32]:
+    return np.arange(rows, dtype=np.uint32) if key is None else window_order(rows, key)
 
 
 def spans_of(counts: Sequence[int], first: int = 0) -> list[Span]:
@@ -124,11 +124,23 @@ class _Unit:
         """The number of rows that it draws."""
         return sum(len(draw.rows) for draw in self.draws)
 
+    def draw(self, runs: Sequence[Array], scratch: Scratch) -> Array:
+        """The rows that it draws from the runs, one run after another; in `scratch`, unless they are in one piece."""
+        if len(self.draws) == 1 and self.draws[0].rows.contiguous:
+            draw = self.draws[0]
+            return runs[draw.run][draw.rows.start : draw.rows.stop]
+        drawn = scratch.array(self.drawn, runs[0])
+        at = 0
+        for draw in self.draws:
+            draw.copy(runs[draw.run], drawn[at : at + len(draw.rows)])
+            at += len(draw.rows)
+        return drawn
+
 
 class Gather:
     """The order of a task's rows, applied to one column after another while it is in the processor's cache.
 
-    Rows are gathered window by window: the rows that a window draws are few enough to stay there.
+    Rows are gathered window by window. Several threads may gather different columns.
 
     Args:
         pieces: of the task; their row counts must be known.
@@ -139,50 +151,44 @@ class Gather:
 
     def __init__(self, pieces: Sequence[Piece], owners: Sequence[int], starts: Sequence[int], pool: BufferPool) -> None:
         remaining = iter(owners)
-        self._units = [_unit(piece, remaining, starts, pool) for piece in pieces]
+        self._units = [_unit(piece, remaining, starts) for piece in pieces]
         self._pool = pool
         self.rows = sum(len(unit.places) for unit in self._units)
 
-    def column(self, runs: Sequence[Column]) -> Column:
+    def column(self, runs: Sequence[Column], scratch: Scratch) -> Column:
         """The task's rows of a column, in order of delivery, gathered from the runs."""
         if isinstance(runs[0], Dense):
-            return self._dense([run.array for run in runs if isinstance(run, Dense)])
+            return self.dense([run.array for run in runs if isinstance(run, Dense)], scratch)
         drawn = concat([draw.column(runs[draw.run]) for unit in self._units for draw in unit.draws])
         first = accumulate((unit.drawn for unit in self._units), initial=0)
-        return drawn.take(np.concatenate([unit.places + at for unit, at in zip(self._units, first, strict=False)]))
+        places = [unit.places.astype(np.int64) + at for unit, at in zip(self._units, first, strict=False)]
+        return drawn.take(places[0] if len(places) == 1 else np.concatenate(places))
 
-    def _dense(self, runs: Sequence[Array]) -> Dense:
-        out = self._lease(self.rows, runs[0])
+    def dense(self, runs: Sequence[Array], scratch: Scratch) -> Dense:
+        """The task's rows of a column with one array per run, which may be read-only."""
+        like = runs[0]
+        shape = (self.rows, *like.shape[1:])
+        out: Array = self._pool.lease(like.itemsize * math.prod(shape)).view(like.dtype).reshape(shape)
         at = 0
         for unit in self._units:
             rows = len(unit.places)
-            # This mode avoids a buffer (no position is out of range); with it numpy is as fast as torch.
-            np.take(self._drawn(unit, runs), unit.places, axis=0, out=out[at : at + rows], mode="clip")
+            _take(unit.draw(runs, scratch), unit.places, out[at : at + rows])
             at += rows
         return Dense(out)
 
-    def _drawn(self, unit: _Unit, runs: Sequence[Array]) -> Array:
-        """The rows that a unit draws from the runs, one run after another."""
-        if len(unit.draws) == 1 and unit.draws[0].rows.contiguous:
-            draw = unit.draws[0]
-            return runs[draw.run][draw.rows.start : draw.rows.stop]
-        scratch = self._lease(unit.drawn, runs[0])
-        at = 0
-        for draw in unit.draws:
-            draw.copy(runs[draw.run], scratch[at : at + len(draw.rows)])
-            at += len(draw.rows)
-        return scratch
 
-    def _lease(self, rows: int, like: Array) -> Array:
-        shape = (rows, *like.shape[1:])
-        nbytes = like.itemsize * int(np.prod(shape, dtype=np.int64))
-        array: Array = self._pool.lease(nbytes).view(like.dtype).reshape(shape)
-        return array
+def _take(array: Array, places: Places, out: Array) -> None:
+    """Write the rows with these numbers to `out`."""
+    for first in range(0, len(places), _TAKEN):
+        # numpy takes by int64 only: as few at a time as stay in the cache, because places in int64 are large.
+        part = places[first : first + _TAKEN].astype(np.intp)
+        # This mode avoids a buffer (no position is out of range).
+        np.take(array, part, axis=0, out=out[first : first + len(part)], mode="clip")
 
 
-def _unit(piece: Piece, owners: Iterator[int], starts: Sequence[int], pool: BufferPool) -> _Unit:
+def _unit(piece: Piece, owners: Iterator[int], starts: Sequence[int]) -> _Unit:
     draws = tuple(_draw(part, next(owners), starts) for part in split_pieces([piece]))
-    return _Unit(draws, places_of([piece], iter(spans_of([len(draw.rows) for draw in draws])), pool))
+    return _Unit(draws, places_of([piece], iter(spans_of([len(draw.rows) for draw in draws]))))
 
 
 def _draw(piece: Piece, run: int, starts: Sequence[int]) -> _Draw:
