@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -60,6 +60,9 @@ class Work:
     cache_hits: int = 0
     cache_misses: int = 0
     skipped_lines: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 NO_WORK = Work()

@@ -68,7 +68,7 @@ def _sorted_places(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
 
 
 def _merged_places(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """The places of many words in ascending order, stable: split by the highest byte first, to sort within the cache."""
+    """The places of many words in ascending order, stable: first by the highest byte, to sort within the cache."""
     runs = []  # (words, places, bounds of each highest byte) of each part, sorted by the highest byte
     for start in range(0, len(words), _SORTED):
         part = words[start : start + _SORTED]

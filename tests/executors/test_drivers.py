@@ -381,6 +381,9 @@ class Counting:
         self.read += 1
         return Block(1, {}, None, 100)
 
+    def share(self, task: Task) -> None:
+        """Not shared."""
+
     def close(self) -> None:
         pass
 

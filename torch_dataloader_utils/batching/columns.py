@@ -38,7 +38,7 @@ class ColumnForm:
     def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
         self._keys = tuple(keys)
         self._slicer = slicer
-        self.pool = BufferPool(keep=max(4, len(self._keys)))  # for joined batches, with at most one lease per column
+        self.pool = BufferPool()  # for joined batches, with at most one lease per column
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense
-from torch_dataloader_utils.convert.leaves import ScalarLeaf, TextLeaf
+from torch_dataloader_utils.convert.leaves import ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
@@ -47,15 +47,21 @@ class Converter:
         kept = {key for plan in plans for key in (plan.key, plan.mask_key)}
         return replace(self, plans=plans, stacks={}, keys=tuple(key for key in self.keys if key in kept))
 
-    def stored(self) -> dict[str, tuple[str, np.dtype[Any]]]:
-        """The columns whose values, unless there is a null, are those of their buffer: name -> key and dtype."""
+    def dense(self) -> dict[str, str]:
+        """The columns whose only output is `Dense`: name -> key."""
+        names = Counter(plan.column for plan in self.plans)
         return {
-            plan.column: (plan.key, plan.leaf.element.dtype)
+            plan.column: plan.key
             for plan in self.plans
-            if not plan.path
-            and plan.nulls != "mask"
-            and isinstance(plan.leaf, ScalarLeaf)
-            and plan.leaf.element.as_stored
+            if names[plan.column] == 1 and plan.nulls != "mask" and isinstance(plan.leaf, (ScalarLeaf, TensorLeaf))
+        }
+
+    def stored(self) -> dict[str, np.dtype[Any]]:
+        """The columns whose output is their buffer, unless they have nulls: name -> dtype."""
+        return {
+            plan.column: plan.leaf.element.dtype
+            for plan in self.plans
+            if not plan.path and isinstance(plan.leaf, ScalarLeaf) and plan.leaf.element.as_stored
         }
 
     @property

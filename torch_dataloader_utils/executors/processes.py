@@ -20,9 +20,9 @@ from multiprocessing.reduction import ForkingPickler, recv_handle
 from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
+from torch_dataloader_utils.executors.described import describe
 from torch_dataloader_utils.executors.guard import WORKER_NAME, cause_of_death, end_if_importing
 from torch_dataloader_utils.executors.slots import MappedSlot, unpack
-from torch_dataloader_utils.executors.threads import describe
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, stopped

@@ -13,8 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch_dataloader_utils.errors import BatchTimeoutError
-from torch_dataloader_utils.model import Task, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed, stopped
+from torch_dataloader_utils.events import NO_WORK, Work, recording
+from torch_dataloader_utils.executors.described import describe
+from torch_dataloader_utils.model import Task
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, SharedRead, executed, stopped
+from torch_dataloader_utils.reading.windows import of_windows
 from torch_dataloader_utils.storage.locks import renew_in_children
 
 _CLOSE_SECONDS = 10.0  # how long to wait for running reads: a store that hangs must not hang the program
@@ -40,12 +43,28 @@ class _ShardQueue:
     ready: dict[int, Block | BaseException] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Claim:
+    """A task that a thread decodes; if its read is shared, other threads join it."""
+
+    queue: _ShardQueue
+    number: int
+    estimate: int  # bytes
+    shared: SharedRead | None = None
+    begun: Work = NO_WORK  # of the thread that began the shared read
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.queue.tasks[self.number]
+
+
 class ThreadDriver:
     """Decodes up to `budget` bytes ahead on `threads` threads.
 
     Decoded, undelivered bytes stay within `budget`, but each shard may always hold one block: otherwise taking blocks
-    from the shards in turn could wait forever. Sizes are estimated before a decode (the footer's estimate times the
-    ratio observed so far) and measured after it.
+    from the shards in turn could wait forever. While a shuffle window is delivered, the next one may be read, too.
+    Sizes are estimated before a decode (the footer's estimate times the ratio observed so far) and measured after it.
 
     Args:
         open_reader: creates a reader; called once in each thread.
@@ -110,10 +129,7 @@ class ThreadDriver:
 
 
 class _Bell:
-    """What the consumer and the decode threads wait for, under one lock.
-
-    The garbage collector may end a driver in any thread, even in one that holds the lock.
-    """
+    """What all threads wait for, under one lock; the garbage collector may end a driver in a thread that holds it."""
 
     def __init__(self) -> None:
         lock = threading.RLock()
@@ -137,6 +153,7 @@ class _State:
         self._ahead = threads + 1  # blocks started and not taken; more would only cost memory and cache
         self._open_reader = open_reader
         self._readers: dict[int, BlockReader] = {}
+        self._begun: list[_Claim] = []  # shared reads that threads may join
         self._used = 0  # bytes decoded or being decoded, and not delivered
         self._estimated, self._measured = 1, 1
         self._stopped = False
@@ -177,45 +194,75 @@ class _State:
     @property
     def over(self) -> bool:
         """Whether there is nothing more to decode."""
-        return self._stopped or all(queue.started == len(queue.tasks) for queue in self._queues)
+        return self._stopped or not (self._joinable() or any(q.started < len(q.tasks) for q in self._queues))
 
-    def claim(self) -> tuple[_ShardQueue, int, int] | None:
-        """The task needed soonest, as (queue, index, estimated bytes); None while there is no room."""
+    def claim(self) -> _Claim | None:
+        """The shared read that has begun, else the task needed soonest; None while there is no room."""
+        begun = self._joinable()
+        if begun is not None:
+            return begun
         open_queues = [queue for queue in self._queues if queue.started < len(queue.tasks)]
         for queue in sorted(open_queues, key=lambda queue: queue.started - queue.taken):
             estimate = queue.tasks[queue.started].size_bytes * self._measured // self._estimated
             if self._admits(queue, estimate):
                 queue.started += 1
                 self._used += estimate
-                return queue, queue.started - 1, estimate
+                return _Claim(queue, queue.started - 1, estimate)
         return None
 
+    def _joinable(self) -> _Claim | None:
+        self._begun = [claim for claim in self._begun if claim.shared is not None and claim.shared.open]
+        return self._begun[0] if self._begun else None
+
     def _admits(self, queue: _ShardQueue, estimate: int) -> bool:
-        if queue.started == queue.taken and not queue.held:
+        if queue.started == queue.taken and (not queue.held or of_windows(queue.tasks[queue.started])):
             return True
         ahead = sum(queue.started - queue.taken for queue in self._queues)
         return ahead < max(self._ahead, len(self._queues)) and self._used + estimate <= self._budget
 
-    def decode(self, thread: int, queue: _ShardQueue, number: int, estimate: int, waited: float) -> None:
+    def decode(self, thread: int, claim: _Claim, waited: float) -> None:
         """Decode a task that was claimed after `waited` seconds, and store its block or error."""
-        outcome: Block | BaseException
+        outcome: Block | BaseException | None
         try:
             if thread not in self._readers:
                 self._readers[thread] = self._open_reader()
-            outcome = executed(self._readers[thread], queue.tasks[number], waited)
+            outcome = self._decoded(self._readers[thread], claim, waited)
         except BaseException as error:  # noqa: BLE001 - raised again in the consumer's thread, in its turn
-            outcome = error
-        self._put(queue, number, estimate, outcome)
+            outcome = error if claim.shared is None or claim.shared.abandon() else None
+        if outcome is not None:
+            self._put(claim, outcome)
         del outcome
 
-    def _put(self, queue: _ShardQueue, number: int, estimate: int, outcome: Block | BaseException) -> None:
+    def _decoded(self, reader: BlockReader, claim: _Claim, waited: float) -> Block | None:
+        """The task's block; None if another thread finishes it."""
+        if claim.shared is None and not self._shared(reader, claim, waited):
+            return executed(reader, claim.task, waited)
+        assert claim.shared is not None
+        block = claim.shared.read(reader)
+        return None if block is None else block.after(claim.begun, claim.task)
+
+    def _shared(self, reader: BlockReader, claim: _Claim, waited: float) -> bool:
+        """Begin a read that other threads may join; False if the task has none."""
+        with recording() as noted:
+            shared = reader.share(claim.task)
+            claim.begun = noted.work(waited)
+        if shared is None:
+            return False
+        with self.bell.work:
+            claim.shared = shared
+            self._begun.append(claim)
+            self.bell.work.notify_all()
+        return True
+
+    def _put(self, claim: _Claim, outcome: Block | BaseException) -> None:
+        queue, size = claim.queue, claim.task.size_bytes
         with self.bell.work:
             measured = outcome.nbytes if isinstance(outcome, Block) else 0
-            self._used += measured - estimate
-            self._estimated += queue.tasks[number].size_bytes
+            self._used += measured - claim.estimate
+            self._estimated += size
             self._measured += measured
             if not self._stopped:
-                queue.ready[number] = outcome
+                queue.ready[claim.number] = outcome
             self.bell.arrived.notify_all()
             self.bell.work.notify()
 
@@ -256,16 +303,5 @@ def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
                 break
             del state
             bell.work.wait()
-    state.decode(thread, *claimed, time.perf_counter() - began)
+    state.decode(thread, claimed, time.perf_counter() - began)
     return True
-
-
-def describe(task: Task) -> str:
-    """What a task reads, for messages: its file and rows, or the files whose rows it shuffles."""
-    pieces = list(split_pieces(task.pieces))
-    paths = list(dict.fromkeys(split_of(piece).file.path for piece in pieces))
-    if len(paths) > 1:
-        return f"{', '.join(paths[:3])}{f' and {len(paths) - 3} more files' if len(paths) > 3 else ''}"
-    rows = pieces[0].rows
-    where = "" if rows is None or len(pieces) > 1 else f", rows {rows.start} to {rows.stop}"
-    return f"{paths[0]}{where}"

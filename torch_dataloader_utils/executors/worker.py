@@ -21,6 +21,7 @@ from multiprocessing.reduction import send_handle
 from torch_dataloader_utils.executors.slots import WritableSlot, dump_error, pack
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
+from torch_dataloader_utils.reading.windows import of_windows
 
 _AHEAD = 3  # blocks packed and not yet delivered
 _PARENT_CHECK = 5.0  # seconds between checks whether the main process is still alive
@@ -104,9 +105,9 @@ class _Worker:
     def _may_decode(self) -> bool:
         if not self._tasks:
             return False
-        return self._waiting == 0 or (
-            self._waiting < _AHEAD and self._used + self._tasks[-1].size_bytes <= self._budget
-        )
+        fits = self._used + self._tasks[-1].size_bytes <= self._budget
+        # While a shuffle window is delivered, the next one may be read.
+        return self._waiting < (_AHEAD if fits else 2 if of_windows(self._tasks[-1]) else 1)
 
     def _step(self, task: Task) -> None:
         try:

@@ -78,6 +78,10 @@ class Block:
             return Block.of_table(self.table.append_column(valid_key, pa.array(marks)))
         return Block.of_columns(self.rows, {**self.columns, valid_key: Dense(marks)})
 
+    def after(self, work: Work, task: Task) -> Block:
+        """The same rows of this task, after more work."""
+        return replace(self, work=self.work + work + Work(repeats=self.rows if task.pad else 0))
+
     def copied(self, rows: int, valid_key: str) -> Block:
         """The first `rows` rows in fresh memory, marked as repeats under `valid_key`."""
         marks = np.zeros(rows, np.bool_)
@@ -111,17 +115,32 @@ class BlockReader(Protocol):
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Give the task's rows to `add`, a few columns at a time; returns how many, or None if only `block` can."""
 
+    def share(self, task: Task) -> SharedRead | None:
+        """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
+
     def close(self) -> None:
         """Close the open files."""
+
+
+class SharedRead(Protocol):
+    """The read of one task by several readers, each in its thread."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a reader that joins now finds something to read."""
+
+    def read(self, reader: Any) -> Block | None:
+        """Read until nothing is left; the block for the reader that finishes last, None for the others."""
+
+    def abandon(self) -> bool:
+        """Leave the rest unread after an error; returns whether it is the first."""
 
 
 def executed(reader: BlockReader, task: Task, queue_full: float = 0.0) -> Block:
     """The task's rows as one block, with the time it took to read them and `queue_full`, the seconds waited before."""
     with recording() as noted:
         block = reader.block(task)
-        if task.pad:
-            noted.count("repeats", block.rows)
-        return replace(block, work=noted.work(queue_full))
+        return block.after(noted.work(queue_full), task)
 
 
 class Scan(Protocol):

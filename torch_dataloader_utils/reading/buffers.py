@@ -15,41 +15,64 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from torch_dataloader_utils.storage.locks import ForkLock
+
 _ROUND = 1 << 16  # bytes: sizes are rounded up, to this or an eighth, so that nearly equal requests share buffers
 
 
 class BufferPool:
     """Writable buffers, reused once their last view is gone. Threads may share a pool; it is empty after unpickling.
 
-    Args:
-        keep: how many idle buffers of one size are kept; any more are freed.
+    Idle and leased buffers together never fill more memory than leased ones did at some time.
     """
 
-    def __init__(self, keep: int = 4) -> None:
-        self._idle: dict[int, deque[bytearray]] = {}
-        self._keep = keep
+    def __init__(self) -> None:
+        self._returned: deque[bytearray] = deque()  # finalizers append to it, on any thread
+        self._idle: dict[int, list[bytearray]] = {}  # by size, the most recently used size last
+        self._leased = self._most = self._kept = 0  # bytes leased, leased at most, and idle
+        self._lock = ForkLock()
         self.made = 0
 
-    def __reduce__(self) -> tuple[type[BufferPool], tuple[int]]:
-        return BufferPool, (self._keep,)
+    def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
+        return BufferPool, ()
 
     def lease(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """A writable uint8 array, shape [nbytes], whose memory returns to the pool when its last view is gone."""
         step = max(_ROUND, 1 << max(0, nbytes.bit_length() - 4))
         size = -(-max(nbytes, 1) // step) * step
-        idle = self._idle.setdefault(size, deque())
-        try:
-            memory = idle.pop()
-        except IndexError:
+        with self._lock:
+            memory = self._recycled(size)
+        if memory is None:
             self.made += 1
             memory = bytearray(size)
         array = np.frombuffer(memory, dtype=np.uint8)
-        weakref.finalize(array, self._release, idle, memory).atexit = False
+        weakref.finalize(array, self._returned.append, memory).atexit = False
         return array[:nbytes]
 
-    def _release(self, idle: deque[bytearray], memory: bytearray) -> None:
-        if len(idle) < self._keep:
-            idle.append(memory)
+    def _recycled(self, size: int) -> bytearray | None:
+        """An idle buffer of this size, now leased; None if there is none, and the caller makes one."""
+        for _ in range(len(self._returned)):
+            memory = self._returned.popleft()
+            self._leased -= len(memory)
+            self._kept += len(memory)
+            self._idle.setdefault(len(memory), []).append(memory)
+        idle = self._idle.pop(size, [])
+        found = idle.pop() if idle else None
+        if idle:
+            self._idle[size] = idle
+        self._kept -= len(found or b"")
+        self._leased += size
+        self._most = max(self._most, self._leased)
+        self._free()
+        return found
+
+    def _free(self) -> None:
+        """Free idle buffers while all fill too much memory, first those of the size that was used least recently."""
+        while self._kept and self._leased + self._kept > self._most:
+            size = next(iter(self._idle))
+            self._kept -= len(self._idle[size].pop())
+            if not self._idle[size]:
+                del self._idle[size]
 
 
 class Scratch:

@@ -73,6 +73,9 @@ class CombinedReader:
             at += block.rows
         return Block.joined(blocks), spans
 
+    def share(self, task: Task) -> None:
+        """None: a window may hold rows of several parts."""
+
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Give the task's rows to `add`, a few columns at a time; None if they belong to several parts."""
         parts = _parts(task.pieces)

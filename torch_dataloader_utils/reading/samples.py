@@ -75,6 +75,9 @@ class SampleReader:
         self._files = files
         self._shards: dict[int, Any] = {}
 
+    def share(self, task: Task) -> None:
+        """None: samples are read whole."""
+
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """None: samples are read whole."""
         return None

@@ -6,28 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.convert.columns import Column
 from torch_dataloader_utils.convert.converter import Converter, compact
-from torch_dataloader_utils.convert.elements import stored_values
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
-from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
+from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
 from torch_dataloader_utils.reading.files import FileOpener
+from torch_dataloader_utils.reading.gather import Gather
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
+from torch_dataloader_utils.reading.shared import WindowRead, WindowReader, marks_of
 from torch_dataloader_utils.reading.transforms import transformed
-from torch_dataloader_utils.reading.windows import Gather, Span, of_windows, shuffled, spans_of
+from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
 from torch_dataloader_utils.schemas.columns import project
 from torch_dataloader_utils.storage import Storage
-
-_KEPT_BUFFERS = 256  # idle buffers of one size; never more than were in use at one time
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class ScanSpec:
     arrow: bool
     valid_key: str | None = None
     encoded: frozenset[str] = frozenset()
-    pool: BufferPool = field(default_factory=lambda: BufferPool(keep=_KEPT_BUFFERS), repr=False, compare=False)
+    pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
     @property
     def local(self) -> bool:
@@ -101,16 +99,27 @@ class TaskReader:
         self._spec = spec
         self._runs = RunReader(spec, files)
         self._parts: dict[tuple[str, ...], Converter] = {}
-        self._stored = spec.converter.stored()
-        self._scratch = Scratch()
+        self.windows = WindowReader(spec.converter, self._runs, self._part)
 
     def block(self, task: Task) -> Block:
         """The task's rows, converted."""
         if not of_windows(task):
             return self.read(task.pieces, task.pad)[0]
-        columns: dict[str, Column] = {}
-        rows = self.read_columns(task, columns.update)
-        return shuffled(task, self.read) if rows is None else Block.of_columns(rows, columns)
+        shared = self.share(task)
+        return (shared.read(self) if shared is not None else None) or shuffled(task, self.read)
+
+    def share(self, task: Task) -> WindowRead | None:
+        """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
+        found = self._stand_alone(task) if of_windows(task) else None
+        if found is None or any(piece.rows is None for piece in split_pieces(task.pieces)):
+            return None
+        runs, owners = found
+        recorder().enter("shuffle")
+        gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
+        rows = sum(segment.rows or 0 for run in runs for segment in self._runs.segments(run))
+        calls = decoder_calls(list(self._spec.schema), rows, self._runs.alone)
+        marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
+        return WindowRead(gather, runs, calls, self._spec.converter.keys, marks)
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
         """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
@@ -126,69 +135,41 @@ class TaskReader:
         Each column is still in the processor's cache after decoding. Returns None, without reading, if columns depend
         on each other (filter, transform, stack) or if row counts are known only after reading.
         """
-        if not self._spec.columns_stand_alone:
-            return None
-        pieces = list(split_pieces(task.pieces))
-        runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
-        if any(self._runs.layout(run).counted for run in runs):
-            return None
-        if of_windows(task):
-            known = all(piece.rows is not None for piece in pieces)
-            rows = self._add_windows(task, runs, owners, add) if known else None
+        shared = self.share(task)
+        if shared is not None:
+            while (items := shared.next_call()) is not None:
+                add(self.windows.columns(shared, items))
+            rows: int | None = shared.gather.rows
         else:
-            alone = len(pieces) == 1 and (pieces[0].rows is None or pieces[0].rows.contiguous)
-            rows = self._add_run(runs[0], pieces[0], add) if alone else None
-        if rows is not None and self._spec.valid_key is not None:
-            add({self._spec.valid_key: Dense(np.full(rows, not task.pad))})
+            rows = self._add_run(task, add)
+        if rows is not None:
+            add(marks_of(self._spec.valid_key, rows, not task.pad))
         return rows
 
-    def _add_run(self, run: SegmentRun, piece: Piece, add: Callable[[dict[str, Column]], None]) -> int:
-        """Give the rows of a piece of one run to `add`; returns how many."""
-        start, count, where, noted = self._runs.start(run), 0, self._runs.where([run]), recorder()
+    def _stand_alone(self, task: Task) -> tuple[list[SegmentRun], list[int]] | None:
+        """The runs of the task and the run of each piece of a split, if its columns do not depend on each other."""
+        if not self._spec.columns_stand_alone:
+            return None
+        runs, owners = runs_of([self._runs.place(piece) for piece in split_pieces(task.pieces)])
+        return None if any(self._runs.layout(run).counted for run in runs) else (runs, owners)
+
+    def _add_run(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """Give the rows of a task that is one piece of a split to `add`; returns how many, or None as above."""
+        piece = task.pieces[0]
+        found = None if len(task.pieces) > 1 or of_windows(task) else self._stand_alone(task)
+        if found is None or not (piece.rows is None or piece.rows.contiguous):
+            return None
+        run, noted, count = found[0][0], recorder(), 0
+        where = self._runs.where([run])
         with noting(where, DataLoaderUtilsError):
             for items, columns in self._runs.columns(run, list(self._spec.schema)):
                 noted.enter("convert")
-                table = narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, start)
+                table = narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, self._runs.start(run))
                 count = table.num_rows
                 add(self._part(tuple(table.column_names)).convert(table, True, where))
                 del columns, table
                 noted.enter("decode")
         return count
-
-    def _add_windows(
-        self, task: Task, runs: Sequence[SegmentRun], owners: Sequence[int], add: Callable[[dict[str, Column]], None]
-    ) -> int:
-        """Give the rows of windows to `add`; returns how many. Each column is decoded for all runs, then gathered."""
-        noted = recorder()
-        noted.enter("shuffle")
-        gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
-        rows = sum(segment.rows or 0 for run in runs for segment in self._runs.segments(run))
-        for items in decoder_calls(list(self._spec.schema), rows, self._runs.alone):
-            read = [self._runs.arrays(run, items) for run in runs]
-            for item, arrays in zip(items, zip(*read, strict=True), strict=True):
-                add(self._gathered(gather, item, arrays, runs))
-        return gather.rows
-
-    def _gathered(
-        self, gather: Gather, item: pa.Field, arrays: Sequence[pa.ChunkedArray], runs: Sequence[SegmentRun]
-    ) -> dict[str, Column]:
-        """The output of a column, given its rows in each run, in order of delivery."""
-        noted = recorder()
-        if item.name in self._stored:
-            key, dtype = self._stored[item.name]
-            views = [stored_values(array, dtype) for array in arrays]
-            values = [view for view in views if view is not None]
-            if len(values) == len(arrays):
-                noted.enter("shuffle")
-                return {key: gather.dense(values, self._scratch)}
-        noted.enter("convert")
-        schema, part = pa.schema([item]), self._part((item.name,))
-        by_run = [
-            part.convert(pa.Table.from_arrays([array], schema=schema), True, self._runs.where([run]))
-            for run, array in zip(runs, arrays, strict=True)
-        ]
-        noted.enter("shuffle")
-        return {key: gather.column([columns[key] for columns in by_run], self._scratch) for key in by_run[0]}
 
     def _part(self, names: tuple[str, ...]) -> Converter:
         if names not in self._parts:
