@@ -11,14 +11,16 @@ from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.reading.files import FileReader
 
 _CALL_BYTES = 1 << 19  # decoded bytes per decoder call: what fits in a core's cache besides the input
+_RUNS_BYTES = 1 << 24  # decoded bytes of these columns in all runs that are read one after another
 
 
-def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator[list[pa.Field]]:
+def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool, runs: int = 1) -> Iterator[list[pa.Field]]:
     """The columns grouped into decoder calls.
 
     Args:
         items: the columns.
-        rows: number of rows.
+        rows: number of rows, of all runs together.
+        runs: the number of runs of about as many rows each, with a call for each of them.
         alone: whether columns can be read separately at no cost. A call then decodes so few values that they stay in
             the processor's cache: either columns of fixed width, or a single column of variable width. Otherwise one
             call reads all columns: from a remote store, to coalesce ranges; from text, because each line holds all.
@@ -28,9 +30,10 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool) -> Iterator
         return
     run: list[pa.Field] = []
     size = 0
+    most = min(_CALL_BYTES * runs, max(_RUNS_BYTES, _CALL_BYTES))
     for item in items:
-        width = item.type.bit_width // 8 * rows if pt.is_primitive(item.type) else _CALL_BYTES
-        if run and (size + width > _CALL_BYTES or pt.is_primitive(item.type) != pt.is_primitive(run[0].type)):
+        width = item.type.bit_width // 8 * rows if pt.is_primitive(item.type) else most
+        if run and (size + width > most or pt.is_primitive(item.type) != pt.is_primitive(run[0].type)):
             yield run
             run, size = [], 0
         run.append(item)

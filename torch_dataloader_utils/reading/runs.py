@@ -18,7 +18,8 @@ from torch_dataloader_utils.schemas.columns import conform, constant
 if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
 
-_OPEN_FILES = 8  # readers kept open per thread
+_OPEN_FILES = 8  # readers kept open per thread, or as many as a window needs, but at most ...
+_WINDOW_FILES = 256  # ... this many, because a process may have no more than 1,024 files open
 _NAMED_FILES = 4  # named in a message
 
 
@@ -58,12 +59,17 @@ class RunReader:
         self._readers: dict[str, FileReader] = {}
         self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # consecutive pieces usually belong to one file
         self.alone = spec.opener.columnar and spec.local
+        self._most_open = _OPEN_FILES
 
     def close(self) -> None:
         """Close the open files."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
+
+    def keep_open(self, runs: Sequence[SegmentRun]) -> None:
+        """Keep the files of these runs open from now on: they are read once for each of several columns."""
+        self._most_open = min(max(_OPEN_FILES, len({run.file for run in runs})), _WINDOW_FILES)
 
     def layout(self, run: SegmentRun) -> FileLayout:
         """The layout of a run's file."""
@@ -166,7 +172,7 @@ class RunReader:
         path = file.info.path
         reader = self._readers.pop(path, None)
         if reader is None:
-            while len(self._readers) >= _OPEN_FILES:
+            while len(self._readers) >= self._most_open:
                 self._readers.pop(next(iter(self._readers))).close()
             spec = self._spec
             wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])

@@ -117,7 +117,7 @@ class TaskReader:
         recorder().enter("shuffle")
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
         rows = sum(segment.rows or 0 for run in runs for segment in self._runs.segments(run))
-        calls = decoder_calls(list(self._spec.schema), rows, self._runs.alone)
+        calls = decoder_calls(list(self._spec.schema), rows, self._runs.alone, len(runs))
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
         return WindowRead(gather, runs, calls, self._spec.converter.keys, marks)
 

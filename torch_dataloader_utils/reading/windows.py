@@ -24,7 +24,7 @@ ReadPieces: TypeAlias = Callable[[Sequence[Piece], bool], tuple[Block, list[Span
 
 def of_windows(task: Task) -> bool:
     """Whether the task is over windows."""
-    return isinstance(task.pieces[0].source, Window)
+    return any(isinstance(piece.source, Window) for piece in task.pieces[:1])
 
 
 def shuffled(task: Task, read: ReadPieces) -> Block:
