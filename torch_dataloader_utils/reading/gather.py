@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from torch_dataloader_utils.model import Piece, Rows, split_pieces
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.windows import Places, places_of, spans_of
 
-_TAKEN = 1 << 20  # rows taken at a time
+_TAKEN = 1 << 20  # rows taken at a time: their places as int64 fill 8 MB
 _SCATTERED = 256  # bytes of a row from which on it is written to its place at once, without the copy that a take needs
 
 
@@ -42,32 +43,41 @@ class _Draw:
         return column.take(self.rows.numbers())
 
 
-@dataclass(frozen=True)
 class _Unit:
     """One piece of a task: the rows it draws from the runs, and its rows' positions among them, in delivery order.
 
     Attributes:
         draws: the rows that it draws.
-        places: positions among the rows drawn.
+        drawn: how many these are.
+        rows: how many it delivers.
         first: number of the task's rows that are delivered before.
         base: number of the rows that the units before it draw.
     """
 
-    draws: tuple[_Draw, ...]
-    places: Places
-    first: int
-    base: int
+    def __init__(self, piece: Piece, draws: Sequence[_Draw], first: int, base: int) -> None:
+        self._piece = piece
+        self._lock = threading.Lock()
+        self.draws = draws
+        self.drawn = sum(len(draw.rows) for draw in draws)
+        self.rows = len(piece)
+        self.first, self.base = first, base
 
     @property
-    def drawn(self) -> int:
-        """The number of rows that it draws."""
-        return sum(len(draw.rows) for draw in self.draws)
+    def places(self) -> Places:
+        """The positions of its rows, drawn when the first column needs them, while other threads decode."""
+        with self._lock:
+            return self._places
+
+    @cached_property
+    def _places(self) -> Places:
+        places = places_of([self._piece], iter(spans_of([len(draw.rows) for draw in self.draws])))
+        return places.astype(np.intp) if len(places) <= _TAKEN else places  # numpy takes by int64 only
 
     @cached_property
     def targets(self) -> npt.NDArray[np.int64]:
         """The position in the order of delivery of each row that it draws, int64 [drawn]; -1 if it is not delivered."""
         targets = np.full(self.drawn, -1, np.int64)
-        targets[self.places] = np.arange(len(self.places))
+        targets[self.places] = np.arange(self.rows)
         return targets
 
 
@@ -87,10 +97,8 @@ class Gather:
         self.rows = self.drawn = 0
         remaining = iter(owners)
         for piece in pieces:
-            draws = tuple(_draws([piece], remaining, starts))
-            places = places_of([piece], iter(spans_of([len(draw.rows) for draw in draws])))
-            self.units.append(_Unit(draws, places, self.rows, self.drawn))
-            self.rows += len(places)
+            self.units.append(_Unit(piece, tuple(_draws([piece], remaining, starts)), self.rows, self.drawn))
+            self.rows += self.units[-1].rows
             self.drawn += self.units[-1].drawn
 
     def column(self, runs: Sequence[Column]) -> Column:
@@ -130,7 +138,7 @@ class DenseGather:
                     self._drawn[first : first + len(draw.rows)] = draw.of(array)
 
     def _scatter(self, unit: _Unit, draw: _Draw, rows: Array) -> None:
-        out = self._out[unit.first : unit.first + len(unit.places)]
+        out = self._out[unit.first : unit.first + unit.rows]
         targets = unit.targets[draw.at : draw.at + len(draw.rows)]
         delivered = targets >= 0
         if delivered.all():
@@ -141,12 +149,11 @@ class DenseGather:
     def column(self) -> Dense:
         """The task's rows in order of delivery, once all runs were added."""
         for unit in [] if self._scattered else self._gather.units:
-            drawn = self._drawn[unit.base : unit.base + unit.drawn]
-            for first in range(0, len(unit.places), _TAKEN):
-                # numpy takes by int64 only, which fill twice the memory of uint32.
-                places = unit.places[first : first + _TAKEN].astype(np.intp)
-                out = self._out[unit.first + first : unit.first + first + len(places)]
-                np.take(drawn, places, axis=0, out=out, mode="clip")  # this mode avoids a buffer: all are in range
+            drawn, places = self._drawn[unit.base : unit.base + unit.drawn], unit.places
+            for first in range(0, unit.rows, _TAKEN):
+                part = places[first : first + _TAKEN].astype(np.intp, copy=False)
+                out = self._out[unit.first + first : unit.first + first + len(part)]
+                np.take(drawn, part, axis=0, out=out, mode="clip")  # this mode avoids a buffer: all are in range
         return Dense(self._out)
 
 
