@@ -135,8 +135,9 @@ class CachedRanges:
                 raise FileReadError(
                     f"{printable(self._path)}: bytes [{start}, {stop}): the store sent {len(data)} bytes."
                 )
+            sent = memoryview(data).cast("B")
             for number in run:
-                views[number][:] = memoryview(data)[self._edges[number] - start : self._edges[number + 1] - start]
+                views[number][:] = sent[self._edges[number] - start : self._edges[number + 1] - start]
                 self._store.put(self._key(number), views[number])
         recorder().count("cache_misses", len(missing))
 

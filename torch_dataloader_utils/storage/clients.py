@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from torch_dataloader_utils.storage.retries import ShortReadError
 from torch_dataloader_utils.storage.versions import Facts, Stored, facts_of, facts_of_info
+
+Data = TypeVar("Data", bound=Sized)
 
 
 class Opened(Protocol):
@@ -22,7 +25,7 @@ class Opened(Protocol):
     parallel: bool
     facts: Facts
 
-    def read(self, start: int, stop: int) -> bytes:
+    def read(self, start: int, stop: int) -> bytes | pa.Buffer:
         """The bytes `[start, stop)`, which must lie within the file; one request."""
         ...
 
@@ -84,10 +87,10 @@ class ArrowFile:
             headers = facts_of(self._file.metadata() or {})
             self.facts = Facts(self._file.size(), headers.etag, headers.mtime)
 
-    def read(self, start: int, stop: int) -> bytes:
-        """The bytes `[start, stop)`."""
-        with self._typed():
-            return complete(self._file.read_at(stop - start, start), start, stop)
+    def read(self, start: int, stop: int) -> pa.Buffer:
+        """The bytes `[start, stop)`, in memory of pyarrow's pool: malloc would keep many MiB for each thread."""
+        with self._typed(), self._file.get_stream(start, stop - start) as stream:
+            return complete(stream.read_buffer(stop - start), start, stop)
 
     def confirm(self) -> None:
         """Does nothing: the store was asked when the file was opened."""
@@ -97,7 +100,7 @@ class ArrowFile:
         self._file.close()
 
 
-def complete(data: bytes, start: int, stop: int) -> bytes:
+def complete(data: Data, start: int, stop: int) -> Data:
     """The data, checked to be all of the bytes `[start, stop)`.
 
     Raises:

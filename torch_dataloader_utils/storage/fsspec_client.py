@@ -152,7 +152,8 @@ class _ByHandle:
 
     def read(self, start: int, stop: int) -> bytes:
         self._handle.seek(start)
-        return complete(self._handle.read(stop - start), start, stop)
+        data: bytes = self._handle.read(stop - start)
+        return complete(data, start, stop)
 
     def confirm(self) -> None:
         """Does nothing: the store was asked when the file was opened."""

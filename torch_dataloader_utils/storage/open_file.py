@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow as pa
+
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.remote import Range
@@ -42,7 +44,7 @@ class HeldFile:
         assert size is not None
         return size
 
-    def fetch(self, ranges: Sequence[Range]) -> list[bytes]:
+    def fetch(self, ranges: Sequence[Range]) -> list[bytes | pa.Buffer]:
         """The bytes of each range, requested all at once if the file allows it; each request is retried on its own."""
         return self._accepted(lambda: self._fetch(self._by_latest(), ranges))
 
@@ -59,10 +61,10 @@ class HeldFile:
         if self._opened is not None and not self._opened.parallel:
             self._opened.close()
 
-    def _fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[bytes]:
+    def _fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[bytes | pa.Buffer]:
         noted = recorder()  # requests run in threads of their own
 
-        def read(span: Range) -> bytes:
+        def read(span: Range) -> bytes | pa.Buffer:
             return retried(lambda: opened.read(*span), noted)
 
         several = opened.parallel and len(ranges) > 1

@@ -185,7 +185,7 @@ class Storage:
         """The file, read through the cache; for missing blocks, it is checked and then read at the store."""
         held = HeldFile(self, lambda storage: storage._checked(file))
 
-        def fetch(ranges: Sequence[Range]) -> list[bytes]:
+        def fetch(ranges: Sequence[Range]) -> list[bytes | pa.Buffer]:
             with _planned(file, self.remedy):
                 return held.fetch(ranges)
 
