@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.pooled import PooledDriver
@@ -14,7 +15,10 @@ from torch_dataloader_utils.options import WorkerOptions
 from torch_dataloader_utils.reading.blocks import Driver, Scan
 from torch_dataloader_utils.storage import usable_cores
 
-_REMOTE_THREADS = 8  # reads in flight hide a remote store's latency, on any number of cores
+# Reads in flight hide a remote store's latency, on any number of cores: the fewest and the most threads, and the bytes
+# of the tasks that they read at a time. More threads read large tasks no faster, and hold more memory.
+_FEWEST, _MOST, _IN_FLIGHT = 8, 32, 64 << 20
+_SAMPLED = 100  # tasks of each shard that show how large tasks are
 
 
 class Execution:
@@ -43,7 +47,7 @@ class Execution:
             return PooledDriver(begin, tasks, worker.num_shards) if len(tasks) > worker.num_shards else begin(tasks)
         scan, files = self._scan, self._files
         return ThreadDriver(
-            lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(), worker.timeout
+            lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(tasks), worker.timeout
         )
 
     def inline(self, tasks: Sequence[Sequence[Task]]) -> Driver:
@@ -69,10 +73,16 @@ class Execution:
             self._pool = WorkerPool(self._scan.open, worker.num_shards, int(worker.prefetch_bytes), context)
         return self._pool
 
-    def _threads(self) -> int:
+    def _threads(self, tasks: Sequence[Sequence[Task]]) -> int:
         """The number of decode threads; it never changes the order."""
         cores = usable_cores()
         wanted = self._worker.num_workers
         if self._scan.local:
             return cores if wanted is None else min(wanted, cores)
-        return max(cores, _REMOTE_THREADS) if wanted is None else max(wanted, 1)
+        return max(cores, remote_threads(tasks)) if wanted is None else max(wanted, 1)
+
+
+def remote_threads(tasks: Sequence[Sequence[Task]]) -> int:
+    """The number of threads that read these tasks, by shard, from a remote store: more if tasks are small."""
+    sizes = [task.size_bytes for shard in tasks for task in islice(shard, _SAMPLED)]
+    return min(max(_FEWEST, _IN_FLIGHT * len(sizes) // max(sum(sizes), 1)), _MOST)
