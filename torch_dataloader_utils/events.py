@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from time import perf_counter
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 Stage: TypeAlias = Literal["read", "decode", "filter", "transform", "shuffle", "convert", "pack"]
 Count: TypeAlias = Literal[
@@ -152,6 +152,11 @@ class Recorder:
     def count(self, name: Count, number: int = 1) -> None:
         """Add to a count."""
         self._noted[name] = self._noted.get(name, 0) + number
+
+    def include(self, work: Work) -> None:
+        """Add the counts of work that another thread did meanwhile."""
+        for name in get_args(Count):
+            self.count(name, getattr(work, name))
 
     def work(self, queue_full: float = 0.0) -> Work:
         """Everything recorded so far.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Naming, Storage
+from torch_dataloader_utils.storage import Naming, Storage, prefetch
 
 # (layout, the file's schema, its constants: partition column -> value) -> layout without the segments in which no row
 # can match.
@@ -67,6 +67,15 @@ class Reader(ABC):
         Raises:
             FileReadError: the message names file, segments and columns.
         """
+
+    def ranges(self, segment_numbers: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """The bytes `[start, stop)` that `read` needs for all columns of these segments; by default unknown: none."""
+        return ()
+
+    def prefetch(self, segment_numbers: Sequence[int]) -> None:
+        """Fetch what all columns of these segments need, at once, if the file is in a remote store."""
+        with Naming(self.path):
+            prefetch(self.source, self.ranges(segment_numbers))
 
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""

@@ -20,6 +20,10 @@ class FileReader(Protocol):
         """One array per column, with the rows of these segments."""
         ...
 
+    def prefetch(self, segment_numbers: Sequence[int]) -> None:
+        """Fetch from a remote store, at once, what `read` needs for all columns of these segments, if that is known."""
+        ...
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         ...

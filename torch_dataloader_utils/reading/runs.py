@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
+from torch_dataloader_utils.reading.ahead import FetchAhead, FileFetch
 from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
@@ -58,11 +60,13 @@ class RunReader:
         self._files = files
         self._readers: dict[str, FileReader] = {}
         self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # consecutive pieces usually belong to one file
+        self._ahead = FetchAhead()
         self.alone = spec.opener.columnar and spec.local
         self._most_open = _OPEN_FILES
 
     def close(self) -> None:
         """Close the open files."""
+        self._ahead.close()
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -70,6 +74,20 @@ class RunReader:
     def keep_open(self, runs: Sequence[SegmentRun]) -> None:
         """Keep the files of these runs open from now on: they are read once for each of several columns."""
         self._most_open = min(max(_OPEN_FILES, len({run.file for run in runs})), _WINDOW_FILES)
+
+    def announce(self, runs: Sequence[SegmentRun]) -> None:
+        """Begin to fetch what these runs need from a remote store; they are decoded next, in this order."""
+        if self._spec.local:
+            return
+        wanted: dict[FileKey, list[Segment]] = {}
+        for run in runs:
+            wanted.setdefault(run.file, []).extend(self.segments(run))
+        self._ahead.start({self._files[key].info.path: self._fetch(key, parts) for key, parts in wanted.items()})
+
+    def _fetch(self, key: FileKey, segments: Sequence[Segment]) -> FileFetch:
+        file = self._files[key]
+        numbers, size = [segment.number for segment in segments], sum(segment.size_bytes for segment in segments)
+        return FileFetch(self._open(file), numbers, size, self._readers.pop(file.info.path, None))
 
     def layout(self, run: SegmentRun) -> FileLayout:
         """The layout of a run's file."""
@@ -170,12 +188,14 @@ class RunReader:
 
     def _reader(self, file: DataFile) -> FileReader:
         path = file.info.path
-        reader = self._readers.pop(path, None)
-        if reader is None:
-            while len(self._readers) >= self._most_open:
-                self._readers.pop(next(iter(self._readers))).close()
-            spec = self._spec
-            wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
-            reader = spec.opener.open(file.info, file.layout, spec.storage, spec.format_options, wanted)
+        reader = self._ahead.take(path) or self._readers.pop(path, None) or self._open(file)()
+        while len(self._readers) >= self._most_open:
+            self._readers.pop(next(iter(self._readers))).close()
         self._readers[path] = reader  # the most recently used is last
         return reader
+
+    def _open(self, file: DataFile) -> Callable[[], FileReader]:
+        """A function that opens the file."""
+        spec = self._spec
+        wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
+        return partial(spec.opener.open, file.info, file.layout, spec.storage, spec.format_options, wanted)

@@ -124,6 +124,7 @@ class TaskReader:
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
         """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
         runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
+        self._runs.announce(runs)
         where = self._runs.where(runs)
         with noting(where, DataLoaderUtilsError):
             block, spans = self._converted(self._rows(runs, owners, pieces), where)
@@ -160,6 +161,7 @@ class TaskReader:
         if found is None or not (piece.rows is None or piece.rows.contiguous):
             return None
         run, noted, count = found[0][0], recorder(), 0
+        self._runs.announce([run])
         where = self._runs.where([run])
         with noting(where, DataLoaderUtilsError):
             for items, columns in self._runs.columns(run, list(self._spec.schema)):

@@ -107,6 +107,7 @@ class WindowReader:
     def columns(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
         """The output of some columns, in order of delivery: decoded for all runs, then gathered."""
         self._runs.keep_open(shared.runs)
+        self._runs.announce(shared.runs)
         if all(item.name in self._dense for item in items):
             return self._gathered(shared, items)
         read = [self._arrays(run, items) for run in shared.runs]

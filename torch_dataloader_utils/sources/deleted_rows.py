@@ -152,6 +152,10 @@ class _LiveReader:
         arrays = self._inner.read(segment_numbers, columns)
         return arrays if live is None else [array.filter(live) for array in arrays]
 
+    def prefetch(self, segment_numbers: Sequence[int]) -> None:
+        """Fetch these segments."""
+        self._inner.prefetch(segment_numbers)
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         self._inner.close()

@@ -103,9 +103,11 @@ class RangeFile:
         return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
 
     def prefetch(self, ranges: Sequence[Range], keep: bool = False) -> None:
-        """Fetch the missing ranges in few requests; blocks outside of all ranges are dropped."""
+        """Fetch the missing ranges in few requests; if there are any, blocks outside of all ranges are dropped."""
         wanted = [(start, min(stop, self.size)) for start, stop in ranges if start < min(stop, self.size)]
         missing = [span for span in wanted if not self._at_hand(*span)]
+        if wanted and not missing:
+            return
         self._blocks = [block for block in self._blocks if any(_shared(block, span) for span in wanted)]
         pieces = [piece for joined in coalesced(missing, self._gap) for piece in _pieces(joined)]
         for (start, _), data in zip(pieces, self._get(pieces), strict=True):

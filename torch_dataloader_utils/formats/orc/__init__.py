@@ -32,6 +32,11 @@ class OrcReader(BatchReader):
         self._fetched = -1  # the stripe that was prefetched
         self._unread: set[str] = set()  # its columns that have not been read yet
 
+    def ranges(self, segment_numbers: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """The stripes, unless most columns are not needed."""
+        stripes = (self.metadata.stripes[number] for number in segment_numbers if self._whole)
+        return [(offset, offset + stored) for offset, stored, _ in stripes]
+
     def batches(self, numbers: list[int], columns: list[str]) -> Sequence[pa.RecordBatch]:
         """The stripes, with at least these columns."""
         for name in self.metadata.overflowing.intersection(columns):
@@ -44,9 +49,8 @@ class OrcReader(BatchReader):
         return [self._stripe(number, columns) for number in numbers]
 
     def _stripe(self, number: int, names: list[str]) -> pa.RecordBatch:
-        offset, stored, _ = self.metadata.stripes[number]
         if self._whole and (self._fetched != number or not set(names) <= self._unread):
-            prefetch(self.source, [(offset, offset + stored)])
+            prefetch(self.source, self.ranges([number]))
             self._fetched, self._unread = number, set(self.schema.names)
         self._unread -= set(names)
         batch = self._file.read_stripe(number, names)

@@ -75,10 +75,14 @@ class ParquetReader(Reader):
         """Prefetch all requested columns of these row groups from a remote store when the first of them is read."""
         asked = set(_leaves_of(self._metadata, names))
         if groups != self._fetched or not asked <= self._unread:
-            chunks = (self._metadata.row_group(group).column(leaf) for group in groups for leaf in self._leaves)
-            prefetch(self.source, [_place(chunk) for chunk in chunks])
+            prefetch(self.source, self.ranges(groups))
             self._fetched, self._unread = groups, set(self._leaves)
         self._unread -= asked
+
+    def ranges(self, segment_numbers: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """The column chunks that will be requested."""
+        groups = map(self._metadata.row_group, segment_numbers)
+        return [_place(group.column(leaf)) for group in groups for leaf in self._leaves]
 
     def _check_int96(self, groups: list[int], names: list[str]) -> None:
         """Raise for timestamps that overflowed when pyarrow read them."""

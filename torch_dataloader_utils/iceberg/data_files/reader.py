@@ -110,6 +110,10 @@ class IcebergReader:
             arrays = [column.build([by_name[name] for name in column.sources], rows) for column in made]
             return arrays if live is None else [array.filter(live) for array in arrays]
 
+    def prefetch(self, segment_numbers: Sequence[int]) -> None:
+        """Fetch these segments."""
+        self._inner.prefetch(list(self._segments) if self._whole else segment_numbers)
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         self._inner.close()
