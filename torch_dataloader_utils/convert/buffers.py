@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.columns import Array
+from torch_dataloader_utils.late_imports import pc
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _from_view(array: pa.Array, type_: pa.DataType) -> pa.Array:
 _STEPS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "storage": lambda array: array.storage,
     "dictionary": lambda array: array.dictionary_decode(),
-    "run_end": pc.run_end_decode,
+    "run_end": lambda array: pc.run_end_decode(array),
     "string_view": lambda array: _from_view(array, pa.large_string()),
     "binary_view": lambda array: _from_view(array, pa.large_binary()),
     "fixed_size_binary": lambda array: array.cast(pa.binary()),

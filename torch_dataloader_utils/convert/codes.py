@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from torch_dataloader_utils.convert.buffers import Origin, is_binary, plain, plain_chunks, valid_rows
 from torch_dataloader_utils.convert.columns import Array, Dense
 from torch_dataloader_utils.errors import OptionError, UnknownValueError
+from torch_dataloader_utils.late_imports import pc
 
 Fill = int | str | bytes | None
 

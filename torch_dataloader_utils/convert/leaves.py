@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import (
@@ -26,6 +25,7 @@ from torch_dataloader_utils.convert.buffers import (
 )
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
 from torch_dataloader_utils.convert.elements import Element, read_elements
+from torch_dataloader_utils.late_imports import pc
 
 
 class Leaf(Protocol):

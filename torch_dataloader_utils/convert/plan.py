@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import is_binary, plain_type
@@ -19,6 +18,7 @@ from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_colum
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import ConvertOptions
 
 

@@ -9,12 +9,11 @@ from functools import reduce
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.acero as acero
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.filters.comparisons import Comparison, comparison
+from torch_dataloader_utils.late_imports import acero, pc
 from torch_dataloader_utils.schemas.columns import available_columns
 
 T = TypeVar("T")

@@ -15,8 +15,6 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.types as pt
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.conversions import from_bytes
@@ -28,6 +26,7 @@ from pyiceberg.types import NestedField, StructType
 
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
 from torch_dataloader_utils.filters.file_pruning import COMPARABLE
+from torch_dataloader_utils.late_imports import ds, pc
 from torch_dataloader_utils.schemas.columns import type_at
 
 CanHold: TypeAlias = Callable[[DataFile, PartitionSpec], bool]

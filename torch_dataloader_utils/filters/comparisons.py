@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.filters.literals import compared, expected
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.schemas.columns import column_path, type_at
 from torch_dataloader_utils.schemas.merge import plain_type
 
@@ -28,9 +28,9 @@ _CONSTANTS = {"always": True, "never": False}
 _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "is null": lambda column: column.is_null(),
     "is not null": lambda column: column.is_valid(),
-    "is nan": pc.is_nan,
+    "is nan": lambda column: pc.is_nan(column),
     "is not nan": lambda column: ~pc.is_nan(column),
-    "starts with": pc.starts_with,
+    "starts with": lambda column, prefix: pc.starts_with(column, prefix),
     "not starts with": lambda column, prefix: ~pc.starts_with(column, prefix),
 }
 

@@ -9,10 +9,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
+from torch_dataloader_utils.late_imports import pc
 
 try:
     import pyiceberg  # noqa: F401

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Naming, Storage, prefetch
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow.compute as pc
-
 from torch_dataloader_utils.formats.sizes import size_estimate
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.sources.footers import read_footers

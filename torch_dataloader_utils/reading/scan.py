@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from torch_dataloader_utils.convert.columns import Column
 from torch_dataloader_utils.convert.converter import Converter, compact
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.filters.arrow import evaluate
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.buffers import BufferPool

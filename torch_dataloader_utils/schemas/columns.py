@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
+from torch_dataloader_utils.late_imports import pc
 
 
 def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where: str = "a column") -> pa.ChunkedArray:

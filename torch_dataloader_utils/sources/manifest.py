@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.reading.files import FileOpener

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Format, Reader
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import FileLayout, Segment
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.testing.samples import Write, WrittenFile, sample_tables, written

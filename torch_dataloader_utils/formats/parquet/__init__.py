@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
@@ -20,6 +19,7 @@ from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.parquet.ranges import row_group_ranges
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Storage, prefetch
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
+
+from torch_dataloader_utils.late_imports import pc
 
 # INT96 columns are read again in this unit, which can represent every INT96 value with a calendar date.
 COARSE = "ms"

@@ -10,13 +10,12 @@ from itertools import compress, product
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
 from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.late_imports import ds, pc
 from torch_dataloader_utils.schemas.merge import holds, plain_type
 
 # (footer, the file's schema, constants) -> numbers of the row groups to read

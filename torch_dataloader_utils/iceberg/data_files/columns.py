@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id, place_of
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
+from torch_dataloader_utils.late_imports import pc
 
 # The specification reserves these.
 FILE_ID, POSITION_ID = 2147483646, 2147483645

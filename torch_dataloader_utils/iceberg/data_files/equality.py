@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from torch_dataloader_utils.errors import SchemaMismatchError
 from torch_dataloader_utils.formats.sizes import storage_type
@@ -18,6 +17,7 @@ from torch_dataloader_utils.iceberg.data_files.inner import opened
 from torch_dataloader_utils.iceberg.data_files.key_set import KeySet
 from torch_dataloader_utils.iceberg.data_files.projection import Make, Projection
 from torch_dataloader_utils.iceberg.data_files.values import Convert
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.sources.deleted_rows import Mask
 from torch_dataloader_utils.storage import Naming, Storage
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.iceberg.data_files.key_hash import HASH_BITS, Hashes, row_hashes
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.sources.deleted_rows import Mask
 
 Numbers = npt.NDArray[np.int64]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from torch_dataloader_utils.filters.arrow import filter_columns
@@ -15,6 +14,7 @@ from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, data_fields, field_id, place_of
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import FileLayout
 
 _FIRST_METADATA_ID = 2147483447  # ids from here on are reserved: such columns do not depend on the file alone

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.schemas.merge import holds
 
 Convert = Callable[[pa.Array], pa.Array]
