@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 
-WORKER_NAME = "tdu-worker"
+from torch_dataloader_utils.executors.script import importing
 
 _UNGUARDED = 79  # the exit code of a worker that tried to start workers of its own
 _REMEDY = "Put what makes the loader and loops over it under `if __name__ == '__main__':`"
@@ -18,8 +17,7 @@ def end_if_importing() -> None:
     It prints nothing, because the process that started it raises the error. Python itself would print a traceback per
     worker.
     """
-    process = multiprocessing.current_process()
-    if process.name == WORKER_NAME and getattr(process, "_inheriting", False):
+    if importing():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_UNGUARDED)
@@ -29,14 +27,15 @@ def cause_of_death(pid: int | None, code: int | None) -> str:
     """Sentences that say why the worker process `pid` ended with this exit code, and what to do."""
     if code == _UNGUARDED:
         return (
-            f"worker processes import your script, and this one reached the loop again. {_REMEDY}, or leave "
-            "worker_mode at 'thread', which imports nothing."
+            "worker processes import your script to find a function or class that it defines, and this one reached "
+            f"the loop again. {_REMEDY}, move what they need into a module, or leave worker_mode at 'thread', which "
+            "imports nothing."
         )
     if code == 1:  # Python itself exits with 1 if it fails before the worker's own code runs
         return (
             f"a worker process (pid {pid}) could not start; its own output says why. Worker processes import your "
-            f"script. {_REMEDY}. Move a function that they cannot import, such as one of a notebook, into a module. "
-            "num_workers=0 reads in this process, where a debugger can follow."
+            f"script if it defines what they need. {_REMEDY}. Move a function that they cannot import, such as one of "
+            "a notebook, into a module. num_workers=0 reads in this process, where a debugger can follow."
         )
     return (
         f"a worker process (pid {pid}) died with exit code {code}: killed from outside (for memory, perhaps), or "

@@ -21,13 +21,18 @@ from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
 from torch_dataloader_utils.executors.described import describe
-from torch_dataloader_utils.executors.guard import WORKER_NAME, cause_of_death, end_if_importing
+from torch_dataloader_utils.executors.guard import cause_of_death, end_if_importing
+from torch_dataloader_utils.executors.script import WORKER_NAME, deferred, worker_name
 from torch_dataloader_utils.executors.slots import MappedSlot, unpack
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, stopped
 
-_WORKER_MODULE = "torch_dataloader_utils.executors.worker"
+# What workers import, loaded once in the process that forks them; other formats are loaded by the workers.
+_PRELOAD = [
+    f"torch_dataloader_utils.{module}"
+    for module in ("executors.worker", "reading.scan", "reading.windows", "formats.parquet", "storage")
+]
 _LOOK = 0.1  # seconds between checks whether another thread has stopped the pass; blocks are received without delay
 
 
@@ -46,7 +51,7 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
         )
     chosen = multiprocessing.get_context(context or ("forkserver" if "forkserver" in methods else "spawn"))
     if context is None and chosen.get_start_method() == "forkserver":
-        chosen.set_forkserver_preload([_WORKER_MODULE])
+        chosen.set_forkserver_preload(_PRELOAD)
     return chosen
 
 
@@ -68,6 +73,8 @@ class WorkerPool:
         inherited: list[Connection] = []
         fork = context.get_start_method() == "fork"
         packed = None if fork else _packed(open_reader)
+        # A reader that arrives with the process is unpickled before the worker's own code could import the script.
+        name = WORKER_NAME if packed is None else worker_name(context)
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, self.members, self._pid)
         for member in self.members:
@@ -76,8 +83,8 @@ class WorkerPool:
             opener = open_reader if packed is None else None
             process = context.Process(  # type: ignore[attr-defined]
                 target=worker_main,
-                args=(theirs, opener, budget // count, tuple(inherited) if fork else ()),
-                name=WORKER_NAME,
+                args=(theirs, opener, budget // count, tuple(inherited) if fork else (), deferred(name)),
+                name=name,
                 daemon=True,
             )
             process.start()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
+from torch_dataloader_utils.executors.script import started
 from torch_dataloader_utils.executors.slots import WritableSlot, dump_error, pack
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
@@ -30,7 +31,11 @@ OpenReader = Callable[[dict[FileKey, DataFile]], BlockReader]
 
 
 def worker_main(
-    conn: Connection, open_reader: OpenReader | None, budget: int, inherited: Sequence[Connection] = ()
+    conn: Connection,
+    open_reader: OpenReader | None,
+    budget: int,
+    inherited: Sequence[Connection] = (),
+    deferred: bool = False,
 ) -> None:
     """The main function of a worker process.
 
@@ -39,7 +44,9 @@ def worker_main(
         open_reader: creates the reader; None if it arrives as the first message.
         budget: the maximum number of bytes decoded and not delivered.
         inherited: ends of other workers' pipes, copied by a fork.
+        deferred: whether the user's script is imported only when something names it.
     """
+    started(deferred)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     for other in inherited:
         other.close()
