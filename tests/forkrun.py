@@ -18,7 +18,7 @@ import pyarrow.dataset
 import pyarrow.parquet  # noqa: F401
 import torch.distributed as dist
 
-import torch_dataloader_utils.api  # noqa: F401 - imported for the ranks
+import torch_dataloader_utils.api.files  # noqa: F401 - imported for the ranks
 
 
 def main(num_ranks: int, script: str, arguments: list[str]) -> int:

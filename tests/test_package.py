@@ -8,6 +8,8 @@ import tomllib
 from importlib import metadata, resources
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -51,6 +53,25 @@ def test_unknown_name_is_an_attribute_error():
 def test_workers_do_not_import_torch(module):
     program = f"import sys, torch_dataloader_utils{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+LATE = ("pyarrow.compute", "pyarrow.dataset", "pyarrow.acero", "pandas", "torch_dataloader_utils.sources.combine")
+
+
+def test_what_takes_long_to_import_waits_until_it_is_needed(tmp_path):
+    """Neither the import nor reading plain files, shuffled or not, needs Arrow's functions or pandas."""
+    pq.write_table(pa.table({"id": range(100), "x": [0.5] * 100}), tmp_path / "a.parquet")
+    program = f"""
+import sys
+from torch_dataloader_utils import StructuredDataset
+print([name for name in {LATE} if name in sys.modules])
+for shuffle in (False, True):
+    loader, _ = StructuredDataset.create_dataloader({str(tmp_path)!r}, batch_size=10, shuffle=shuffle)
+    assert sum(len(batch["id"]) for batch in loader) == 100
+    print([name for name in {LATE} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n[]\n[]\n"
 
 
 def test_version_is_that_of_the_metadata():

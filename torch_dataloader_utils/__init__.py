@@ -35,7 +35,10 @@ from torch_dataloader_utils.errors import (
 )
 
 if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
-    from torch_dataloader_utils.api import CombinedDataset, IcebergDataset, StructuredDataset, TableDataset, combine
+    from torch_dataloader_utils.api.combined import CombinedDataset, combine
+    from torch_dataloader_utils.api.files import StructuredDataset
+    from torch_dataloader_utils.api.iceberg import IcebergDataset
+    from torch_dataloader_utils.api.tables import TableDataset
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
     from torch_dataloader_utils.distributed.ranks import World
     from torch_dataloader_utils.events import BlockEvent, PassEvent
@@ -80,14 +83,14 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
 _HOMES = {
     "Batch": "loader.batch_types",
     "BlockEvent": "events",
-    "CombinedDataset": "api",
+    "CombinedDataset": "api.combined",
     "DataFile": "model",
     "DataFileInfo": "model",
     "Description": "loader.description",
     "FileLayout": "model",
     "FileSnapshot": "sources.table_files",
     "IcebergDataFileInfo": "model",
-    "IcebergDataset": "api",
+    "IcebergDataset": "api.iceberg",
     "Order": "planning.order",
     "PassEvent": "events",
     "PlanShape": "planning.options",
@@ -101,15 +104,15 @@ _HOMES = {
     "SnapshotCursor": "sources.tables",
     "SnapshotInfo": "iceberg.snapshot_info",
     "Split": "model",
-    "StructuredDataset": "api",
+    "StructuredDataset": "api.files",
     "StructuredLoader": "loader.loader",
-    "TableDataset": "api",
+    "TableDataset": "api.tables",
     "TableFile": "sources.table_files",
     "TableSnapshot": "sources.tables",
     "TableSource": "sources.tables",
     "TargetSizeSplitStrategy": "planning.strategies",
     "World": "distributed.ranks",
-    "combine": "api",
+    "combine": "api.combined",
     "deletion_vector": "sources.deleted_rows",
     "distribute_shards": "iterables",
     "merge_gen_kwargs": "iterables",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch_dataloader_utils.api import StructuredDataset
+from torch_dataloader_utils.api.files import StructuredDataset
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
 from torch_dataloader_utils.loader.loader import StructuredLoader
 
