@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -299,6 +300,15 @@ def test_a_column_chunk_of_another_type_than_the_schema_is_an_error(tmp_path: Pa
     path.write_bytes(content.replace(b"\x1c\x15\x02\x19", b"\x1c\x15\x04\x19"))
     with pytest.raises(FileReadError, match=r"f, footer: .*INT64"):
         FORM.layout(DataFileInfo(str(path), 0), Storage(), {})
+
+
+def test_checking_a_footer_formats_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take most of the time of planning many small files."""
+    formatted = []
+    monkeypatch.setattr(traceback, "format_exception", lambda *args: formatted.append(args) or [])
+    pq.write_table(TABLE, tmp_path / "f", row_group_size=25)
+    layout, _ = FORM.layout(DataFileInfo(str(tmp_path / "f"), 0), Storage(), {})
+    assert (len(layout.segments), formatted) == (3, [])
 
 
 def test_pages_with_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.base import Decoding, Format, Pruner, Reader
-from torch_dataloader_utils.formats.parquet.footer import footer_file, opened_footer
+from torch_dataloader_utils.formats.parquet.footer import checked_footer
 from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
@@ -120,9 +120,9 @@ class ParquetFormat(Format):
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
     ) -> tuple[FileLayout, pa.Schema]:
         """The row groups that have rows, and the file's schema."""
-        opened = opened_footer(source)
+        content, opened = checked_footer(source)
         metadata, schema = opened.metadata, opened.schema_arrow
-        footer = Footer(footer_file(metadata).to_pybytes(), _nulls(metadata))
+        footer = Footer(content, _nulls(metadata))
         return FileLayout(tuple(_segments(metadata, schema)), metadata=footer), schema
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:

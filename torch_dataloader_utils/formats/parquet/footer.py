@@ -2,11 +2,12 @@
 
 pyarrow crashes when asked for a column chunk with damaged or encrypted metadata (the C++ library throws an exception
 that pyarrow does not catch). Opening the column for reading makes the same checks, and its errors are caught.
+
+Every footer is checked when it is read from its file, before anything requests a column chunk: planning itself needs
+the chunks' sizes and null counts. Footers from a manifest, and those sent to worker processes, were checked then.
 """
 
 from __future__ import annotations
-
-from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,26 +22,20 @@ _SIGNATURE = 28
 _NO_KEYS = "its {} encrypted, and keys cannot be passed here: write a decrypted copy with a tool that has them."
 
 
-def footer_file(metadata: pq.FileMetaData) -> pa.Buffer:
-    """A Parquet file that contains only a footer, which is read like the real file's."""
-    sink = pa.BufferOutputStream()
-    metadata.write_metadata_file(sink)
-    return sink.getvalue()
-
-
-def opened_footer(source: pa.NativeFile) -> pq.ParquetFile:
-    """A Parquet file that contains only the footer of this open file; makes at most two reads.
+def checked_footer(source: pa.NativeFile) -> tuple[bytes, pq.ParquetFile]:
+    """A Parquet file that contains only the footer of this open file: its bytes, and opened. Makes at most two reads.
 
     Raises:
         ValueError: the file is encrypted, or not a Parquet file.
         OSError: the footer is inconsistent.
     """
     tail, length = _tail(source)
-    opened = pq.ParquetFile(pa.BufferReader(_MAGIC + tail), pre_buffer=False)
+    file = _MAGIC + tail
+    opened = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
     if opened.metadata.serialized_size + _SIGNATURE == length:
         raise ValueError(_NO_KEYS.format("columns are"))
     _probe(opened.metadata)
-    return opened
+    return file, opened
 
 
 def _tail(source: pa.NativeFile) -> tuple[bytes, int]:
@@ -62,11 +57,16 @@ def _tail(source: pa.NativeFile) -> tuple[bytes, int]:
 
 def _probe(metadata: pq.FileMetaData) -> None:
     """Make pyarrow open each column chunk, up to the first byte of its data."""
-    file = pq.ParquetFile(pa.PythonFile(_NoData(), "r"), metadata=metadata, buffer_size=1, pre_buffer=False)
+    data = _NoData()
+    file = pq.ParquetFile(pa.PythonFile(data, "r"), metadata=metadata, buffer_size=1, pre_buffer=False)
     kinds = [metadata.schema.column(leaf).physical_type for leaf in range(metadata.num_columns)]
     for number in range(metadata.num_row_groups):
-        with suppress(_ReachedData):  # all column chunks are opened before the first is read
+        data.reached = False
+        try:
             file.read_row_group(number, use_threads=False)
+        except Exception:
+            if not data.reached:  # all column chunks are opened before the first is read
+                raise
         group = metadata.row_group(number)
         for leaf, kind in enumerate(kinds):
             stored = group.column(leaf).physical_type
@@ -74,17 +74,20 @@ def _probe(metadata: pq.FileMetaData) -> None:
                 raise ValueError(f"row group {number} has {stored} in leaf column {leaf}, but the schema has {kind}.")
 
 
-class _ReachedData(Exception):
-    """Raised when data would be read."""
-
-
 class _NoData:
-    """A Python file object that accepts all offsets, but raises `_ReachedData` when it is read."""
+    """A Python file object that accepts all offsets and has no data.
+
+    `read` returns what pyarrow refuses, because that is cheap: an exception would be formatted with its traceback.
+
+    Attributes:
+        reached: whether `read` was called.
+    """
 
     closed = False
     _size = 1 << 62
 
     def __init__(self) -> None:
+        self.reached = False
         self._at = 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -96,6 +99,6 @@ class _NoData:
         """The position."""
         return self._at
 
-    def read(self, size: int) -> bytes:
-        """Raise instead of returning data."""
-        raise _ReachedData
+    def read(self, size: int) -> None:
+        """None instead of bytes."""
+        self.reached = True
