@@ -22,7 +22,8 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.sources.manifest import FileManifest, Pruned, build_manifest
+from torch_dataloader_utils.sources.files import find_files
+from torch_dataloader_utils.sources.manifest import FileManifest, Pruned, build_manifest, inspect_files
 
 
 def write(path: Path, columns: dict[str, Any], rows: int = 1_000) -> None:
@@ -49,6 +50,15 @@ def test_a_manifest_holds_files_segments_and_one_schema(tmp_path: Path) -> None:
     assert made.schema == pa.schema({"x": pa.int64(), "s": pa.string(), "y": pa.float64()})
     assert (made.opener, made.partition_names, made.file_count) == (format_named("parquet"), (), 2)
     assert made.pruned == Pruned(2, 2, 4, 4)
+
+
+def test_files_with_equal_schemas_share_one_object(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write(tmp_path / f"{name}.parquet", {"x" if name < "c" else "y": range(10)})
+    storage, files = find_files(tmp_path, ReadOptions())
+    one, same, other = inspect_files(storage, format_named("parquet"), files, None).files
+    assert one.schema is same.schema
+    assert other.schema.names == ["y"]
 
 
 def test_a_pickled_manifest_reads_without_its_footers(tmp_path: Path) -> None:

@@ -174,8 +174,14 @@ def inspect_files(
     """The files with the layouts and schemas from their footers."""
     options = checked_options(form, format_options)
 
+    latest = pa.schema([])
+
     def inspect(file: FoundFile) -> InspectedFile:
+        nonlocal latest
         layout, schema = form.layout(DataFileInfo(file.path, file.size, version=file.version), storage, options)
+        known = latest  # several threads replace it
+        # Thousands of files share one object, which takes memory once and is merged once.
+        latest = schema = known if known.equals(schema, check_metadata=True) else schema
         return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
 
     return Inspected(form.name, tuple(read_footers(storage, inspect, files)))
