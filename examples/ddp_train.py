@@ -5,6 +5,7 @@ torchrun --standalone --nproc_per_node=2 examples/ddp_train.py
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, it would keep the process group
 from common import FLIGHTS, Model, log_rows, loss_of
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,6 +34,7 @@ def main():
             print(f"epoch {epoch}: {len(loader)} steps, loss of the last {loss.item():.3f}")
 
     dist.barrier()
+    del model  # before the process group, which it holds
     dist.destroy_process_group()
 
 

@@ -12,6 +12,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, it would keep the process group
 from common import FLIGHTS, Model, log_rows, loss_of
 from torch.nn.parallel import DistributedDataParallel
 
@@ -54,6 +55,7 @@ def main():
                 save(model=model.module, optimizer=optimizer, loader=loader)
     save(model=model.module, optimizer=optimizer, loader=loader)
 
+    del model  # before the process group, which it holds
     dist.destroy_process_group()
 
 

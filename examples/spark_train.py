@@ -6,6 +6,7 @@ python examples/spark_train.py
 import common
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, it would keep the process group
 from common import FLIGHTS, Model, log_rows, loss_of
 from pyspark import cloudpickle
 from pyspark.ml.torch.distributor import TorchDistributor
@@ -31,6 +32,7 @@ def train(options):
             optimizer.step()
             log_rows(epoch, batch)
     dist.barrier()
+    del model  # before the process group, which it holds
     dist.destroy_process_group()
     return len(loader), loss.item()
 

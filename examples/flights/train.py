@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, it would keep the process group
 from places import CATALOG, FILES, TABLE
 from pyiceberg.catalog import load_catalog
 from torch.nn.parallel import DistributedDataParallel
@@ -125,6 +126,7 @@ def main():
         if rank == 0:
             print(f"epoch {epoch}: all {len(expected):,} row ids were seen exactly once over {num_ranks} ranks")
 
+    del model  # before the process group, which it holds
     dist.destroy_process_group()
 
 

@@ -19,6 +19,7 @@ import pytest
 from torch_dataloader_utils import StructuredDataset
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+ENDED = Path(__file__).with_name("ended_job.py")  # runs a script and looks for threads of Gloo that it leaves
 EPOCHS = 2
 Rows = list[list[np.ndarray[Any, Any]]]  # epoch -> process -> the ids of the rows that it met, in order
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
-from tests.launchers.conftest import EXAMPLES, Rows
+from tests.launchers.conftest import ENDED, EXAMPLES, Rows
 
 
 def agent(number: int, data: Path, out: Path, port: int) -> subprocess.Popen[bytes]:
@@ -82,4 +82,4 @@ def test_four_become_three(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_example(launch: Callable[..., Rows], check: Callable[[Rows, int], None]) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    check(launch(*command, EXAMPLES / "elastic_train.py"), 2)
+    check(launch(*command, ENDED, EXAMPLES / "elastic_train.py"), 2)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.launchers.conftest import EXAMPLES, Rows
+from tests.launchers.conftest import ENDED, EXAMPLES, Rows
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 Launch = Callable[..., Rows]
@@ -25,7 +25,7 @@ def needs(package: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_ddp(launch: Launch, check: Check, num_ranks: int) -> None:
-    check(launch(*TORCHRUN, f"--nproc_per_node={num_ranks}", EXAMPLES / "ddp_train.py"), num_ranks)
+    check(launch(*TORCHRUN, f"--nproc_per_node={num_ranks}", ENDED, EXAMPLES / "ddp_train.py"), num_ranks)
 
 
 @pytest.mark.slow
