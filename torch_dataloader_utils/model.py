@@ -228,6 +228,17 @@ def split_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
             yield piece
 
 
+def split_numbers(pieces: Iterable[Piece]) -> set[int]:
+    """The numbers of the splits that hold rows of these pieces, or belong to their windows."""
+    numbers: set[int] = set()
+    for piece in pieces:
+        if isinstance(piece.source, Window):
+            numbers |= split_numbers(piece.source.pieces)
+        else:
+            numbers.add(piece.source.index)
+    return numbers
+
+
 def split_of(piece: Piece) -> Split:
     """The split of a piece; the piece must not belong to a window."""
     if isinstance(piece.source, Window):

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from dataclasses import astuple, fields, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
@@ -139,13 +140,13 @@ class Planner:
     @cached_property
     def _data_digest(self) -> int:
         """Digest of the splits: files by size and rows (paths may differ between hosts), row ranges, and the filter."""
-        lines = [
+        lines = (
             f"{split.file.file_size} {split.file.record_count} {split.row_range} {split.segments}"
             for split in self._source.splits
-        ]
+        )
         source = self._source
         texts = source.scan.predicate, kept_schema(source.scan.output_schema), source.parts, source.origin
-        return digest([*lines, *map(str, texts)])
+        return digest(chain(lines, map(str, texts)))
 
     @cached_property
     def _options_digest(self) -> int:
@@ -206,10 +207,16 @@ class Planner:
         self._warn_once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
 
     def warn_of_small_windows(self, plan: RankPlan) -> None:
-        """Say, once, that shuffle windows hold so few of many splits that data in an order stay in it."""
+        """Warn once if shuffle windows hold so few of many splits that sorted data stay nearly sorted.
+
+        Only the first pass is checked: it takes a look at every piece, and windows of other epochs are alike.
+        """
+        if "window" in self._warned:
+            return
         advice = small_windows_advice(plan, self._options.shuffle)
         if advice is not None:
-            self._warn_once("window", str(advice))
+            _LOG.warning("%s", advice)
+        self._warned.add("window")
 
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._warned:

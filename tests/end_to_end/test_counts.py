@@ -220,12 +220,12 @@ loader, dataset = StructuredDataset.create_dataloader(folder, even="drop", **opt
 found = {"scanned": sorted(set(paths)), "vocabulary": dataset.vocabulary("name"), "steps": len(loader)}
 source = dataset.source
 assert source.exact
-found["source"] = repr((source.files, source.splits))
+found["source"] = repr((source.files, list(source.splits)))
 found["ids"] = [row for batch in loader for row in batch["id"].tolist()]
 paths.clear()
 if rank == 0:  # asks nobody
     _, alone = StructuredDataset.create_dataloader(folder, num_ranks=1, rank=0, **options)
-    found["alone"] = [len(set(paths)), repr((alone.source.files, alone.source.splits)), alone.vocabulary("name")]
+    found["alone"] = [len(set(paths)), repr((alone.source.files, list(alone.source.splits))), alone.vocabulary("name")]
 try:
     StructuredDataset.create_dataloader(folder if rank == 0 else folder + "/nothing", **options)
 except Exception as error:

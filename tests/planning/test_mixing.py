@@ -145,7 +145,7 @@ def test_mixing_is_the_greedy_choice_piece_by_piece(layout, split_rows, settings
     plan = combined(files_of(layout), ranks, parts, split_rows, **options | {"num_shards": 1})
     assume(len(layout) > 1)
     for mixture in plan._shares(1).orders:
-        alone = [order.runs().pieces() for order in mixture.orders]
+        alone = [list(order.runs().pieces()) for order in mixture.orders]
         sizes = [max(sum(map(len, pieces)), 1) for pieces in alone]
         assert part_rows(mixture.runs().pieces()) == greedily_mixed(alone, weights or sizes)
         rows = part_rows(mixture.runs().pieces())

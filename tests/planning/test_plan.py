@@ -177,7 +177,7 @@ def test_levelling_cuts_at_most_one_split_per_rank(sizes, split_rows, settings, 
     ranks, options = settings
     plan = planned(sizes, split_rows, (ranks, options | {"num_shards": 1}))
     shares = plan._shares(epoch)
-    before = sum(len(order.runs().pieces()) for order in shares.orders)
+    before = sum(len(list(order.runs().pieces())) for order in shares.orders)
     after = sum(len(list(shares.pieces(rank))) for rank in range(ranks))
     assert after - before <= ranks - 1
     dealt_by_rows = plan.sharding in ("contiguous", "strided") or (

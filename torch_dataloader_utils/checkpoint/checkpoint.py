@@ -158,8 +158,7 @@ class StateCodec:
         if options.sharding != "auto":
             return None
         splits = self._source.splits
-        counted = all(split.row_count is not None for split in splits)
-        return str(resolve_auto(options, self._planner.world.num_ranks, len(splits), counted))
+        return str(resolve_auto(options, self._planner.world.num_ranks, len(splits), splits.uncounted is None))
 
     @cached_property
     def _head(self) -> str:

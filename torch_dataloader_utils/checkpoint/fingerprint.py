@@ -13,7 +13,7 @@ from torch_dataloader_utils.sources.source import Source
 
 def counts_are_known(source: Source) -> bool:
     """Whether the rows that each split delivers are known without reading."""
-    return source.exact and all(split.row_count is not None for split in source.splits)
+    return source.exact and source.splits.uncounted is None
 
 
 def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:

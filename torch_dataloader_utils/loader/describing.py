@@ -88,9 +88,7 @@ class _Facts:
     @property
     def _rows(self) -> int | None:
         """The number of rows that splits know of, before uncounted filters; None if one does not know."""
-        counts = [split.row_count for split in self.source.splits]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        return self.source.splits.rows
 
     @property
     def _batch_type(self) -> str:

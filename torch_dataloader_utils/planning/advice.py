@@ -108,7 +108,7 @@ def _why_idle(plan: Plan) -> tuple[str, str]:
             f"last_batch='drop' leaves out what is less than a batch of {plural(plan.batch_rows, 'row')}",
             "Use a smaller batch_size, or last_batch='partial'.",
         )
-    rows = None if plan.uncounted else sum(split.row_count or 0 for split in plan.splits)
+    rows = plan.splits.rows
     if rows is not None and rows < plan.num_ranks:
         return f"there {_are(rows, 'row')} for {ranks}", "Use fewer ranks."
     why = f"there {_are(splits, 'split')} for {ranks}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.order import Order
-from torch_dataloader_utils.planning.runs import I64
+from torch_dataloader_utils.planning.splits import I64
 from torch_dataloader_utils.seeding import derive_key, random_below
 
 

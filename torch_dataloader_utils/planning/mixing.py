@@ -6,7 +6,6 @@ combination of one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,11 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from torch_dataloader_utils.errors import ShardingError
-from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order, SplitTable
-from torch_dataloader_utils.planning.runs import I64, Runs, joined
+from torch_dataloader_utils.planning.runs import Runs, joined
 from torch_dataloader_utils.planning.sharding import Policy, inner_order, shard_number
+from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.seeding import derive_key
 
 
@@ -105,25 +104,33 @@ class DatasetShare:
 
 
 def dataset_shares(
-    table: SplitTable, files: Sequence[DataFile], parts: Sequence[Part], policy: Policy, options: PlanOptions
+    table: SplitTable, parts: Sequence[Part], policy: Policy, options: PlanOptions
 ) -> tuple[DatasetShare, ...]:
-    """One `DatasetShare` for each part, with the files and splits of its index.
+    """One `DatasetShare` for each part, with the splits of the files of its index.
 
     Raises:
         ShardingError: a dataset that defines its own shards does not have `total_shards` of them.
     """
-    numbers = [split.file.part for split in table.splits]
-    ends = np.searchsorted(numbers, np.arange(len(parts)), side="right").tolist()
+    ends = _part_ends(table.splits, len(parts))
     shares = []
     for number, (part, first, last) in enumerate(zip(parts, [0, *ends], ends, strict=False)):
         # Equal datasets must not get equal orders. The first one gets the same order as in a plan of its own.
         seeded = replace(options, seed=derive_key("part", options.seed, number)) if number else options
         assigned_by, shards = policy, None
         if part.total_shards is not None and options.total_shards is not None:
-            shards = _shard_ends(table, files, number, options.total_shards)
+            shards = _shard_ends(table.splits, number, options.total_shards)
             assigned_by = _given_shards(shards)
         shares.append(DatasetShare(table, first, last, assigned_by, seeded, part.weight, shards))
     return tuple(shares)
+
+
+def _part_ends(splits: Splits, parts: int) -> list[int]:
+    """Where the splits of each part end."""
+    if parts == 1:
+        return [len(splits)]
+    part = np.array([file.info.part for file in splits.files])
+    ends: list[int] = np.searchsorted(part[splits.file], np.arange(parts), side="right").tolist()
+    return ends
 
 
 def share_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetShare:
@@ -131,14 +138,14 @@ def share_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetS
     return DatasetShare(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
 
 
-def _shard_ends(table: SplitTable, files: Sequence[DataFile], part: int, total_shards: int) -> I64:
-    shards = [file.info.key for file in files if file.info.part == part]
+def _shard_ends(splits: Splits, part: int, total_shards: int) -> I64:
+    of_part = np.array([file.info.part == part for file in splits.files], dtype=np.bool_)
+    shards = splits.of_each_file[of_part]
     if len(shards) != total_shards:
         raise ShardingError(
             f"total_shards={total_shards}, but dataset {part} has {len(shards)} shards: use the same number for both."
         )
-    counts = Counter(split.file.key for split in table.splits)
-    return np.cumsum([counts[key] for key in shards])
+    return np.cumsum(shards)
 
 
 def _given_shards(ends: I64) -> Policy:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
+
+import numpy as np
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
-from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Split
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, split_numbers
 from torch_dataloader_utils.planning.amplification import read_amplification
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
@@ -18,6 +21,7 @@ from torch_dataloader_utils.planning.requirements import check_even_rows, check_
 from torch_dataloader_utils.planning.rest import RemainingRows
 from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, Shares, assign
+from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.tasks import SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.planning.workers import Shards, worker_shards
@@ -54,7 +58,7 @@ class Plan:
     """
 
     files: Sequence[DataFile]
-    splits: Sequence[Split]
+    splits: Splits
     options: PlanOptions
     num_ranks: int = 1
     exact: bool = True
@@ -64,7 +68,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         self.options.check_ranks(self.num_ranks)
-        object.__setattr__(self, "exact", self.exact and SplitTable(self.splits).uncounted is None)
+        object.__setattr__(self, "splits", Splits.of(self.splits, self.files))
+        object.__setattr__(self, "exact", self.exact and self.splits.uncounted is None)
         if self.files and all(file.info.record_count == 0 for file in self.files):
             raise EmptyDatasetError(f"None of the {len(self.files)} files holds a row: check the path.")
         for dataset in self._datasets:
@@ -96,7 +101,7 @@ class Plan:
             shards,
             steps=None if steps is None else steps[rank],
             rows=None if rows is None else rows[rank],
-            layouts=self.layouts,
+            layouts=self._layouts(shards),
             batch_rows=self.batch_rows,
             joint=virtual is not None,
             num_ranks=self.num_ranks,
@@ -153,6 +158,12 @@ class Plan:
         """The layout of each file, by its key."""
         return {file.info.key: file.layout for file in self.files}
 
+    def _layouts(self, shards: Shards) -> Mapping[FileKey, FileLayout]:
+        """The layouts of the files of these pieces: a rank reads few of many files."""
+        numbers = split_numbers(chain.from_iterable(shards))
+        files = self.splits.files_of(np.fromiter(numbers, np.int64, len(numbers)))
+        return {file.info.key: file.layout for file in files}
+
     @cached_property
     def _table(self) -> SplitTable:
         return SplitTable(self.splits) if self.rest is None else self.rest.order.table
@@ -166,7 +177,7 @@ class Plan:
     def _datasets(self) -> tuple[DatasetShare, ...]:
         if self.rest is None:
             policy = find_policy(self._chosen, self.options)
-            return dataset_shares(self._table, self.files, self.parts, policy, self.options)
+            return dataset_shares(self._table, self.parts, policy, self.options)
         # The rest is sharded without rotation, and not shuffled again.
         options = replace(self.options, stick_to_shard=False, full_rotation=False, total_shards=None)
         chosen = "contiguous" if self._chosen == "rotate" else self._chosen
@@ -196,7 +207,7 @@ class Plan:
         if not self.options.shuffles_rows:
             return shards
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
-        return windowed(shards, SegmentTable(self.layouts), self.options, key, exact=self.exact)
+        return windowed(shards, SegmentTable(self._layouts(shards)), self.options, key, exact=self.exact)
 
     def _pieces(self, epoch: int, rank: int, lap: int) -> list[Piece]:
         """The rank's pieces, in order: real ones, then padding; in a later lap, its rows of the whole epoch."""

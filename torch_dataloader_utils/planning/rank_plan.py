@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from textwrap import wrap
 from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError
-from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
+from torch_dataloader_utils.model import (
+    FileKey,
+    FileLayout,
+    Piece,
+    Shard,
+    Split,
+    Task,
+    split_numbers,
+    split_of,
+    split_pieces,
+)
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text_of_plan, window_in_words
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
@@ -92,7 +102,7 @@ class RankPlan:
     @property
     def num_splits(self) -> int:
         """The number of splits from which this rank delivers rows."""
-        return len({split_of(piece).index for shard in self.shards for piece in split_pieces(_real(shard))})
+        return len(split_numbers(_real(chain.from_iterable(self.shards))))
 
     @cached_property
     def window(self) -> ShuffleWindow | None:

@@ -11,6 +11,7 @@ from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
 from torch_dataloader_utils.planning.order import Order, SplitTable, first_row
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.runs import Runs
+from torch_dataloader_utils.planning.splits import Splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +31,12 @@ class RemainingRows:
     ranks: tuple[tuple[Piece, ...], ...] | None = None
 
 
-def rest_of(splits: Sequence[Split], pieces: Iterable[Piece]) -> Order:
+def rest_of(splits: Splits, pieces: Iterable[Piece]) -> Order:
     """The rows of these pieces as an order: begun windows, then a few runs per split, in the epoch's order."""
     begun: dict[Split | Window, int] = {}
 
     def number(source: Split | Window) -> int:
-        if isinstance(source, Split) and splits[source.index] is source:
+        if isinstance(source, Split) and splits[source.index] == source:
             return source.index
         return begun.setdefault(source, len(splits) + len(begun))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torch_dataloader_utils.model import Piece, Split, Window
-from torch_dataloader_utils.planning.runs import I64
+from torch_dataloader_utils.planning.splits import I64
 from torch_dataloader_utils.seeding import window_order
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.model import Piece, Rows
+from torch_dataloader_utils.planning.splits import I64
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.planning.order import SplitTable
 
-I64 = npt.NDArray[np.int64]
+_CHUNK = 1 << 13  # pieces created at a time: their columns become Python lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Runs:
     @classmethod
     def contiguous_runs(cls, table: SplitTable, source: I64, place: I64, first: I64, last: I64) -> Runs:
         """Runs in which all rows are selected."""
-        nothing, one = np.zeros_like(first), np.ones_like(first)
+        nothing, one = constant(0, len(first)), constant(1, len(first))
         return cls(table, source, place, first, last, nothing, one, one)
 
     @cached_property
@@ -65,6 +66,11 @@ class Runs:
         """The number of selected rows up to the end of each run, shape [runs]."""
         return np.cumsum(self.rows)
 
+    @cached_property
+    def total(self) -> int:
+        """The number of selected rows of all runs."""
+        return int(self.rows.sum())
+
     def take(self, first: int, last: int) -> Runs:
         """The rows `[first, last)` of this sequence."""
         if first >= last:
@@ -76,34 +82,34 @@ class Runs:
         taken = self.select(slice(low, high + 1))
         firsts, lasts = taken.first.copy(), taken.last.copy()
         firsts[0], lasts[-1] = start, stop + 1
-        return replace(taken, first=firsts, last=lasts)
+        return taken.between(firsts, lasts)
+
+    def between(self, first: I64, last: I64) -> Runs:
+        """The same runs with other ends; `replace` takes several times as long, and plans do this for each rank."""
+        return Runs(self.table, self.source, self.place, first, last, self.phase, self.step, self.block)
 
     def select(self, which: slice | I64 | npt.NDArray[np.bool_]) -> Runs:
         """The runs at these places."""
         return Runs(self.table, *(column[which] for column in self._columns()))
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> Iterator[Piece]:
         """A piece for each run that has rows, in the same order."""
-        counted = self.table.counted
-        some = self.select((self.rows > 0) | ~counted[self.source])
+        for at in range(0, len(self.source), _CHUNK):
+            yield from self.select(slice(at, at + _CHUNK))._pieces()
+
+    def _pieces(self) -> Iterator[Piece]:
+        counted = self.table.counted[self.source]
+        some = self.select((self.rows > 0) | ~counted)
         lower = some._before(some.first)
         start, stop = some._row(lower), some._row(lower + some.rows - 1) + 1
         gaps, shift = stop - start > some.rows, self.table.starts[some.source]
-        columns = (
-            some.source,
-            some.place,
-            start + shift,
-            stop + shift,
-            some.step,
-            some.block,
-            some.phase + shift,
-            gaps,
-        )
-        out = []
-        for source, place, a, b, step, block, phase, has_gaps in zip(*(x.tolist() for x in columns), strict=True):
+        columns = (some.place, start + shift, stop + shift, some.step, some.block, some.phase + shift, gaps)
+        sources, known = self.table.some(some.source), self.table.counted[some.source].tolist()
+        for source, has_rows, place, a, b, step, block, phase, has_gaps in zip(
+            sources, known, *(column.tolist() for column in columns), strict=True
+        ):
             rows = Rows(a, b, step, block, phase) if has_gaps else Rows(a, b)
-            out.append(Piece(self.table.sources[source], rows if counted[source] else None, place))
-        return out
+            yield Piece(source, rows if has_rows else None, place)
 
     def overlap(self) -> bool:
         """Whether a row is in two runs of one pattern, or a source without a row count occurs twice."""
@@ -114,8 +120,8 @@ class Runs:
         shared = np.diff(runs.first[turns]) < (runs.last - runs.first)[turns[:-1]]
         return bool((same & (shared | ~self.table.counted[runs.source[turns[1:]]])).any())
 
-    def _columns(self) -> list[I64]:
-        return [getattr(self, item.name) for item in fields(self)[1:]]
+    def _columns(self) -> tuple[I64, ...]:
+        return self.source, self.place, self.first, self.last, self.phase, self.step, self.block
 
     def rows_of(self, run: int) -> Rows:
         """The rows of one run, counted within its split."""
@@ -141,4 +147,11 @@ class Runs:
 
 def joined(runs: Sequence[Runs]) -> Runs:
     """The runs of all sequences, one after another: at least one, all of one table."""
+    if len(runs) == 1:
+        return runs[0]
     return Runs(runs[0].table, *map(np.concatenate, zip(*(some._columns() for some in runs), strict=True)))
+
+
+def constant(value: int, n: int) -> I64:
+    """`n` equal numbers, read-only, in the memory of one."""
+    return np.broadcast_to(np.int64(value), (n,))

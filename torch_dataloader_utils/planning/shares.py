@@ -16,7 +16,8 @@ from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, concatenated
-from torch_dataloader_utils.planning.runs import I64, joined
+from torch_dataloader_utils.planning.runs import joined
+from torch_dataloader_utils.planning.splits import I64
 from torch_dataloader_utils.seeding import derive_key, permutation
 
 

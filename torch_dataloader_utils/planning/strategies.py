@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from torch_dataloader_utils.errors import CountsRequiredError
-from torch_dataloader_utils.model import DataFile, DataFileInfo, Rows, Shard, Split
+from torch_dataloader_utils.model import DataFile, DataFileInfo, Shard, Split
 from torch_dataloader_utils.planning.checks import checked_splits
-from torch_dataloader_utils.planning.spans import plan_spans
+from torch_dataloader_utils.planning.cutting import cut_segments
+from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.units import parse_bytes
 
 
@@ -53,7 +53,11 @@ class TargetSizeSplitStrategy:
 
     def split(self, files: Sequence[DataFile]) -> list[Split]:
         """The splits of all files, in file order."""
-        return _splits(files, self.split_bytes, self.split_rows)
+        return list(self.cut(files))
+
+    def cut(self, files: Sequence[DataFile]) -> Splits:
+        """The same splits, in columns."""
+        return cut_segments(files, self.split_bytes, self.split_rows)
 
 
 class SizeBalancedSplitStrategy:
@@ -63,7 +67,11 @@ class SizeBalancedSplitStrategy:
 
     def split(self, files: Sequence[DataFile]) -> list[Split]:
         """The splits of all files, in file order."""
-        return _splits(files, None, None)
+        return list(self.cut(files))
+
+    def cut(self, files: Sequence[DataFile]) -> Splits:
+        """The same splits, in columns."""
+        return cut_segments(files, None, None)
 
 
 class RoundRobinSplitStrategy(SizeBalancedSplitStrategy):
@@ -72,70 +80,16 @@ class RoundRobinSplitStrategy(SizeBalancedSplitStrategy):
     assignment = "turn"
 
 
-def make_splits(strategy: SplitStrategy, files: Sequence[DataFile]) -> tuple[Split, ...]:
+def make_splits(strategy: SplitStrategy, files: Sequence[DataFile]) -> Splits:
     """The splits that `strategy` makes of `files`, checked unless the strategy belongs to this package.
 
     Raises:
         OptionError: a strategy's splits lie outside their files, overlap or leave rows out.
     """
-    splits = strategy.split(files)
-    if type(strategy) in (TargetSizeSplitStrategy, SizeBalancedSplitStrategy, RoundRobinSplitStrategy):
-        return tuple(splits)
-    return tuple(checked_splits(splits, files, type(strategy).__name__))
-
-
-def _splits(files: Sequence[DataFile], split_bytes: int | None, split_rows: int | None) -> list[Split]:
-    """Splits of consecutive segments of each file, within the limit: rows if given, else bytes; None means no limit."""
-    splits: list[Split] = []
-    for file in files:
-        spans = plan_spans(file.layout)
-        if split_rows is not None:
-            if spans is None:
-                raise CountsRequiredError(
-                    f"split_rows={split_rows}: the row count of {file.info.path!r} is unknown: use count_rows=True, or "
-                    "split_bytes instead."
-                )
-            sizes = [stop - start for start, stop in spans]
-        else:
-            sizes = [segment.size_bytes for segment in file.layout.segments]
-        limit = None if file.layout.sequential else split_rows if split_rows is not None else split_bytes
-        for run in _runs(sizes, spans, limit):
-            splits.append(_split(file, spans, run, len(splits)))
-    return splits
-
-
-def _runs(sizes: list[int], spans: list[tuple[int, int]] | None, limit: int | None) -> list[tuple[int, int]]:
-    """Half-open runs of segments within `limit`, without gaps; none is empty."""
-    runs: list[tuple[int, int]] = []
-    total, end = 0, None
-    for place, size in enumerate(sizes):
-        if spans is not None:
-            start, stop = spans[place]
-            if start == stop:
-                continue
-            gap, end = start != end, stop
-        else:
-            gap = False
-        if not runs or gap or (limit is not None and total + size > limit):
-            runs.append((place, place + 1))
-            total = size
-        else:
-            runs[-1] = (runs[-1][0], place + 1)
-            total += size
-    return runs
-
-
-def _split(file: DataFile, spans: list[tuple[int, int]] | None, run: tuple[int, int], index: int) -> Split:
-    # Whole segments are known here; finding them by their rows, as `checks` does, would take twice the time.
-    first, last = run
-    segments = file.layout.segments
-    if spans is None:
-        return Split(file.info, None, run, sum(segment.size_bytes for segment in segments[first:last]), index)
-    size = segments[first].size_bytes
-    for place in range(first + 1, last):
-        if spans[place][0] < spans[place][1]:  # a segment without plan rows is not read
-            size += segments[place].size_bytes
-    return Split(file.info, Rows(spans[first][0], spans[last - 1][1]), run, size, index)
+    of_package = TargetSizeSplitStrategy, SizeBalancedSplitStrategy, RoundRobinSplitStrategy
+    if isinstance(strategy, of_package) and type(strategy) in of_package:  # a subclass may override `split`
+        return strategy.cut(files)
+    return Splits.of(checked_splits(strategy.split(files), files, type(strategy).__name__), files)
 
 
 def assignment_of(strategy: Any) -> str:

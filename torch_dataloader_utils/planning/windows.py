@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
 
-from torch_dataloader_utils.model import Piece, Rows, Window, split_of, split_pieces
+from torch_dataloader_utils.model import Piece, Rows, Window, split_numbers, split_of
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
@@ -110,7 +110,7 @@ def _joint_window(windows: Sequence[ShuffleWindow]) -> ShuffleWindow:
 
 
 def _splits_in(pieces: Sequence[Piece]) -> set[int]:
-    return {split_of(piece).index for piece in split_pieces(pieces) if not piece.pad}
+    return split_numbers(piece for piece in pieces if isinstance(piece.source, Window) or not piece.pad)
 
 
 def _begun(piece: Piece) -> bool:

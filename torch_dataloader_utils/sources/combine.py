@@ -10,9 +10,10 @@ from typing import Any
 
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.model import DataFile, Split
+from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, options_of
 from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
@@ -29,7 +30,7 @@ class _Member:
 
     name: str
     files: tuple[DataFile, ...]
-    splits: tuple[Split, ...]
+    splits: Splits
     scan: ScanSpec | SampleScan
     exact: bool
     part: Part
@@ -82,10 +83,10 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
             member.part.check_ranks(num_ranks)
     keys = tuple(outputs[0])
     valid_key = mask_key(options, keys)
-    splits = [split for member in members for split in member.splits]
+    splits = Splits.joined([member.splits for member in members])
     return Source(
-        files=tuple(file for member in members for file in member.files),
-        splits=tuple(replace(split, index=index) for index, split in enumerate(splits)),
+        files=tuple(splits.files),
+        splits=splits,
         scan=CombinedScan(tuple(replace(member.scan, valid_key=valid_key) for member in members)),
         exact=all(member.exact for member in members),
         keys=keys if valid_key is None else (*keys, valid_key),

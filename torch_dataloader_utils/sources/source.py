@@ -15,9 +15,10 @@ from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
 from torch_dataloader_utils.filters.arrow import filter_columns
-from torch_dataloader_utils.model import DataFile, FileKey, Split
+from torch_dataloader_utils.model import DataFile, FileKey
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, repeats_rows
 from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
@@ -54,7 +55,7 @@ class Source:
     """
 
     files: tuple[DataFile, ...]
-    splits: tuple[Split, ...]
+    splits: Splits
     scan: Scan
     exact: bool
     keys: tuple[str, ...]
@@ -70,8 +71,7 @@ class Source:
     @property
     def size(self) -> str:
         """Its size as text."""
-        counts = [split.row_count for split in self.splits]
-        rows = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
+        rows = "unknown" if self.splits.rows is None else f"{self.splits.rows:,}"
         return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
 
 
@@ -177,7 +177,7 @@ def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, pro
     return scan_row_counts(scan, files, sharing, threads, progress)
 
 
-def splits_of(files: Sequence[DataFile], options: SplitOptions) -> tuple[Split, ...]:
+def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
     """All splits of these files, cut as the options say."""
     strategy = options.split_strategy
     if strategy is None or not hasattr(strategy, "split"):
