@@ -77,6 +77,17 @@ class Reader(ABC):
         with Naming(self.path):
             prefetch(self.source, self.ranges(segment_numbers))
 
+    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
+        """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest.
+
+        By default none: the caller decides how many columns it requests at a time.
+        """
+        return ()
+
+    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
+        return self.read(segment_numbers, columns)
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         self.source.close()
@@ -127,6 +138,7 @@ class Format(ABC):
         typed: whether files declare column types; if not (text), any types that fit all values may be used.
         columnar: whether a column can be read without its neighbours; if not, all columns are requested in one call.
         options: its `format_options`, with their defaults.
+        free_options: those that change neither layouts nor values, so that a manifest serves any of their values.
         described: where files describe their content: in a "footer" or a "header".
         reader: the class of its readers.
     """
@@ -136,6 +148,7 @@ class Format(ABC):
     typed: bool = True
     columnar: bool = True
     options: Mapping[str, Any] = MappingProxyType({})
+    free_options: frozenset[str] = frozenset()
     described: str = "footer"
     reader: type[Reader]
 
@@ -195,6 +208,14 @@ class Format(ABC):
         """
         with Naming(file.path):
             return self.reader(file, layout, storage, {**self.options, **options}, schema)
+
+    def check_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (optional)
+        """Check the values of all `format_options`, whose names and types are right; by default, all are accepted.
+
+        Raises:
+            OptionError: a value is wrong.
+            MissingExtraError: a value needs a package that is not installed.
+        """
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops segments of a file in which no row can match `expression`; opens no file.

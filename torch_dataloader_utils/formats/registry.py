@@ -178,7 +178,9 @@ def checked_options(form: Format, given: Mapping[str, Any] | None) -> dict[str, 
     """All options of the format: its defaults, overridden by the given ones.
 
     Raises:
-        OptionError: the format does not accept an option, or its type differs from its default's (None: any type).
+        OptionError: the format does not accept an option, its type differs from its default's (None: any type), or
+            the format refuses its value.
+        MissingExtraError: a value needs a package that is not installed.
     """
     for name, value in (given or {}).items():
         if name not in form.options:
@@ -188,4 +190,6 @@ def checked_options(form: Format, given: Mapping[str, Any] | None) -> dict[str, 
         if form.options[name] is not None and type(value) is not type(form.options[name]):
             kind = type(form.options[name]).__name__
             raise OptionError(f"format_options={{{name!r}: {value!r}}}: expected a {kind}.")
-    return {**form.options, **(given or {})}
+    options = {**form.options, **(given or {})}
+    form.check_options(options)
+    return options

@@ -34,6 +34,14 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
+def leaf_count(kind: pa.DataType) -> int:
+    """The number of columns of plain values that a column of this type is stored as."""
+    kind = storage_type(kind)
+    if pt.is_nested(kind):
+        return sum(leaf_count(kind.field(i).type) for i in range(kind.num_fields))
+    return 1
+
+
 def size_estimate(schema: pa.Schema) -> Callable[[int, int], int]:
     """A function (rows, stored bytes of all columns) -> estimated decoded bytes of all columns.
 

@@ -24,6 +24,14 @@ class FileReader(Protocol):
         """Fetch from a remote store, at once, what `read` needs for all columns of these segments, if that is known."""
         ...
 
+    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
+        """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest."""
+        ...
+
+    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
+        ...
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         ...

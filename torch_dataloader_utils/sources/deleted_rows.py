@@ -145,11 +145,22 @@ class _LiveReader:
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the remaining rows of these segments."""
+        return self._live(segment_numbers, self._inner.read(segment_numbers, columns))
+
+    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
+        """As the file's own reader decides."""
+        return self._inner.copied_together(columns)
+
+    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """As `read`; the memory may be read-only."""
+        return self._live(segment_numbers, self._inner.read_to_copy(segment_numbers, columns))
+
+    def _live(self, segment_numbers: Sequence[int], arrays: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
+        """The remaining rows of all rows of these segments."""
         numbers = list(segment_numbers)
         if numbers != self._masked[0]:
             self._masked = (numbers, live_mask([self._segments[number] for number in numbers], self._deleted, {}))
         live = self._masked[1]
-        arrays = self._inner.read(segment_numbers, columns)
         return arrays if live is None else [array.filter(live) for array in arrays]
 
     def prefetch(self, segment_numbers: Sequence[int]) -> None:

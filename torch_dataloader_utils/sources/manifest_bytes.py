@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError
+from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import FileLayout
 from torch_dataloader_utils.sources.files import FoundFile
@@ -181,7 +182,7 @@ def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
     sides = {
         "path": (made["path"], list(asked.path)),
         "format": (made["format"], made["format"] if asked.format == form.name else asked.format),
-        "format_options": tuple(checked_options(form, given["format_options"]) for given in (made, vars(asked))),
+        "format_options": (_binding(form, made["format_options"]), _binding(form, asked.format_options)),
     }
     for option, (theirs, ours) in sides.items():
         if theirs != ours:
@@ -189,6 +190,11 @@ def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
                 f"manifest={name}: it was made for {option}={_shortened(theirs)}, not for {option}={_shortened(ours)}. "
                 "Delete it to create a new one, or use another manifest=."
             )
+
+
+def _binding(form: Format, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that change what a manifest contains, or which rows are read."""
+    return {name: value for name, value in checked_options(form, given).items() if name not in form.free_options}
 
 
 def _shortened(value: Any) -> str:

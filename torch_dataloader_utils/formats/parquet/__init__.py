@@ -16,9 +16,10 @@ from torch_dataloader_utils.formats.base import Decoding, Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.footer import checked_footer
 from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
 from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.parquet.ranges import row_group_ranges
-from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, storage_type
+from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.storage import Storage, prefetch
@@ -45,6 +46,11 @@ class ParquetReader(Reader):
         self._leaves = [] if storage.local else _leaves_of(self._metadata, schema.names)
         self._fetched: list[int] = []  # the row groups that were prefetched
         self._unread: set[int] = set()  # their leaf columns that have not been read yet
+        check_engine(options["engine"])
+        self._polars: PolarsDecoder | None = None
+        if storage.local and usable(options["engine"]):
+            verified = options["page_checksums"]
+            self._polars = PolarsDecoder(self.path, self.source, self.metadata, self.schema, verified)
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these row groups, from one decoder call in the calling thread.
@@ -60,6 +66,18 @@ class ParquetReader(Reader):
             if self._int96:
                 self._check_int96(groups, names)
             return arrays
+
+    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
+        """The columns that Polars decodes."""
+        return () if self._polars is None else self._polars.together(columns)
+
+    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """As `read`; what Polars decodes is read-only."""
+        arrays = {} if self._polars is None else dict(self._polars.read(segment_numbers, columns))
+        rest = [name for name in columns if name not in arrays]
+        if rest or not columns:
+            arrays.update(zip(rest, self.read(segment_numbers, rest), strict=True))
+        return [arrays[name] for name in columns]
 
     def _damaged(self, groups: list[int], names: list[str]) -> str:
         """The first column of a row group that cannot be read; for remote files, all that were requested together."""
@@ -101,6 +119,8 @@ class ParquetReader(Reader):
 
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
+        if self._polars is not None:
+            self._polars.close()
         self._file.close()
         super().close()
 
@@ -109,11 +129,14 @@ class ParquetFormat(Format):
     """The Parquet format; the layout's metadata is a `Footer`.
 
     The option `page_checksums` makes a page with a wrong checksum an error (pages without a checksum are accepted).
+    The option `engine` is the library that decodes columns which are copied afterwards: "auto" uses Polars where it is
+    installed and reads the same values as pyarrow.
     """
 
     name = "parquet"
     segment_name = "row group"
-    options = MappingProxyType({"page_checksums": True})
+    options = MappingProxyType({"page_checksums": True, "engine": "auto"})
+    free_options = frozenset({"engine"})
     reader = ParquetReader
 
     def inspect(
@@ -124,6 +147,10 @@ class ParquetFormat(Format):
         metadata, schema = opened.metadata, opened.schema_arrow
         footer = Footer(content, _nulls(metadata))
         return FileLayout(tuple(_segments(metadata, schema)), metadata=footer), schema
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Check the value of `engine`."""
+        check_engine(options["engine"])
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops row groups by their statistics and the file's constants."""
@@ -234,15 +261,7 @@ def _widths(schema: pa.Schema) -> tuple[int, list[range]]:
             continue
         fixed = fixed_width(kind)
         if fixed is None:
-            loose.append(range(leaf, leaf + _leaves(kind)))
+            loose.append(range(leaf, leaf + leaf_count(kind)))
         width += fixed or 0
-        leaf += _leaves(kind)
+        leaf += leaf_count(kind)
     return width, loose
-
-
-def _leaves(kind: pa.DataType) -> int:
-    """The number of leaf columns that Parquet stores for a column of this type."""
-    kind = storage_type(kind)
-    if pt.is_nested(kind):
-        return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
-    return 1

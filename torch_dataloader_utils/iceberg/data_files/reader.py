@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from torch_dataloader_utils.iceberg.data_files.pruning import value_ranges
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
+
+# `read` or `read_to_copy` of a file's reader.
+Read: TypeAlias = Callable[[Sequence[int], Sequence[str]], list[pa.ChunkedArray]]
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,19 @@ class IcebergReader:
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the remaining rows of these segments, in the table's types."""
+        return self._read(segment_numbers, columns, self._inner.read)
+
+    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
+        """The columns that are stored as columns of the file which its reader decodes together."""
+        by_source = {self._columns[name].sources: name for name in columns}
+        together = self._inner.copied_together([source[0] for source in by_source if len(source) == 1])
+        return [by_source[(source,)] for source in together]
+
+    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """As `read`; the memory may be read-only."""
+        return self._read(segment_numbers, columns, self._inner.read_to_copy)
+
+    def _read(self, segment_numbers: Sequence[int], columns: Sequence[str], read: Read) -> list[pa.ChunkedArray]:
         numbers = list(self._segments) if self._whole else list(segment_numbers)
         segments = [self._segments[number] for number in numbers]
         made = [self._columns[name] for name in columns]
@@ -104,7 +120,7 @@ class IcebergReader:
             self._masked = (numbers, live_mask(segments, self._positions, dead))
         live = self._masked[1]
         names = dict.fromkeys(name for column in made for name in column.sources)
-        by_name = self._sources(segments, list(names))
+        by_name = self._sources(segments, list(names), read)
         rows = sum(segment.rows or 0 for segment in segments)
         with Naming(self.path, f"columns {', '.join(columns)}"):
             arrays = [column.build([by_name[name] for name in column.sources], rows) for column in made]
@@ -118,7 +134,7 @@ class IcebergReader:
         """Close the file; the arrays read from it stay valid."""
         self._inner.close()
 
-    def _sources(self, segments: Sequence[Segment], names: list[str]) -> dict[str, pa.ChunkedArray]:
+    def _sources(self, segments: Sequence[Segment], names: list[str], read: Read) -> dict[str, pa.ChunkedArray]:
         """The file's columns with these names, including `ROW_NUMBERS`, before rows are deleted."""
         numbers = [segment.number for segment in segments]
         columns = {} if self._by_value is None else self._by_value.take(numbers, names)
@@ -127,7 +143,7 @@ class IcebergReader:
             columns[ROW_NUMBERS] = pa.chunked_array([pa.array(span) for span in spans], pa.int64())
         rest = [name for name in names if name not in columns]
         if rest:
-            columns.update(zip(rest, self._inner.read(numbers, rest), strict=True))
+            columns.update(zip(rest, read(numbers, rest), strict=True))
         return columns
 
 
