@@ -164,6 +164,18 @@ def _check_columns(file: WrittenFile, reader: Reader) -> None:
             array.validate(full=True)
     if not file.format.typed:
         _require_same(reader.schema.types, file.table.schema.types, "the types of a reader of untyped files")
+    _check_copied(file, reader)
+
+
+def _check_copied(file: WrittenFile, reader: Reader) -> None:
+    """`read_to_copy` returns what `read` does, for columns that are read together and others."""
+    names = file.table.column_names
+    together = list(reader.copied_together(names))
+    _require_same([name for name in names if name in together], together, f"copied_together({names})")
+    for asked in (names, together):
+        for name, array in zip(asked, reader.read_to_copy(file.numbers, asked), strict=True):
+            _require_same(array.type, reader.schema.field(name).type, f"the type of column {name}, read to copy")
+            _require_same(array.to_pylist(), file.table[name].to_pylist(), f"column {name}, read to copy")
 
 
 def _check_schema(file: WrittenFile) -> None:

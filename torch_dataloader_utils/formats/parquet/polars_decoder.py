@@ -158,6 +158,7 @@ class PolarsDecoder:
         if self._frame is None:
             file = open(self._source.fileno(), "rb", closefd=False)  # noqa: SIM115 (Polars copies the descriptor)
             options: dict[str, Any] = {"glob": False, "hive_partitioning": False, "use_statistics": False}
+            logger.debug("%s: Polars %s decodes columns that are copied", self._path, pl.__version__)
             self._frame = pl.scan_parquet(file, parallel="none", **options)
         start, rows = self._starts[group], self._starts[group + 1] - self._starts[group]
         # By selector: text such as "^a.*$" would be a pattern.
