@@ -40,7 +40,8 @@ LEFT = [pa.string(), pa.list_(pa.int32()), pa.list_(pa.float32(), 2), pa.struct(
 
 
 @contextmanager
-def opened(path: Path, **options: Any) -> Iterator[Reader]:
+def opened(path: Path, engine: str = "polars", **more: Any) -> Iterator[Reader]:
+    options = {"engine": engine, **more}
     info, storage = DataFileInfo(str(path), path.stat().st_size), Storage()
     layout, schema = FORM.layout(info, storage, options)
     reader = FORM.open(info, layout, storage, options, schema)
@@ -76,7 +77,7 @@ def bits(column: pa.ChunkedArray) -> tuple[pa.DataType, int, list[Any] | bytes]:
 
 
 def assert_same(path: Path, calls: list[tuple[list[int], list[str]]], **options: Any) -> None:
-    with opened(path, **options) as one, opened(path, engine="pyarrow") as other:
+    with opened(path, **options) as one, opened(path, "pyarrow") as other:
         assert other.copied_together(other.schema.names) == ()
         for groups, names in calls:
             ours, theirs = one.read_to_copy(groups, names), other.read(groups, names)
@@ -283,9 +284,13 @@ def test_the_engine_can_be_chosen(tmp_path: Path, by_polars: list[str]) -> None:
         checked_options(FORM, {"engine": "duckdb"})
     pq.write_table(mixed(), tmp_path / "f")
     assert_same(tmp_path / "f", [([0], ["a"])], engine="pyarrow")
+    assert_same(tmp_path / "f", [([0], ["a"])], engine="auto")  # small row groups: no faster with Polars
     assert by_polars == []
     assert_same(tmp_path / "f", [([0], ["a"])], engine="polars")
     assert by_polars == ["a"]
+    pq.write_table(mixed(60_000), tmp_path / "f", row_group_size=30_000)
+    assert_same(tmp_path / "f", [([1], ["a"])], engine="auto")
+    assert by_polars == ["a", "a"]
 
 
 WITHOUT = """
@@ -302,9 +307,9 @@ from torch_dataloader_utils.storage import Storage
 form = format_named("parquet")
 info = DataFileInfo(sys.argv[1], 0)
 layout, schema = form.layout(info, Storage(), {})
-reader = form.open(info, layout, Storage(), {}, schema)
+reader = form.open(info, layout, Storage(), {"engine": sys.argv[2]}, schema)
 assert reader.copied_together(["a"]) == ()
-print(reader.read_to_copy([0], ["a"])[0].to_pylist())
+print(sum(reader.read_to_copy([0], ["a"])[0].to_pylist()))
 try:
     checked_options(form, {"engine": "polars"})
 except MissingExtraError as error:
@@ -313,12 +318,12 @@ except MissingExtraError as error:
 
 
 def test_polars_is_optional(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "f")
+    pq.write_table(pa.table({"a": [1] * 40_000}), tmp_path / "f")
     run = subprocess.run(
-        [sys.executable, "-c", WITHOUT, str(tmp_path / "f")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WITHOUT, str(tmp_path / "f"), "auto"], capture_output=True, text=True, check=True
     )
     values, error = run.stdout.splitlines()
-    assert values == "[1, 2]"
+    assert values == "40000"
     assert error.endswith("needs Polars 1.31 or later: pip install 'torch-dataloader-utils[fast]'")
 
 
@@ -346,4 +351,6 @@ def test_polars_is_imported_only_when_columns_are_copied(tmp_path: Path) -> None
         + WITHOUT.partition("Absent())")[2]
     )
     code = code.partition("assert reader")[0] + "reader.read([0], ['a']); reader.read_to_copy([0], ['s'])\n"
-    subprocess.run([sys.executable, "-c", code + "assert 'polars' not in sys.modules", str(tmp_path / "f")], check=True)
+    subprocess.run(
+        [sys.executable, "-c", code + "assert 'polars' not in sys.modules", str(tmp_path / "f"), "polars"], check=True
+    )

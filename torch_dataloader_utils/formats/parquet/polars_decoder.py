@@ -42,6 +42,10 @@ _ENCODINGS = frozenset(
     {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"}
 )
 
+# The least average rows of a row group for which "auto" means Polars: a call costs about 0.4 ms, so small row groups
+# take no less time than with pyarrow.
+_LEAST_ROWS = 30_000
+
 # Decoded bytes of one call, so that columns of huge row groups are not all in memory at a time.
 _MOST_BYTES = 64 << 20
 
@@ -90,10 +94,12 @@ def _installed() -> bool:
         return False
 
 
-def usable(engine: str) -> bool:
-    """Whether Polars may decode in this process."""
-    # Elsewhere Polars would read a file through its descriptor as a whole.
-    return engine != "pyarrow" and os.name == "posix" and not _forked_with_polars and _installed()
+def usable(engine: str, metadata: pq.FileMetaData) -> bool:
+    """Whether Polars may decode columns of this file in this process; for "auto", only if that saves time."""
+    large = metadata.num_rows >= _LEAST_ROWS * metadata.num_row_groups
+    wanted = engine == "polars" or (engine == "auto" and large)
+    # Elsewhere Polars would read the whole file through its descriptor.
+    return wanted and os.name == "posix" and not _forked_with_polars and _installed()
 
 
 class PolarsDecoder:
@@ -139,7 +145,7 @@ class PolarsDecoder:
         import polars as pl
 
         try:
-            parts = [self._decoded(group, names).to_arrow() for group in groups]
+            parts = [self._decoded(start, stop, names).to_arrow() for start, stop in self._row_ranges(groups)]
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, TypeError) as error:
             logger.debug("%s: Polars cannot decode it, pyarrow does: %s: %s", self._path, type(error).__name__, error)
             self._suited = dict.fromkeys(self._schema.names, False)
@@ -150,8 +156,18 @@ class PolarsDecoder:
         """Release the file."""
         self._frame = None
 
-    def _decoded(self, group: int, names: Sequence[str]) -> Any:
-        """The rows of a row group as a Polars DataFrame."""
+    def _row_ranges(self, groups: Sequence[int]) -> list[tuple[int, int]]:
+        """The rows of these row groups, half-open; consecutive ones are joined."""
+        ranges: list[tuple[int, int]] = []
+        for group in groups:
+            start, stop = self._starts[group : group + 2]
+            if ranges and ranges[-1][1] == start:
+                start = ranges.pop()[0]
+            ranges.append((start, stop))
+        return ranges
+
+    def _decoded(self, start: int, stop: int, names: Sequence[str]) -> Any:
+        """The rows `[start, stop)` of the file as a Polars DataFrame."""
         import polars as pl
         from polars import selectors
 
@@ -160,11 +176,10 @@ class PolarsDecoder:
             options: dict[str, Any] = {"glob": False, "hive_partitioning": False, "use_statistics": False}
             logger.debug("%s: Polars %s decodes columns that are copied", self._path, pl.__version__)
             self._frame = pl.scan_parquet(file, parallel="none", **options)
-        start, rows = self._starts[group], self._starts[group + 1] - self._starts[group]
         # By selector: text such as "^a.*$" would be a pattern.
-        frame = self._frame.select(selectors.by_name(*names)).slice(start, rows).collect(engine="in-memory")
-        if frame.height != rows:
-            raise ValueError(f"row group {group} has {frame.height} rows, but the footer says {rows}.")
+        frame = self._frame.select(selectors.by_name(*names)).slice(start, stop - start).collect(engine="in-memory")
+        if frame.height != stop - start:
+            raise ValueError(f"rows {start} to {stop} of the footer are {frame.height} rows in the pages.")
         return frame
 
     def _as_pyarrow(self, parts: Sequence[pa.Table], names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
