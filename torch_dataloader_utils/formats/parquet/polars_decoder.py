@@ -46,8 +46,8 @@ _ENCODINGS = frozenset(
 # take no less time than with pyarrow.
 _LEAST_ROWS = 30_000
 
-# Decoded bytes of one call, so that columns of huge row groups are not all in memory at a time.
-_MOST_BYTES = 64 << 20
+# Decoded bytes of one call: enough for a call to be worth its cost, and few enough for every thread to hold them.
+_MOST_BYTES = 32 << 20
 
 _OLDEST = (1, 31)  # the version of Polars in the extra
 
