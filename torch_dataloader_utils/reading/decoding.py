@@ -42,14 +42,30 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool, runs: int =
         yield run
 
 
+def copied_together(reader: FileReader, items: Sequence[pa.Field]) -> Iterator[list[pa.Field]]:
+    """The columns that the reader decodes best in one call if their values are copied, call by call; perhaps none."""
+    rest = {item.name: item for item in items}
+    while rest and (names := reader.copied_together(list(rest))):
+        yield [rest.pop(name) for name in names]
+
+
 def read_columns(
-    reader: FileReader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool
+    reader: FileReader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool, copied: bool = False
 ) -> list[pa.ChunkedArray]:
     """The columns of one decoder call over some segments.
 
     Nested and string columns that can be read alone are read one segment at a time: merging them would cost more.
+
+    Args:
+        reader: of the file.
+        numbers: of the segments.
+        items: the columns.
+        alone: as in `decoder_calls`.
+        copied: whether the caller copies the values and drops the arrays, so that their memory may be read-only.
     """
     names = [item.name for item in items]
+    if copied and alone:
+        return reader.read_to_copy(numbers, names)
     if len(numbers) == 1 or not alone or pt.is_primitive(items[0].type):
         return reader.read(numbers, names)
     by_segment = [reader.read([number], names) for number in numbers]

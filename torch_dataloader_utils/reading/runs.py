@@ -13,7 +13,7 @@ import pyarrow as pa
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.ahead import FetchAhead, FileFetch
-from torch_dataloader_utils.reading.decoding import decoder_calls, read_columns
+from torch_dataloader_utils.reading.decoding import copied_together, decoder_calls, read_columns
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
 
@@ -139,18 +139,27 @@ class RunReader:
         """These columns of the run's rows, with the resolved types, as a table."""
         return pa.Table.from_arrays(self.arrays(run, list(schema)), schema=schema)
 
-    def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field]) -> list[pa.ChunkedArray]:
-        """These columns of the run's rows, with the resolved types."""
+    def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False) -> list[pa.ChunkedArray]:
+        """These columns of the run's rows, with the resolved types; possibly read-only, if `copied`."""
         recorder().enter("decode")
         by_name = {
             item.name: column
-            for items, columns in self.columns(run, wanted)
+            for items, columns in self.columns(run, wanted, copied)
             for item, column in zip(items, columns, strict=True)
         }
         return [by_name[item.name] for item in wanted]
 
+    def window_calls(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> Iterator[list[pa.Field]]:
+        """The columns of each call that decodes these runs, one run after another, to copy them."""
+        rows = sum(segment.rows or 0 for run in runs for segment in self.segments(run))
+        together = list(copied_together(self._reader(self._files[runs[0].file]), wanted)) if self.alone and runs else []
+        for items in together:  # in halves, for two threads
+            yield from (half for half in (items[::2], items[1::2]) if half)
+        rest = [item for item in wanted if not any(item in items for items in together)]
+        yield from decoder_calls(rest, rows, self.alone, len(runs))
+
     def columns(
-        self, run: SegmentRun, wanted: Sequence[pa.Field]
+        self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False
     ) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
         """The run's rows, column by column as they are decoded: the columns of one decoder call at a time.
 
@@ -162,8 +171,11 @@ class RunReader:
         rows = sum(segment.rows or 0 for segment in segments)
         stored = frozenset(reader.schema.names) - spec.partition_names
         known = all(segment.rows is not None for segment in segments)
-        for items in decoder_calls([item for item in wanted if item.name in stored], rows, self.alone):
-            arrays = read_columns(reader, numbers, items, self.alone)
+        read = [item for item in wanted if item.name in stored]
+        calls = list(copied_together(reader, read)) if copied and self.alone else []
+        read = [item for item in read if not any(item in items for items in calls)]
+        for items in (*calls, *decoder_calls(read, rows, self.alone)):
+            arrays = read_columns(reader, numbers, items, self.alone, copied)
             rows, known = len(arrays[0]), True
             arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]
             yield items, arrays

@@ -17,7 +17,7 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.decoding import addresses, decoder_calls, joined, narrow
+from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.gather import Gather
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
@@ -116,8 +116,7 @@ class TaskReader:
         runs, owners = found
         recorder().enter("shuffle")
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
-        rows = sum(segment.rows or 0 for run in runs for segment in self._runs.segments(run))
-        calls = decoder_calls(list(self._spec.schema), rows, self._runs.alone, len(runs))
+        calls = self._runs.window_calls(runs, list(self._spec.schema))
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
         return WindowRead(gather, runs, calls, self._spec.converter.keys, marks)
 

@@ -110,7 +110,7 @@ class WindowReader:
         self._runs.announce(shared.runs)
         if all(item.name in self._dense for item in items):
             return self._gathered(shared, items)
-        read = [self._arrays(run, items) for run in shared.runs]
+        read = [self._arrays(run, items, copied=False) for run in shared.runs]
         columns: dict[str, Column] = {}
         for item, *arrays in zip(items, *read, strict=True):
             by_run = [self._converted(item, *each) for each in zip(arrays, shared.runs, strict=True)]
@@ -122,7 +122,7 @@ class WindowReader:
         """The output of columns of fixed width: each run is released before the next is decoded."""
         gathers: dict[str, DenseGather] = {}
         for number, run in enumerate(shared.runs):
-            arrays = self._arrays(run, items)
+            arrays = self._arrays(run, items, copied=True)
             for item in items:
                 values = self._values(item, arrays.pop(0), run)
                 recorder().enter("shuffle")
@@ -141,9 +141,9 @@ class WindowReader:
             gather.add(number, run.array)
         return gather.column()
 
-    def _arrays(self, run: SegmentRun, items: Sequence[pa.Field]) -> list[pa.ChunkedArray]:
+    def _arrays(self, run: SegmentRun, items: Sequence[pa.Field], copied: bool) -> list[pa.ChunkedArray]:
         try:
-            return self._runs.arrays(run, items)
+            return self._runs.arrays(run, items, copied)
         except Exception as error:
             if not isinstance(error, DataLoaderUtilsError):
                 error.add_note(f"while reading {self._runs.where([run])}")
