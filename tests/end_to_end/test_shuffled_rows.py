@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils import OptionError, StructuredDataset
+from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder
 
 I64 = npt.NDArray[np.int64]
 
@@ -173,3 +174,49 @@ def test_options_that_shuffle_nothing_are_refused(tmp_path: Path, options: dict[
     path = write(tmp_path / "data.parquet", 10, 10)
     with pytest.raises(OptionError, match=message):
         StructuredDataset.create_dataloader(path, **options)
+
+
+@pytest.mark.parametrize(
+    "workers", [{"num_workers": 0}, {"num_workers": None}, {"worker_mode": "process", "num_workers": 2}]
+)
+def test_polars_gives_the_batches_that_pyarrow_gives(
+    tmp_path: Path, workers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that Polars decodes, that it does not, and nulls, dtypes and constants between them."""
+    rows = 40_000
+    for part in range(2):
+        table = pa.table(
+            {
+                "id": np.arange(rows) + part * rows,
+                "x": np.linspace(0, 1, rows, dtype=np.float32),
+                "flag": np.arange(rows) % 3 == 0,
+                "price": pa.array((np.arange(rows) % 1000).astype(np.int32)).cast(pa.decimal128(12, 2)),
+                "some": pa.array(np.arange(rows), mask=np.arange(rows) % 7 == 0),
+                "text": [f"row {i % 50}" for i in range(rows)],
+                "pair": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2 * rows, dtype=np.float64)), 2),
+            }
+        )
+        (tmp_path / f"part={part}").mkdir()
+        pq.write_table(table, tmp_path / f"part={part}" / "a.parquet", row_group_size=5000)
+    decoded = []
+    read = PolarsDecoder.read
+    monkeypatch.setattr(PolarsDecoder, "read", lambda *given: decoded.append(given[2]) or read(*given))
+    options = {
+        "batch_size": 999,
+        "shuffle": True,
+        "dtypes": {"x": "float64"},
+        "nulls": {"some": "fill"},
+        "fill_values": {"some": -1},
+        **workers,
+    }
+    batches = []
+    for engine in ("pyarrow", "polars"):
+        more = {"format_options": {"engine": engine}, "num_ranks": 1, "rank": 0, "output_format": "numpy"}
+        loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), **options, **more)
+        batches.append(list(loader))
+        dataset.close()
+        if "worker_mode" not in workers:
+            assert bool(decoded) == (engine == "polars")
+    for mine, other in zip(*batches, strict=True):
+        for key, values in mine.items():
+            np.testing.assert_equal(values, other[key])

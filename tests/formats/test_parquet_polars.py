@@ -280,17 +280,13 @@ def test_a_file_replaced_while_open_is_read_as_it_was(tmp_path: Path, by_polars:
 
 def test_the_engine_can_be_chosen(tmp_path: Path, by_polars: list[str]) -> None:
     assert checked_options(FORM, {"engine": "polars"})["engine"] == "polars"
-    with pytest.raises(OptionError, match=r"'engine': 'duckdb'.*: expected one of 'auto', 'pyarrow', 'polars'"):
+    with pytest.raises(OptionError, match=r"'engine': 'duckdb'.*: expected one of 'pyarrow', 'polars'"):
         checked_options(FORM, {"engine": "duckdb"})
     pq.write_table(mixed(), tmp_path / "f")
     assert_same(tmp_path / "f", [([0], ["a"])], engine="pyarrow")
-    assert_same(tmp_path / "f", [([0], ["a"])], engine="auto")  # small row groups: no faster with Polars
     assert by_polars == []
     assert_same(tmp_path / "f", [([0], ["a"])], engine="polars")
     assert by_polars == ["a"]
-    pq.write_table(mixed(60_000), tmp_path / "f", row_group_size=30_000)
-    assert_same(tmp_path / "f", [([1], ["a"])], engine="auto")
-    assert by_polars == ["a", "a"]
 
 
 WITHOUT = """
@@ -320,7 +316,7 @@ except MissingExtraError as error:
 def test_polars_is_optional(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1] * 40_000}), tmp_path / "f")
     run = subprocess.run(
-        [sys.executable, "-c", WITHOUT, str(tmp_path / "f"), "auto"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WITHOUT, str(tmp_path / "f"), "pyarrow"], capture_output=True, text=True, check=True
     )
     values, error = run.stdout.splitlines()
     assert values == "40000"

@@ -282,7 +282,7 @@ def test_what_is_spelled_otherwise_but_asks_for_the_same_is_served(tmp_path: Pat
     data = pack_manifest(found, ASKED)
     assert unpack_manifest(data, replace(ASKED, format="parquet"), "m") == found
     assert unpack_manifest(data, replace(ASKED, format_options={"page_checksums": True}), "m") == found
-    assert unpack_manifest(data, replace(ASKED, format_options={"engine": "pyarrow"}), "m") == found
+    assert unpack_manifest(data, replace(ASKED, format_options={"engine": "polars"}), "m") == found
     forced = pack_manifest(found, replace(ASKED, format="parquet"))
     with pytest.raises(OptionError, match="format='parquet', not for format=None"):
         unpack_manifest(forced, ASKED, "m")

@@ -64,11 +64,10 @@ def read_columns(
         copied: whether the caller copies the values and drops the arrays, so that their memory may be read-only.
     """
     names = [item.name for item in items]
-    if copied and alone:
-        return reader.read_to_copy(numbers, names)
+    read = reader.read_to_copy if copied and alone else reader.read
     if len(numbers) == 1 or not alone or pt.is_primitive(items[0].type):
-        return reader.read(numbers, names)
-    by_segment = [reader.read([number], names) for number in numbers]
+        return read(numbers, names)
+    by_segment = [read([number], names) for number in numbers]
     return [
         pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
         for parts in zip(*by_segment, strict=True)

@@ -48,7 +48,7 @@ class ParquetReader(Reader):
         self._unread: set[int] = set()  # their leaf columns that have not been read yet
         check_engine(options["engine"])
         self._polars: PolarsDecoder | None = None
-        if storage.local and usable(options["engine"], self._metadata):
+        if storage.local and usable(options["engine"]):
             verified = options["page_checksums"]
             self._polars = PolarsDecoder(self.path, self.source, self.metadata, self.schema, verified)
 
@@ -129,13 +129,12 @@ class ParquetFormat(Format):
     """The Parquet format; the layout's metadata is a `Footer`.
 
     The option `page_checksums` makes a page with a wrong checksum an error (pages without a checksum are accepted).
-    The option `engine` is the library that decodes columns which are copied afterwards: "auto" uses Polars where it is
-    installed, reads the same values as pyarrow, and is faster.
+    The option `engine` is the library that decodes columns which are copied afterwards: "pyarrow" or "polars".
     """
 
     name = "parquet"
     segment_name = "row group"
-    options = MappingProxyType({"page_checksums": True, "engine": "auto"})
+    options = MappingProxyType({"page_checksums": True, "engine": "pyarrow"})
     free_options = frozenset({"engine"})
     reader = ParquetReader
 

@@ -27,7 +27,7 @@ from torch_dataloader_utils.formats.sizes import fixed_width, leaf_count
 
 logger = logging.getLogger(__name__)
 
-ENGINES = ("auto", "pyarrow", "polars")
+ENGINES = ("pyarrow", "polars")
 
 # What Polars decodes to the same bits: Arrow type -> how it is stored. See `_same_bits` for timestamps and decimals.
 _STORED = {
@@ -41,10 +41,6 @@ _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "ZSTD"})  # not GZIP: Polars igno
 _ENCODINGS = frozenset(
     {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"}
 )
-
-# The least average rows of a row group for which "auto" means Polars: a call costs about 0.4 ms, so small row groups
-# take no less time than with pyarrow.
-_LEAST_ROWS = 30_000
 
 # Decoded bytes of one call: enough for a call to be worth its cost, and few enough for every thread to hold them.
 _MOST_BYTES = 32 << 20
@@ -94,12 +90,10 @@ def _installed() -> bool:
         return False
 
 
-def usable(engine: str, metadata: pq.FileMetaData) -> bool:
-    """Whether Polars may decode columns of this file in this process; for "auto", only if that saves time."""
-    large = metadata.num_rows >= _LEAST_ROWS * metadata.num_row_groups
-    wanted = engine == "polars" or (engine == "auto" and large)
+def usable(engine: str) -> bool:
+    """Whether Polars may decode in this process."""
     # Elsewhere Polars would read the whole file through its descriptor.
-    return wanted and os.name == "posix" and not _forked_with_polars and _installed()
+    return engine == "polars" and os.name == "posix" and not _forked_with_polars and _installed()
 
 
 class PolarsDecoder:
