@@ -39,14 +39,14 @@ def _mix(z: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
         z *= np.uint64(factor)
 
 
-def random_words(n: int, key: int) -> npt.NDArray[np.uint64]:
-    """`n` 64-bit words, shape [n], each a function of `key` and its index alone."""
+def random_words(n: int, key: int, first: int = 0) -> npt.NDArray[np.uint64]:
+    """The `n` 64-bit words from index `first` on, shape [n], each a function of `key` and its index alone."""
     words = np.empty(n, dtype=np.uint64)
     steps = np.arange(1, min(n, _CHUNK) + 1, dtype=np.uint64) * np.uint64(_GAMMA)
     spare = np.empty_like(steps)
     for start in range(0, n, _CHUNK):
         part = words[start : start + _CHUNK]
-        np.add(steps[: len(part)], np.uint64((key + start * _GAMMA) & _MASK), out=part)
+        np.add(steps[: len(part)], np.uint64((key + (first + start) * _GAMMA) & _MASK), out=part)
         _mix(part, spare[: len(part)])
     return words
 
@@ -56,8 +56,9 @@ def permutation(n: int, key: int) -> npt.NDArray[np.int64]:
 
     Places sorted by 32-bit random words; equal words keep their order.
     """
-    words = random_words(n, key).astype(np.uint32)
-    return _sorted_places(words) if n <= _SORTED else _merged_places(words)
+    if n > _SORTED:
+        return _merged_places(n, key)
+    return _sorted_places(random_words(n, key).astype(np.uint32))
 
 
 def _sorted_places(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
@@ -67,15 +68,16 @@ def _sorted_places(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
     return order[np.argsort(high[order], kind="stable")]
 
 
-def _merged_places(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+def _merged_places(n: int, key: int) -> npt.NDArray[np.int64]:
     """The places of many words in ascending order, stable: first by the highest byte, to sort within the cache."""
     runs = []  # (words, places, bounds of each highest byte) of each part, sorted by the highest byte
-    for start in range(0, len(words), _SORTED):
-        part = words[start : start + _SORTED]
+    for start in range(0, n, _SORTED):
+        part = random_words(min(_SORTED, n - start), key, start).astype(np.uint32)
         high = (part >> np.uint32(24)).astype(np.uint8)
         order = np.argsort(high, kind="stable")
-        runs.append((part[order], order + start, np.searchsorted(high[order], np.arange(257)).tolist()))
-    places = np.empty(len(words), np.int64)
+        bounds = np.searchsorted(high[order], np.arange(257)).tolist()
+        runs.append((part[order], (order + start).astype(np.uint32), bounds))
+    places = np.empty(n, np.int64)
     end = 0
     for byte in range(256):
         cuts = [(values[b[byte] : b[byte + 1]], order[b[byte] : b[byte + 1]]) for values, order, b in runs]

@@ -82,7 +82,7 @@ class Scratch:
         self._memory = np.empty(0, np.uint8)
 
     def array(self, rows: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """An array of so many rows of the same dtype and shape; overwritten by the next."""
+        """An array of so many rows of the dtype and shape of `like`; overwritten by the next."""
         nbytes = rows * like.itemsize * math.prod(like.shape[1:])
         if nbytes > len(self._memory):
             self._memory = np.empty(nbytes, np.uint8)

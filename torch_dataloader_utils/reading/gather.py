@@ -18,6 +18,7 @@ from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.windows import Places, places_of, spans_of
 
 _TAKEN = 1 << 20  # rows taken at a time: their places as int64 fill 8 MB
+_NUMBERS = np.empty(0, np.intp)
 _SCATTERED = 256  # bytes of a row from which on it is written to its place at once, without the copy that a take needs
 
 
@@ -113,12 +114,14 @@ class DenseGather:
 
     Args:
         gather: the order.
-        scratch: memory of this thread.
+        scratch: memory of this thread, for the rows drawn.
+        numbers: likewise, for their places.
         like: an array of the column's dtype and shape per row.
     """
 
-    def __init__(self, gather: Gather, scratch: Scratch, like: Array) -> None:
+    def __init__(self, gather: Gather, scratch: Scratch, numbers: Scratch, like: Array) -> None:
         self._gather = gather
+        self._numbers = numbers
         shape = like.shape[1:]
         nbytes = gather.rows * like.itemsize * math.prod(shape)
         self._out: Array = gather.pool.lease(nbytes).view(like.dtype).reshape(gather.rows, *shape)
@@ -151,7 +154,10 @@ class DenseGather:
         for unit in [] if self._scattered else self._gather.units:
             drawn, places = self._drawn[unit.base : unit.base + unit.drawn], unit.places
             for first in range(0, unit.rows, _TAKEN):
-                part = places[first : first + _TAKEN].astype(np.intp, copy=False)
+                part = places[first : first + _TAKEN]
+                if part.dtype != np.intp:
+                    part = self._numbers.array(len(part), _NUMBERS)
+                    part[:] = places[first : first + _TAKEN]
                 out = self._out[unit.first + first : unit.first + first + len(part)]
                 np.take(drawn, part, axis=0, out=out, mode="clip")  # this mode avoids a buffer: all are in range
         return Dense(self._out)

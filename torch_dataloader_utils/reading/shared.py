@@ -103,6 +103,7 @@ class WindowReader:
         self._part = part
         self._dense, self._stored = converter.dense(), converter.stored()
         self._scratch: defaultdict[int, Scratch] = defaultdict(Scratch)
+        self._numbers = Scratch()
 
     def columns(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
         """The output of some columns, in order of delivery: decoded for all runs, then gathered."""
@@ -128,14 +129,14 @@ class WindowReader:
                 recorder().enter("shuffle")
                 if number == 0:
                     # Columns of one call are in use at the same time.
-                    gathers[item.name] = DenseGather(shared.gather, self._scratch[len(gathers)], values)
+                    gathers[item.name] = DenseGather(shared.gather, self._scratch[len(gathers)], self._numbers, values)
                 gathers[item.name].add(number, values)
         return {self._dense[name]: gather.column() for name, gather in gathers.items()}
 
     def _in_order(self, shared: WindowRead, runs: Sequence[Column]) -> Column:
         if not isinstance(runs[0], Dense):
             return shared.gather.column(runs)
-        gather = DenseGather(shared.gather, self._scratch[0], runs[0].array)
+        gather = DenseGather(shared.gather, self._scratch[0], self._numbers, runs[0].array)
         for number, run in enumerate(runs):
             assert isinstance(run, Dense)
             gather.add(number, run.array)
