@@ -38,7 +38,17 @@ CORES = len(os.sched_getaffinity(0))
 SIZES = (1024, 16384)
 HAND_WRITTEN_SECONDS = 3.0
 PROCESSES = 3  # for each contender, one after another
-CONTENDERS = ("threads", "processes", "in-line", "LIMIT by column", "hand-written", "hand-written, 2 workers")
+CONTENDERS = (
+    "threads",
+    "processes",
+    "in-line",
+    "rows shuffled",
+    "rows shuffled, Polars",
+    "rows shuffled, processes",
+    "LIMIT by column",
+    "hand-written",
+    "hand-written, 2 workers",
+)
 
 
 def limit(folder: Path, by_column: bool = False) -> float:
@@ -131,10 +141,14 @@ def contender(name: str, folder: Path, size: int) -> Callable[[], float]:
         workers = 2 if name.endswith("2 workers") else 0
         plain = DataLoader(HandWritten(folder, size), batch_size=None, num_workers=workers)
         return lambda: first_rate(plain, HAND_WRITTEN_SECONDS)
+    processes: dict[str, Any] = {"num_workers": CORES, "worker_mode": "process"}
     options: dict[str, dict[str, Any]] = {
         "threads": {},
-        "processes": {"num_workers": CORES, "worker_mode": "process"},
+        "processes": processes,
         "in-line": {"num_workers": 0},
+        "rows shuffled": {"shuffle": True},
+        "rows shuffled, Polars": {"shuffle": True, "format_options": {"engine": "polars"}},
+        "rows shuffled, processes": {"shuffle": True, **processes},
     }
     loader = ours(folder, size, **options[name])
     rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
@@ -158,19 +172,21 @@ def peak_bytes() -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
 
 
-def fresh(folder: Path, size: int) -> None:
+def fresh(folder: Path, size: int, shuffle: bool | str) -> None:
     """Print the seconds to the first batch, and the peak memory above the imports after 1 and 3 epochs."""
     StructuredDataset.create_dataloader  # noqa: B018 - the last of the imports
     before = peak_bytes()
     begin = time.perf_counter()
-    loader = ours(folder, size)
+    loader = ours(folder, size, shuffle=shuffle)
     first, peaks = 0.0, []
     for epoch in range(3):
         for _ in loader:
             first = first or time.perf_counter() - begin
         if epoch != 1:
             peaks.append((peak_bytes() - before) / 1e6)
-    print(json.dumps({"first batch, s": first, "peak MB, 1 epoch": peaks[0], "peak MB, 3 epochs": peaks[1]}))
+    kind = ", rows shuffled" if shuffle is True else ""
+    names = (f"first batch, s{kind}", f"peak MB, 1 epoch{kind}", f"peak MB, 3 epochs{kind}")
+    print(json.dumps(dict(zip(names, (first, *peaks), strict=True))))
 
 
 def in_fresh_process(*arguments: Any) -> Any:
@@ -191,7 +207,10 @@ def row_of(folder: Path, size: int, rounds: int, names: list[str]) -> dict[str, 
     }
     limits = statistics.median(most for pairs in found.values() for _, most in pairs)
     ratios = {name: statistics.median(ratio for ratio, _ in pairs) for name, pairs in found.items()}
-    return {"LIMIT, M rows/s": limits / 1e6, **ratios, **in_fresh_process("--fresh", folder, "--sizes", size)}
+    fresh = {}
+    for kind in ("splits", "rows"):
+        fresh |= in_fresh_process("--fresh", folder, kind, "--sizes", size)
+    return {"LIMIT, M rows/s": limits / 1e6, **ratios, **fresh}
 
 
 def as_markdown(results: dict[tuple[str, int], dict[str, float]]) -> str:
@@ -214,11 +233,11 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=int, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=3, help="in each of the three processes")
     parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS))
-    parser.add_argument("--fresh", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--fresh", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.fresh:
-        fresh(given.fresh, given.sizes[0])
+        fresh(Path(given.fresh[0]), given.sizes[0], True if given.fresh[1] == "rows" else given.fresh[1])
         return
     if given.one:
         measure(given.one[0], Path(given.one[1]), given.sizes[0], given.rounds)
