@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from torch_dataloader_utils.errors import BatchTimeoutError
 from torch_dataloader_utils.events import NO_WORK, Work, recording
+from torch_dataloader_utils.executors.bell import Bell
 from torch_dataloader_utils.executors.described import describe
 from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, SharedRead, executed, stopped
@@ -128,20 +129,6 @@ class ThreadDriver:
                 self._state.close_reader(number)
 
 
-class _Bell:
-    """What all threads wait for, under one lock; the garbage collector may end a driver in a thread that holds it."""
-
-    def __init__(self) -> None:
-        lock = threading.RLock()
-        self.work, self.arrived = threading.Condition(lock), threading.Condition(lock)
-
-    def ring(self) -> None:
-        """Wake all waiting threads."""
-        with self.work:
-            self.work.notify_all()
-            self.arrived.notify_all()
-
-
 class _State:
     """The state that the consumer and the decode threads share, under the bell's lock, and each thread's reader."""
 
@@ -157,12 +144,12 @@ class _State:
         self._used = 0  # bytes decoded or being decoded, and not delivered
         self._estimated, self._measured = 1, 1
         self._stopped = False
-        self.bell = _Bell()
+        self.bell = Bell()
         renew_in_children(self)
 
     def renew(self) -> None:
         """Stop after a fork, which leaves the decode threads behind."""
-        self.bell = _Bell()
+        self.bell = Bell()
         self.stop()
 
     def take(self, shard: int, timeout: float) -> Block | BaseException | None:
@@ -281,7 +268,7 @@ class _State:
             self.bell.ring()
 
 
-def _decode(bell: _Bell, find: weakref.ref[_State], thread: int) -> None:
+def _decode(bell: Bell, find: weakref.ref[_State], thread: int) -> None:
     """The main function of a decode thread."""
     while _decode_next(bell, find, thread):
         pass
@@ -290,7 +277,7 @@ def _decode(bell: _Bell, find: weakref.ref[_State], thread: int) -> None:
         state.close_reader(thread)
 
 
-def _decode_next(bell: _Bell, find: weakref.ref[_State], thread: int) -> bool:
+def _decode_next(bell: Bell, find: weakref.ref[_State], thread: int) -> bool:
     """Decode a task once there is room for it; returns False if there are no more."""
     began = time.perf_counter()
     with bell.work:
