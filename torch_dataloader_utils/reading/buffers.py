@@ -24,12 +24,17 @@ class BufferPool:
     """Writable buffers, reused once their last view is gone. Threads may share a pool; it is empty after unpickling.
 
     Idle and leased buffers together never fill more memory than leased ones did at some time.
+
+    Attributes:
+        made: the number of buffers made so far.
+        idle_bytes: bytes of buffers that are not leased, as of the last lease.
     """
 
     def __init__(self) -> None:
         self._returned: deque[bytearray] = deque()  # finalizers append to it, on any thread
         self._idle: dict[int, list[bytearray]] = {}  # by size, the most recently used size last
-        self._leased = self._most = self._kept = 0  # bytes leased, leased at most, and idle
+        self._leased = self._most = 0  # bytes leased now, and at most
+        self.idle_bytes = 0
         self._lock = ForkLock()
         self.made = 0
 
@@ -54,13 +59,13 @@ class BufferPool:
         for _ in range(len(self._returned)):
             memory = self._returned.popleft()
             self._leased -= len(memory)
-            self._kept += len(memory)
+            self.idle_bytes += len(memory)
             self._idle.setdefault(len(memory), []).append(memory)
         idle = self._idle.pop(size, [])
         found = idle.pop() if idle else None
         if idle:
             self._idle[size] = idle
-        self._kept -= len(found or b"")
+        self.idle_bytes -= len(found or b"")
         self._leased += size
         self._most = max(self._most, self._leased)
         self._free()
@@ -68,9 +73,9 @@ class BufferPool:
 
     def _free(self) -> None:
         """Free idle buffers while all fill too much memory, first those of the size that was used least recently."""
-        while self._kept and self._leased + self._kept > self._most:
+        while self.idle_bytes and self._leased + self.idle_bytes > self._most:
             size = next(iter(self._idle))
-            self._kept -= len(self._idle[size].pop())
+            self.idle_bytes -= len(self._idle[size].pop())
             if not self._idle[size]:
                 del self._idle[size]
 

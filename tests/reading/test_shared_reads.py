@@ -1,0 +1,146 @@
+"""Windows that several threads read together, and the memory that rows are gathered into."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.reading.test_shuffle import folder, inline, pieces_of, plain, shuffled, source_of
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.events import NO_WORK
+from torch_dataloader_utils.executors.threads import ThreadDriver
+from torch_dataloader_utils.formats.parquet import FORMAT
+from torch_dataloader_utils.model import Piece, Split, Task, Window
+from torch_dataloader_utils.reading import gather
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.buffers import BufferPool
+
+__all__ = ["folder"]  # a fixture
+
+
+def test_readers_share_the_columns_of_a_window(folder: Path) -> None:
+    source = source_of(folder)
+    tasks = shuffled(source, pieces_of(source))
+    first, second = (source.scan.open(source.by_key) for _ in range(2))
+    shared = first.share(tasks[0])
+    assert shared is not None
+    assert shared.open
+    begun, finished = threading.Event(), threading.Event()
+    read = first.windows.columns
+
+    def late(*given: Any) -> Any:
+        begun.set()
+        assert finished.wait(30)
+        return read(*given)
+
+    first.windows.columns = late
+    blocks: list[Block | None] = []
+    thread = threading.Thread(target=lambda: blocks.append(shared.read(first)))
+    thread.start()
+    assert begun.wait(30)
+    assert shared.read(second) is None  # the other reader has not finished its columns yet
+    assert not shared.open
+    finished.set()
+    thread.join()
+    (block,) = blocks
+    assert block is not None
+    assert block.work != NO_WORK
+    assert str(plain(block)) == str(plain(inline(source, tasks)[0]))  # the keys in the same order, too
+    first.close()
+    second.close()
+
+
+def test_an_error_of_a_shared_read_is_reported_once(folder: Path) -> None:
+    source = source_of(folder)
+    reader = source.scan.open(source.by_key)
+    shared = reader.share(shuffled(source, pieces_of(source))[0])
+    assert shared is not None
+    assert [shared.abandon(), shared.abandon()] == [True, False]
+    assert not shared.open
+    assert shared.read(reader) is None
+    reader.close()
+
+
+@pytest.mark.parametrize("sizes", [{"_SCATTERED": 1}, {"_SCATTERED": 1 << 30}, {"_TAKEN": 4}], ids=str)
+def test_rows_of_any_width_are_gathered_alike(
+    folder: Path, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(folder)
+    tasks = shuffled(source, pieces_of(source))
+    wanted = [str(plain(block)) for block in inline(source, tasks)]
+    for name, size in sizes.items():
+        monkeypatch.setattr(gather, name, size)
+    assert [str(plain(block)) for block in inline(source, tasks)] == wanted
+
+
+def test_the_files_of_a_window_are_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        table = pa.table({f"x{i}": np.arange(100) + 100 * number for i in range(3)})
+        pq.write_table(table, tmp_path / f"{number:02}.parquet")
+    opened = []
+    open_file = FORMAT.open
+    monkeypatch.setattr(type(FORMAT), "open", lambda self, file, *rest: opened.append(file) or open_file(file, *rest))
+    monkeypatch.setattr("torch_dataloader_utils.reading.decoding._CALL_BYTES", 1)  # a call for each column
+    loader, dataset = StructuredDataset.create_dataloader(
+        str(tmp_path), shuffle=True, batch_size=100, num_workers=0, num_ranks=1, rank=0
+    )
+    assert sorted(value for batch in loader for value in batch["x0"].tolist()) == list(range(2000))
+    dataset.close()
+    assert len(opened) == 20
+
+
+class Counting:
+    """A reader that counts its blocks."""
+
+    def __init__(self) -> None:
+        self.read = threading.Semaphore(0)
+
+    def share(self, task: Task) -> None:
+        """Not shared."""
+
+    def block(self, task: Task) -> Block:
+        self.read.release()
+        return Block(1, {}, None, 100)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_the_next_window_is_read_while_one_is_delivered(windows: bool) -> None:
+    reader = Counting()
+    rows = Piece(Split(None, (0, 1)), None)  # type: ignore[arg-type]
+    pieces = (Piece(Window((rows,), 1, 1), None),) if windows else (rows,)
+    driver = ThreadDriver(lambda: reader, [[Task(pieces, 1, 100)] * 5], 1, 2, timeout=5)  # type: ignore[arg-type]
+    assert driver.next_block(0) is not None
+    assert reader.read.acquire(timeout=5)
+    assert reader.read.acquire(timeout=5 if windows else 0.2) is windows
+    assert not reader.read.acquire(timeout=0.2)  # and no third
+    driver.close()
+
+
+@given(st.lists(st.tuples(st.integers(1, 1 << 20), st.booleans()), max_size=60))
+def test_a_pool_never_fills_more_memory_than_was_leased_at_some_time(steps: Sequence[tuple[int, bool]]) -> None:
+    pool, held, most = BufferPool(), [], 0
+    for size, release in steps:
+        held.append(pool.lease(size))
+        held[-1][:] = len(held) % 256
+        most = max(most, sum(_size_of(array) for array in held))
+        assert sum(_size_of(array) for array in held) + pool.idle_bytes <= most
+        if release:
+            held.pop(0)
+    for array in held:
+        assert (array == array[0]).all()  # nobody else has written to it
+
+
+def _size_of(array: np.ndarray[Any, Any]) -> int:
+    return len(array.base)
