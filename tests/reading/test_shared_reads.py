@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch_dataloader_utils.model import Piece, Split, Task, Window
 from torch_dataloader_utils.reading import gather
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
+from torch_dataloader_utils.reading.shared import WindowReader
 
 __all__ = ["folder"]  # a fixture
 
@@ -144,3 +146,44 @@ def test_a_pool_never_fills_more_memory_than_was_leased_at_some_time(steps: Sequ
 
 def _size_of(array: np.ndarray[Any, Any]) -> int:
     return len(array.base)
+
+
+def test_all_threads_read_the_only_window(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(folder)
+    tasks = shuffled(source, pieces_of(source), 1000)[:1]
+    names = set()
+    read = WindowReader.columns
+
+    def noted(*given: Any) -> Any:
+        names.add(threading.current_thread().name)
+        time.sleep(0.02)
+        return read(*given)
+
+    monkeypatch.setattr(WindowReader, "columns", noted)
+    driver = ThreadDriver(lambda: source.scan.open(source.by_key), [tasks], 1, 3, timeout=60)
+    assert driver.next_block(0) is not None
+    assert driver.next_block(0) is None
+    driver.close()
+    assert len(names) == 3
+
+
+def test_a_stopped_driver_does_not_read_its_window_to_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(folder)
+    tasks = shuffled(source, pieces_of(source), 1000)[:1]
+    calls = []
+    begun, stopped = threading.Event(), threading.Event()
+    read = WindowReader.columns
+
+    def noted(*given: Any) -> Any:
+        calls.append(given)
+        begun.set()
+        assert stopped.wait(30)
+        return read(*given)
+
+    monkeypatch.setattr(WindowReader, "columns", noted)
+    driver = ThreadDriver(lambda: source.scan.open(source.by_key), [tasks], 1, 1, timeout=60)
+    assert begun.wait(30)
+    driver.stop()
+    stopped.set()
+    driver.close()
+    assert len(calls) == 1

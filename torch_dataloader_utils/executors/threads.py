@@ -10,14 +10,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from torch_dataloader_utils.errors import BatchTimeoutError
-from torch_dataloader_utils.events import NO_WORK, Work, recording
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.executors.bell import Bell
+from torch_dataloader_utils.executors.claims import Claim, ShardQueue
 from torch_dataloader_utils.executors.described import describe
 from torch_dataloader_utils.model import Task
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, SharedRead, executed, stopped
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed, stopped
 from torch_dataloader_utils.reading.windows import of_windows
 from torch_dataloader_utils.storage.locks import renew_in_children
 
@@ -31,33 +31,6 @@ _RUNNING: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 def _stop_all() -> None:
     for driver in list(_RUNNING):
         driver.close()
-
-
-@dataclass(slots=True)
-class _ShardQueue:
-    """The progress of one shard; tasks `[taken, started)` are being decoded or are ready."""
-
-    tasks: Sequence[Task]
-    started: int = 0
-    taken: int = 0
-    held: int = 0  # bytes of the block being delivered
-    ready: dict[int, Block | BaseException] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Claim:
-    """A task that a thread decodes; if its read is shared, other threads join it."""
-
-    queue: _ShardQueue
-    number: int
-    estimate: int  # bytes
-    shared: SharedRead | None = None
-    begun: Work = NO_WORK  # of the thread that began the shared read
-
-    @property
-    def task(self) -> Task:
-        """The task."""
-        return self.queue.tasks[self.number]
 
 
 class ThreadDriver:
@@ -83,10 +56,12 @@ class ThreadDriver:
         threads: int,
         timeout: float,
     ) -> None:
-        self._state = state = _State([_ShardQueue(tasks) for tasks in shards], budget, threads, open_reader)
+        self._state = state = _State([ShardQueue(tasks) for tasks in shards], budget, threads, open_reader)
         self._timeout = timeout
         self._patience = _CLOSE_SECONDS
-        count = min(threads, max(1, sum(map(len, shards))))
+        # Several threads may share the read of a window.
+        shared = any(of_windows(task) for tasks in shards for task in tasks[:1])
+        count = threads if shared else min(threads, max(1, sum(map(len, shards))))
         # What a thread references cannot be collected, so a waiting thread references only the bell. The state has
         # readers, a reader has a transform, and a transform may refer to the object that holds the iterator.
         self._threads = [
@@ -133,14 +108,15 @@ class _State:
     """The state that the consumer and the decode threads share, under the bell's lock, and each thread's reader."""
 
     def __init__(
-        self, queues: list[_ShardQueue], budget: int, threads: int, open_reader: Callable[[], BlockReader]
+        self, queues: list[ShardQueue], budget: int, threads: int, open_reader: Callable[[], BlockReader]
     ) -> None:
         self._queues = queues
         self._budget = budget
         self._ahead = threads + 1  # blocks started and not taken; more would only cost memory and cache
         self._open_reader = open_reader
         self._readers: dict[int, BlockReader] = {}
-        self._begun: list[_Claim] = []  # shared reads that threads may join
+        self._opening = 0  # claimed tasks of which it is not known yet whether threads may join
+        self._begun: list[Claim] = []  # shared reads that threads may join
         self._used = 0  # bytes decoded or being decoded, and not delivered
         self._estimated, self._measured = 1, 1
         self._stopped = False
@@ -181,9 +157,10 @@ class _State:
     @property
     def over(self) -> bool:
         """Whether there is nothing more to decode."""
-        return self._stopped or not (self._joinable() or any(q.started < len(q.tasks) for q in self._queues))
+        more = self._opening or self._joinable() or any(queue.started < len(queue.tasks) for queue in self._queues)
+        return self._stopped or not more
 
-    def claim(self) -> _Claim | None:
+    def claim(self) -> Claim | None:
         """The shared read that has begun, else the task needed soonest; None while there is no room."""
         begun = self._joinable()
         if begun is not None:
@@ -193,55 +170,57 @@ class _State:
             estimate = queue.tasks[queue.started].size_bytes * self._measured // self._estimated
             if self._admits(queue, estimate):
                 queue.started += 1
+                self._opening += 1
                 self._used += estimate
-                return _Claim(queue, queue.started - 1, estimate)
+                return Claim(queue, queue.started - 1, estimate)
         return None
 
-    def _joinable(self) -> _Claim | None:
+    def _joinable(self) -> Claim | None:
         self._begun = [claim for claim in self._begun if claim.shared is not None and claim.shared.open]
         return self._begun[0] if self._begun else None
 
-    def _admits(self, queue: _ShardQueue, estimate: int) -> bool:
+    def _admits(self, queue: ShardQueue, estimate: int) -> bool:
         if queue.started == queue.taken and (not queue.held or of_windows(queue.tasks[queue.started])):
             return True
         ahead = sum(queue.started - queue.taken for queue in self._queues)
         return ahead < max(self._ahead, len(self._queues)) and self._used + estimate <= self._budget
 
-    def decode(self, thread: int, claim: _Claim, waited: float) -> None:
+    def decode(self, thread: int, claim: Claim, waited: float) -> None:
         """Decode a task that was claimed after `waited` seconds, and store its block or error."""
         outcome: Block | BaseException | None
         try:
-            if thread not in self._readers:
-                self._readers[thread] = self._open_reader()
-            outcome = self._decoded(self._readers[thread], claim, waited)
+            outcome = self._decoded(self._opened(thread, claim, waited), claim, waited)
         except BaseException as error:  # noqa: BLE001 - raised again in the consumer's thread, in its turn
             outcome = error if claim.shared is None or claim.shared.abandon() else None
         if outcome is not None:
             self._put(claim, outcome)
         del outcome
 
-    def _decoded(self, reader: BlockReader, claim: _Claim, waited: float) -> Block | None:
+    def _decoded(self, reader: BlockReader, claim: Claim, waited: float) -> Block | None:
         """The task's block; None if another thread finishes it."""
-        if claim.shared is None and not self._shared(reader, claim, waited):
+        if claim.shared is None:
             return executed(reader, claim.task, waited)
-        assert claim.shared is not None
         block = claim.shared.read(reader)
         return None if block is None else block.after(claim.begun, claim.task)
 
-    def _shared(self, reader: BlockReader, claim: _Claim, waited: float) -> bool:
-        """Begin a read that other threads may join; False if the task has none."""
-        with recording() as noted:
-            shared = reader.share(claim.task)
-            claim.begun = noted.work(waited)
-        if shared is None:
-            return False
-        with self.bell.work:
-            claim.shared = shared
-            self._begun.append(claim)
-            self.bell.work.notify_all()
-        return True
+    def _opened(self, thread: int, claim: Claim, waited: float) -> BlockReader:
+        """The thread's reader, after it has begun the read of a new claim, for others to join if they can."""
+        new = claim.shared is None
+        try:
+            if thread not in self._readers:
+                self._readers[thread] = self._open_reader()
+            if new:
+                with recording() as noted:
+                    claim.shared, claim.begun = self._readers[thread].share(claim.task), noted.work(waited)
+        finally:
+            if new:
+                with self.bell.work:
+                    self._opening -= 1
+                    self._begun.append(claim)
+                    self.bell.work.notify_all()
+        return self._readers[thread]
 
-    def _put(self, claim: _Claim, outcome: Block | BaseException) -> None:
+    def _put(self, claim: Claim, outcome: Block | BaseException) -> None:
         queue, size = claim.queue, claim.task.size_bytes
         with self.bell.work:
             measured = outcome.nbytes if isinstance(outcome, Block) else 0
@@ -263,6 +242,9 @@ class _State:
         """Let the threads end, and free the blocks that wait."""
         with self.bell.work:
             self._stopped = True
+            for claim in self._begun:
+                if claim.shared is not None:
+                    claim.shared.abandon()
             for queue in self._queues:
                 queue.ready.clear()
             self.bell.ring()

@@ -51,7 +51,7 @@ class WindowRead:
         self._missing = len(self._calls)
         self._columns = marks
         self._work = NO_WORK
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may abandon the read in a thread that holds it
 
     @property
     def open(self) -> bool:
