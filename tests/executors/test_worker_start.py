@@ -103,11 +103,13 @@ if __name__ == "__main__":
 
 
 def test_only_processes_that_would_import_the_script_defer_it() -> None:
+    main = sys.modules["__main__"]
+    script = main.__spec__ is None and hasattr(main, "__file__")  # not so for `python -m` and `python -c`
     names = {method: worker_name(start_context(method)) for method in ("fork", "forkserver", "spawn")}
     assert {method: deferred(name) for method, name in names.items()} == {
         "fork": False,
-        "forkserver": sys.modules["__main__"].__spec__ is None,
-        "spawn": sys.modules["__main__"].__spec__ is None,
+        "forkserver": script,
+        "spawn": script,
     }
     assert set(names.values()) == {WORKER_NAME}
 

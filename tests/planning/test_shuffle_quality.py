@@ -78,7 +78,7 @@ def test_a_window_of_all_data_is_a_full_permutation():
 def test_sorted_labels_vary_in_batches_as_the_formula_says(k):
     splits = shape.all_splits
     size = shape.split_rows * measures.ROW_BYTES
-    found = [measures.by_bytes(shape, seed, window=k * size, split=size) for seed in range(8)]
+    found = [measures.by_bytes(shape, seed, window=k * size, split=size) for seed in range(40)]
     ratio = np.mean([measures.global_ratio(epoch.rows, BATCH) for epoch in found])
     assert ratio == pytest.approx(ShuffleWindow(None, k, splits).variance_ratio(BATCH), rel=0.25)
 

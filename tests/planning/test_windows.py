@@ -16,7 +16,7 @@ from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
 from torch_dataloader_utils.planning.windows import ShuffleWindow, windowed
-from torch_dataloader_utils.seeding import derive_key
+from torch_dataloader_utils.seeding import window_key
 
 Row = tuple[str, int]
 
@@ -101,7 +101,7 @@ def test_windows_follow_the_rule(sizes: Any, split_rows: int, n: int, k: int, da
     sets = reference(files, pieces, n, k)
     assert [rows_in([piece]) for piece in made] == [window for windows in sets for window in windows]
     assert [piece.source.task for piece in made] == [number for number, windows in enumerate(sets) for _ in windows]
-    assert [piece.source.key for piece in made] == [derive_key("window", 0, number) for number in range(len(made))]
+    assert [piece.source.key for piece in made] == [window_key(42, "window", 0, number) for number in range(len(made))]
     for piece in made:
         assert piece.rows == Rows(0, piece.source.row_count)
         assert len(piece) == len(rows_in([piece]))
