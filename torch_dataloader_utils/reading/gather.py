@@ -95,12 +95,16 @@ class Gather:
     def __init__(self, pieces: Sequence[Piece], owners: Sequence[int], starts: Sequence[int], pool: BufferPool) -> None:
         self.pool = pool
         self.units: list[_Unit] = []
+        self.by_run: list[list[tuple[_Unit, _Draw]]] = [[] for _ in starts]
         self.rows = self.drawn = 0
         remaining = iter(owners)
         for piece in pieces:
-            self.units.append(_Unit(piece, tuple(_draws([piece], remaining, starts)), self.rows, self.drawn))
-            self.rows += self.units[-1].rows
-            self.drawn += self.units[-1].drawn
+            unit = _Unit(piece, tuple(_draws([piece], remaining, starts)), self.rows, self.drawn)
+            self.units.append(unit)
+            for draw in unit.draws:
+                self.by_run[draw.run].append((unit, draw))
+            self.rows += unit.rows
+            self.drawn += unit.drawn
 
     def column(self, runs: Sequence[Column]) -> Column:
         """The task's rows of a column of values of any length, in order of delivery, gathered from the runs."""
@@ -130,15 +134,12 @@ class DenseGather:
 
     def add(self, run: int, array: Array) -> None:
         """Add the rows of a run; the array may be read-only, and is not kept."""
-        for unit in self._gather.units:
-            for draw in unit.draws:
-                if draw.run != run:
-                    continue
-                if self._scattered:
-                    self._scatter(unit, draw, draw.of(array))
-                else:
-                    first = unit.base + draw.at
-                    self._drawn[first : first + len(draw.rows)] = draw.of(array)
+        for unit, draw in self._gather.by_run[run]:
+            if self._scattered:
+                self._scatter(unit, draw, draw.of(array))
+            else:
+                first = unit.base + draw.at
+                self._drawn[first : first + len(draw.rows)] = draw.of(array)
 
     def _scatter(self, unit: _Unit, draw: _Draw, rows: Array) -> None:
         out = self._out[unit.first : unit.first + unit.rows]

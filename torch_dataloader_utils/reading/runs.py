@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,12 +16,13 @@ from torch_dataloader_utils.reading.ahead import FetchAhead, FileFetch
 from torch_dataloader_utils.reading.decoding import copied_together, decoder_calls, read_columns
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
+from torch_dataloader_utils.storage import usable_cores
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
 
-_OPEN_FILES = 8  # readers kept open per thread, or as many as a window needs, but at most ...
-_WINDOW_FILES = 256  # ... this many, because a process may have no more than 1,024 files open
+_OPEN_FILES = 8  # readers kept open per thread; for windows over more files, see `_window_files`
+_MOST_FILES = 4096  # open in a process, if the system allows more
 _NAMED_FILES = 4  # named in a message
 
 
@@ -73,7 +74,7 @@ class RunReader:
 
     def keep_open(self, runs: Sequence[SegmentRun]) -> None:
         """Keep the files of these runs open from now on: they are read once for each of several columns."""
-        self._most_open = min(max(_OPEN_FILES, len({run.file for run in runs})), _WINDOW_FILES)
+        self._most_open = min(max(_OPEN_FILES, len({run.file for run in runs})), _window_files())
 
     def announce(self, runs: Sequence[SegmentRun]) -> None:
         """Begin to fetch what these runs need from a remote store; they are decoded next, in this order."""
@@ -211,3 +212,15 @@ class RunReader:
         spec = self._spec
         wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
         return partial(spec.opener.open, file.info, file.layout, spec.storage, spec.format_options, wanted)
+
+
+@lru_cache(maxsize=1)
+def _window_files() -> int:
+    """The number of files that a thread keeps open for a window: all threads use a quarter of what a process may."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return _OPEN_FILES
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    return max(_OPEN_FILES, most // 4 // usable_cores())

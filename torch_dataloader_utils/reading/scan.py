@@ -111,7 +111,7 @@ class TaskReader:
     def share(self, task: Task) -> WindowRead | None:
         """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
         found = self._stand_alone(task) if of_windows(task) else None
-        if found is None or any(piece.rows is None for piece in split_pieces(task.pieces)):
+        if found is None or not len(self._spec.schema) or any(p.rows is None for p in split_pieces(task.pieces)):
             return None
         runs, owners = found
         recorder().enter("shuffle")
