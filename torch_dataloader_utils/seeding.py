@@ -117,7 +117,7 @@ def window_order(n: int, key: int) -> npt.NDArray[np.uint32]:
     return order
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _base(bits: int, seed: int) -> npt.NDArray[np.uint32]:
     """The permutation of 2**bits numbers from which the windows of a seed take their orders."""
     return permutation(1 << bits, derive_key("window base", bits, seed)).astype(np.uint32)

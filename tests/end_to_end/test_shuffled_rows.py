@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import OptionError, StructuredDataset
+from torch_dataloader_utils import OptionError, StructuredDataset, combine
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder
 
 I64 = npt.NDArray[np.int64]
@@ -174,6 +175,27 @@ def test_options_that_shuffle_nothing_are_refused(tmp_path: Path, options: dict[
     path = write(tmp_path / "data.parquet", 10, 10)
     with pytest.raises(OptionError, match=message):
         StructuredDataset.create_dataloader(path, **options)
+
+
+@pytest.mark.parametrize("num_workers", [0, None])
+def test_windows_of_counted_rows_beside_a_filter_are_whole(tmp_path: Path, num_workers: int | None) -> None:
+    """Counts of a combination are unknown as one part is filtered, though those of the other part's files are known."""
+    plain, filtered = (write(tmp_path / f"{name}.parquet", 3000, 100) for name in ("plain", "filtered"))
+    odd = pc.bit_wise_and(pc.field("id"), 1) == 1  # no statistics prune it
+    parts = [StructuredDataset.create_dataloader(path, num_ranks=1, rank=0) for path in (plain,)]
+    parts.append(StructuredDataset.create_dataloader(filtered, num_ranks=1, rank=0, filters=odd))
+    loader, _ = combine(
+        [dataset for _, dataset in parts],
+        shuffle=True,
+        shuffle_buffer_size=300,
+        shuffle_open_splits=1,
+        batch_size=100,
+        num_workers=num_workers,
+        num_ranks=1,
+        rank=0,
+    )
+    found = sorted(row for batch in loader for row in batch["id"].tolist())
+    assert found == sorted([*range(3000), *range(1, 3000, 2)])
 
 
 @pytest.mark.parametrize(

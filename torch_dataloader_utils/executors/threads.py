@@ -126,6 +126,7 @@ class _State:
     def renew(self) -> None:
         """Stop after a fork, which leaves the decode threads behind."""
         self.bell = Bell()
+        self._begun = []  # a thread of the parent may hold the lock of a read
         self.stop()
 
     def take(self, shard: int, timeout: float) -> Block | BaseException | None:
@@ -217,6 +218,8 @@ class _State:
                 with self.bell.work:
                     self._opening -= 1
                     self._begun.append(claim)
+                    if self._stopped and claim.shared is not None:
+                        claim.shared.abandon()
                     self.bell.work.notify_all()
         return self._readers[thread]
 

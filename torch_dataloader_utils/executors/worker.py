@@ -11,6 +11,7 @@ their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by t
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 import traceback
@@ -50,8 +51,14 @@ def worker_main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     for other in inherited:
         other.close()
+    if open_reader is None:
+        try:
+            data = conn.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            return  # the main process has exited
+        open_reader = pickle.loads(data)  # may import the user's script, which may raise the same errors
     try:
-        _Worker(conn, open_reader or conn.recv(), budget).run()
+        _Worker(conn, open_reader, budget).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process has exited
 

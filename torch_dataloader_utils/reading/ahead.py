@@ -59,7 +59,7 @@ class FetchAhead:
 
     def __init__(self) -> None:
         self._waiting: dict[str, FileFetch] = {}
-        self._started: dict[str, tuple[Future[Opened], int]] = {}
+        self._started: dict[str, tuple[Future[Opened], FileFetch]] = {}
 
     def start(self, files: Mapping[str, FileFetch]) -> None:
         """Fetch these files, by path; those of the last call that were not taken are closed."""
@@ -89,19 +89,25 @@ class FetchAhead:
         """Close the files that were not taken; those that are being fetched, as soon as they are."""
         for fetch in self._waiting.values():
             fetch.close()
-        for future, _ in self._started.values():
-            if not future.cancel():
+        for future, fetch in self._started.values():
+            if future.cancel():
+                fetch.close()
+            else:
                 future.add_done_callback(_close)
         self._waiting, self._started = {}, {}
 
     def _fill(self) -> None:
-        used = sum(size for _, size in self._started.values())
+        used = sum(fetch.size for _, fetch in self._started.values())
         for path, fetch in list(self._waiting.items()):
             used += fetch.size
             if self._started and (len(self._started) == _FILES or used > _BYTES):
                 return
+            try:
+                future = _pool(os.getpid()).submit(_fetched, fetch)
+            except RuntimeError:  # the main thread has ended: this thread fetches what it needs
+                return
             del self._waiting[path]
-            self._started[path] = _pool(os.getpid()).submit(_fetched, fetch), fetch.size
+            self._started[path] = future, fetch
 
 
 def _fetched(fetch: FileFetch) -> Opened:

@@ -49,10 +49,18 @@ class BufferPool:
             memory = self._recycled(size)
         if memory is None:
             self.made += 1
-            memory = bytearray(size)
+            memory = self._fresh(size)
         array = np.frombuffer(memory, dtype=np.uint8)
         weakref.finalize(array, self._returned.append, memory).atexit = False
         return array[:nbytes]
+
+    def _fresh(self, size: int) -> bytearray:
+        try:
+            return bytearray(size)
+        except MemoryError:
+            with self._lock:
+                self._leased -= size
+            raise
 
     def _recycled(self, size: int) -> bytearray | None:
         """An idle buffer of this size, now leased; None if there is none, and the caller makes one."""
@@ -85,6 +93,11 @@ class Scratch:
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it keeps."""
+        return self._memory.nbytes
 
     def array(self, rows: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array of so many rows of the dtype and shape of `like`; overwritten by the next."""

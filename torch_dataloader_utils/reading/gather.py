@@ -60,6 +60,8 @@ class _Unit:
         self._lock = threading.Lock()
         self.draws = draws
         self.drawn = sum(len(draw.rows) for draw in draws)
+        if piece.rows is None:
+            raise ValueError("a window without a row count cannot be gathered column by column")
         self.rows = len(piece)
         self.first, self.base = first, base
 

@@ -110,7 +110,8 @@ class TaskReader:
 
     def share(self, task: Task) -> WindowRead | None:
         """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
-        found = self._stand_alone(task) if of_windows(task) else None
+        # If not every planned row is delivered, a window's rows are unknown although those of its pieces may be known.
+        found = self._stand_alone(task) if of_windows(task) and task.rows is not None else None
         if found is None or not len(self._spec.schema) or any(p.rows is None for p in split_pieces(task.pieces)):
             return None
         runs, owners = found

@@ -16,13 +16,15 @@ from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.convert.elements import stored_values
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import NO_WORK, recorder, recording
-from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.buffers import Scratch
 from torch_dataloader_utils.reading.gather import DenseGather, Gather
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import TaskReader
+
+_KEPT_BYTES = 1 << 26  # scratch memory that a thread keeps
 
 
 class WindowRead:
@@ -74,10 +76,12 @@ class WindowRead:
             with self._lock:
                 self._columns |= columns
                 self._work += work
-                self._missing -= 1
-                if not self._missing:
+                if self._missing == 1:
                     columns = {key: self._columns[key] for key in self._keys}
-                    return replace(Block.of_columns(self.gather.rows, columns), work=self._work)
+                    block = replace(Block.of_columns(self.gather.rows, columns), work=self._work)
+                    self._missing = 0
+                    return block
+                self._missing -= 1
         return None
 
     def abandon(self) -> bool:
@@ -131,7 +135,10 @@ class WindowReader:
                     # Columns of one call are in use at the same time.
                     gathers[item.name] = DenseGather(shared.gather, self._scratch[len(gathers)], self._numbers, values)
                 gathers[item.name].add(number, values)
-        return {self._dense[name]: gather.column() for name, gather in gathers.items()}
+        columns: dict[str, Column] = {self._dense[name]: gather.column() for name, gather in gathers.items()}
+        if sum(scratch.nbytes for scratch in self._scratch.values()) > _KEPT_BYTES:
+            self._scratch.clear()
+        return columns
 
     def _in_order(self, shared: WindowRead, runs: Sequence[Column]) -> Column:
         if not isinstance(runs[0], Dense):
@@ -163,8 +170,9 @@ class WindowReader:
     def _converted(self, item: pa.Field, array: pa.ChunkedArray, run: SegmentRun) -> dict[str, Column]:
         """The output of a column in one run: its key, and that of a mask, if it has one."""
         recorder().enter("convert")
-        table = pa.Table.from_arrays([array], schema=pa.schema([item]))
-        return self._part((item.name,)).convert(table, True, self._runs.where([run]))
+        table, where = pa.Table.from_arrays([array], schema=pa.schema([item])), self._runs.where([run])
+        with noting(where, DataLoaderUtilsError):
+            return self._part((item.name,)).convert(table, True, where)
 
 
 def marks_of(key: str | None, rows: int, real: bool) -> dict[str, Column]:

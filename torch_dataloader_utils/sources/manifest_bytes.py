@@ -194,7 +194,8 @@ def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
 
 def _binding(form: Format, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that change what a manifest contains, or which rows are read."""
-    return {name: value for name, value in checked_options(form, given).items() if name not in form.free_options}
+    binding = {name: value for name, value in given.items() if name not in form.free_options}
+    return {name: value for name, value in checked_options(form, binding).items() if name not in form.free_options}
 
 
 def _shortened(value: Any) -> str:

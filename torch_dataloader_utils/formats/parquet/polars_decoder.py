@@ -134,6 +134,8 @@ class PolarsDecoder:
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
         names = [name for name in columns if self._suits(name) and not self._has_null(groups, name)]
+        if not all(self._stored_well(group, name) for group in groups for name in names):
+            return {}
         if not names or not self._unchanged() or (self._verified and self._has_checksums(groups, names)):
             return {}
         import polars as pl
@@ -196,9 +198,13 @@ class PolarsDecoder:
 
     def _is_suited(self, name: str) -> bool:
         leaf = self._leaves[name]
-        chunk = self._metadata.row_group(0).column(leaf)
-        same = _same_bits(self._schema.field(name).type, chunk.physical_type)
-        return same and chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings)
+        same = _same_bits(self._schema.field(name).type, self._metadata.schema.column(leaf).physical_type)
+        return same and "\0" not in name and self._stored_well(0, name)
+
+    def _stored_well(self, group: int, name: str) -> bool:
+        """Whether a column chunk is compressed and encoded in a way that Polars reads."""
+        chunk = self._metadata.row_group(group).column(self._leaves[name])
+        return chunk.compression in _CODECS and _ENCODINGS.issuperset(chunk.encodings)
 
     def _has_null(self, groups: Sequence[int], name: str) -> bool:
         return any(name in self._nulls.get(group, ()) for group in groups)
