@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -187,3 +189,35 @@ def test_a_stopped_driver_does_not_read_its_window_to_the_end(folder: Path, monk
     stopped.set()
     driver.close()
     assert len(calls) == 1
+
+
+def test_a_forked_child_does_not_wait_for_the_parents_reads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(folder)
+    tasks = shuffled(source, pieces_of(source), 1000)[:1]
+    reads: list[Any] = []
+    begun, forked = threading.Event(), threading.Event()
+    read = WindowReader.columns
+
+    def held(self: WindowReader, shared: Any, items: Any) -> Any:
+        reads.append(shared)
+        with shared._lock:
+            begun.set()
+            assert forked.wait(30)
+        return read(self, shared, items)
+
+    monkeypatch.setattr(WindowReader, "columns", held)
+    driver = ThreadDriver(lambda: source.scan.open(source.by_key), [tasks], 1, 1, timeout=60)
+    assert begun.wait(30)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)  # reached only if the hooks of the fork have ended
+    deadline = time.monotonic() + 10
+    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if status == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    forked.set()
+    assert driver.next_block(0) is not None
+    driver.close()
+    assert status == (child, 0)

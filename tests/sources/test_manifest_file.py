@@ -393,3 +393,10 @@ def test_a_stale_file_is_explained_without_secrets() -> None:
     assert stale_remedy("https://host/m?sig=s3cret") == (
         "It was planned from manifest=https://host/m: delete the manifest, and the next run creates a new one."
     )
+
+
+def test_a_manifest_made_with_polars_serves_a_job_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = inspected(tmp_path)
+    data = pack_manifest(found, replace(ASKED, format_options={"engine": "polars"}))
+    monkeypatch.setattr("torch_dataloader_utils.formats.parquet.polars_decoder._installed", lambda: False)
+    assert unpack_manifest(data, ASKED, "m") == found
