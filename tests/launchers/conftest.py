@@ -81,7 +81,7 @@ def launch(options: dict[str, Any], tmp_path: Path) -> Callable[..., Rows]:
             env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "ROW_LOG": str(log), **environment},
             capture_output=True,
             text=True,
-            timeout=400,  # seconds, for a hang: DeepSpeed compiles for 30, and the slow tests run side by side
+            timeout=280,  # seconds, for a hang: DeepSpeed compiles for 30, and slow tests run side by side
             check=False,
         )
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
