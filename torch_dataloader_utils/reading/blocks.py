@@ -173,13 +173,13 @@ class Scan(Protocol):
 
 
 @contextmanager
-def noting(where: str, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+def noting(where: str | Callable[[], str], unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
     """Add a note with `where` to errors, except to those of a type that already names the place."""
     try:
         yield
     except Exception as error:
         if not isinstance(error, unless):
-            error.add_note(f"while reading {where}")
+            error.add_note(f"while reading {where if isinstance(where, str) else where()}")
         raise
 
 

@@ -42,11 +42,13 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool, runs: int =
         yield run
 
 
-def copied_together(reader: FileReader, items: Sequence[pa.Field]) -> Iterator[list[pa.Field]]:
-    """The columns that the reader decodes best in one call if their values are copied, call by call; perhaps none."""
+def copied_together(reader: FileReader, items: Sequence[pa.Field]) -> tuple[list[list[pa.Field]], list[pa.Field]]:
+    """The columns that the reader decodes best in one call if their values are copied, by call; and the others."""
+    calls: list[list[pa.Field]] = []
     rest = {item.name: item for item in items}
     while rest and (names := reader.copied_together(list(rest))):
-        yield [rest.pop(name) for name in names]
+        calls.append([rest.pop(name) for name in names])
+    return calls, list(rest.values())
 
 
 def read_columns(

@@ -153,10 +153,10 @@ class RunReader:
     def window_calls(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> Iterator[list[pa.Field]]:
         """The columns of each call that decodes these runs, one run after another, to copy them."""
         rows = sum(segment.rows or 0 for run in runs for segment in self.segments(run))
-        together = list(copied_together(self._reader(self._files[runs[0].file]), wanted)) if self.alone and runs else []
+        first = self._reader(self._files[runs[0].file]) if self.alone and runs else None
+        together, rest = ([], wanted) if first is None else copied_together(first, wanted)
         for items in together:  # in halves, for two threads
             yield from (half for half in (items[::2], items[1::2]) if half)
-        rest = [item for item in wanted if not any(item in items for items in together)]
         yield from decoder_calls(rest, rows, self.alone, len(runs))
 
     def columns(
@@ -173,9 +173,8 @@ class RunReader:
         stored = frozenset(reader.schema.names) - spec.partition_names
         known = all(segment.rows is not None for segment in segments)
         read = [item for item in wanted if item.name in stored]
-        calls = list(copied_together(reader, read)) if copied and self.alone else []
-        read = [item for item in read if not any(item in items for items in calls)]
-        for items in (*calls, *decoder_calls(read, rows, self.alone)):
+        together, rest = copied_together(reader, read) if copied and self.alone else ([], read)
+        for items in (*together, *decoder_calls(rest, rows, self.alone)):
             arrays = read_columns(reader, numbers, items, self.alone, copied)
             rows, known = len(arrays[0]), True
             arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]

@@ -150,12 +150,8 @@ class WindowReader:
         return gather.column()
 
     def _arrays(self, run: SegmentRun, items: Sequence[pa.Field], copied: bool) -> list[pa.ChunkedArray]:
-        try:
+        with noting(lambda: self._runs.where([run]), DataLoaderUtilsError):
             return self._runs.arrays(run, items, copied)
-        except Exception as error:
-            if not isinstance(error, DataLoaderUtilsError):
-                error.add_note(f"while reading {self._runs.where([run])}")
-            raise
 
     def _values(self, item: pa.Field, array: pa.ChunkedArray, run: SegmentRun) -> Array:
         """The output of a column of fixed width in one run: its buffer itself, if that holds it."""
