@@ -17,8 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reading.test_shuffle import folder, inline, pieces_of, plain, shuffled, source_of
+from tests.reading.test_shuffle import by_file, folder, inline, pieces_of, plain, shuffled, source_of, wanted_of
 from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.convert import converter, stacks
+from torch_dataloader_utils.convert.columns import Dense
 from torch_dataloader_utils.events import NO_WORK
 from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.formats.parquet import FORMAT
@@ -84,6 +86,52 @@ def test_rows_of_any_width_are_gathered_alike(
     for name, size in sizes.items():
         monkeypatch.setattr(gather, name, size)
     assert [str(plain(block)) for block in inline(source, tasks)] == wanted
+
+
+STACKED = {
+    "columns": ["id", "half", "u16", "maybe"],
+    "dtypes": {"half": "float32", "u16": "float32"},
+    "stack": {"x": ["maybe", "u16", "half"], "u16": ["u16", "u16"]},
+}
+
+
+@pytest.mark.parametrize("written", [1, 30, 1 << 19])
+def test_the_columns_of_a_stack_are_shared(folder: Path, written: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_WRITTEN", written)
+    source = source_of(folder, **STACKED)
+    tasks = shuffled(source, pieces_of(source))
+    reader = source.scan.open(source.by_key)
+    assert reader.share(tasks[0]) is not None
+    reader.close()
+    for block, ids in zip(inline(source, tasks), wanted_of(tasks, by_file), strict=True):
+        assert block.columns is not None
+        assert list(block.columns) == list(source.scan.report()) == ["id", "x", "u16"]
+        i = np.array(ids, np.float32)
+        expected = {"id": np.array(ids), "x": np.stack([np.where(i % 5 == 1, np.nan, i / 2), i, i], 1)}
+        for key, wanted in {**expected, "u16": np.stack([i, i], 1)}.items():
+            column = block.columns[key]
+            assert isinstance(column, Dense)
+            assert column.array.flags.c_contiguous
+            assert column.array.flags.writeable
+            np.testing.assert_array_equal(column.array, wanted)
+
+
+def test_an_error_after_the_last_column_of_a_shared_read_is_reported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(folder, **STACKED)
+    reader = source.scan.open(source.by_key)
+    shared = reader.share(shuffled(source, pieces_of(source))[0])
+    assert shared is not None
+
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(converter, "stacked", no_memory)  # memory for the stack
+    with pytest.raises(MemoryError):
+        shared.read(reader)
+    assert shared.abandon()  # so the error is raised in the loop, not lost
+    reader.close()
 
 
 def test_the_files_of_a_window_are_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

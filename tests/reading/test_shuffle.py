@@ -207,7 +207,11 @@ def test_a_transform_that_changes_the_number_of_rows(folder: Path) -> None:
     check(inline(source, tasks), wanted_of(tasks, live))
 
 
-@pytest.mark.parametrize("options", [{}, {"filters": HALVES}, {"nulls": "drop", "columns": ["id", "maybe"]}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"filters": HALVES}, {"nulls": "drop", "columns": ["id", "maybe"]}, {"stack": {"x": ["id"]}}],
+    ids=str,
+)
 def test_threads_and_processes_give_what_the_callers_thread_gives(folder: Path, options: dict[str, Any]) -> None:
     source = source_of(folder, **options)
     tasks = shuffled(source, pieces_of(source))

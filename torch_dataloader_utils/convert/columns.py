@@ -8,7 +8,8 @@ column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Array: TypeAlias = npt.NDArray[Any]
+Memory: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]  # a writable array of so many bytes
 Header: TypeAlias = tuple[Any, ...]  # rebuilds the column from its arrays; opaque elsewhere
 
 
@@ -47,9 +49,12 @@ class Dense:
         """The rows of all `columns` in fresh memory."""
         return Dense(np.concatenate([column.array for column in columns]))
 
-    def take(self, places: Array) -> Dense:
-        """The rows with these numbers (int64 [m]), in fresh memory."""
-        return Dense(self.array[places])
+    def take(self, places: Array, memory: Memory | None = None) -> Dense:
+        """The rows with these numbers (integers [m]), in fresh memory or in `memory`."""
+        out = array_in(memory, len(places), self.array)
+        # "clip" because every number is in range, and numpy's default mode copies the output once more.
+        np.take(self.array, places, axis=0, out=out, mode="clip")
+        return Dense(out)
 
     def parts(self) -> tuple[Header, list[Array]]:
         """A header and the one array."""
@@ -236,6 +241,14 @@ def rebuild(header: Header, arrays: Sequence[Array]) -> Column:
     make, *extra = header
     column: Column = make(*arrays, *extra)
     return column
+
+
+def array_in(memory: Memory | None, rows: int, like: Array) -> Array:
+    """An array of so many rows of the dtype and shape of `like`, in `memory`, by default fresh."""
+    shape = (rows, *like.shape[1:])
+    if memory is None:
+        return np.empty(shape, like.dtype)
+    return memory(like.itemsize * math.prod(shape)).view(like.dtype).reshape(shape)
 
 
 def concat(columns: Sequence[Any]) -> Column:

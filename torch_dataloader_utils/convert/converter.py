@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
-from torch_dataloader_utils.convert.columns import Array, Column, Dense
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
 from torch_dataloader_utils.convert.leaves import ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
+from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.schemas.columns import column_at, find_path
@@ -42,10 +43,9 @@ class Converter:
     converts: bool = True
 
     def part(self, names: Sequence[str]) -> Converter:
-        """The converter of some of the columns (none of them stacked), by their names in the table."""
+        """The converter of some of the columns, by their names in the table; it does not stack them."""
         plans = tuple(plan for plan in self.plans if plan.column in names)
-        kept = {key for plan in plans for key in (plan.key, plan.mask_key)}
-        return replace(self, plans=plans, stacks={}, keys=tuple(key for key in self.keys if key in kept))
+        return replace(self, plans=plans, stacks={}, keys=tuple(_keys_of(plans)))
 
     def dense(self) -> dict[str, str]:
         """The columns whose only output is `Dense`: name -> key."""
@@ -148,9 +148,18 @@ class Converter:
             columns[plan.key] = column
             if plan.nulls == "mask":
                 columns[plan.mask_key] = Dense(np.ones(len(column), np.bool_) if valid is None else valid)
+        return self.stacked(columns)
+
+    def stacked(self, columns: Mapping[str, Column], memory: Memory | None = None) -> dict[str, Column]:
+        """The output by key, in the order of `keys`, from the output of all columns before they are stacked.
+
+        Args:
+            columns: by key.
+            memory: makes the arrays of stacks; None: numpy does.
+        """
         # Added last, because a target may have the name of one of its sources.
-        columns |= {target: _stack([columns[key] for key in keys]) for target, keys in self.stacks.items()}
-        return {key: columns[key] for key in self.keys}
+        stacks = {target: stacked([columns[key] for key in keys], memory) for target, keys in self.stacks.items()}
+        return {key: stacks[key] if key in stacks else columns[key] for key in self.keys}
 
     def report(self) -> dict[str, dict[str, Any]]:
         """Key -> Arrow type, kind, dtype, shape, null policy and, if any, unit, timezone and scale."""
@@ -186,13 +195,13 @@ def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: s
     if not converts:  # any type can stay as it is
         options = replace(options, strict_types=False, decimals="float64")
     plans = column_plans(schema, options)
-    stacks = {target: _check_stack(target, sources, plans) for target, sources in (options.stack or {}).items()}
+    stacks = {target: check_stack(target, sources, plans) for target, sources in (options.stack or {}).items()}
     if not converts:
         _check_unique(schema.names)
         return Converter(plans, {}, tuple(schema.names), converts=False)
-    keys = [key for plan in plans for key in ([plan.key, plan.mask_key] if plan.nulls == "mask" else [plan.key])]
+    keys = _keys_of(plans)
     _check_unique(keys)
-    keys = _stacked_keys(keys, stacks)
+    keys = stacked_keys(keys, stacks)
     _check_unique(keys)
     return Converter(plans, stacks, tuple(keys))
 
@@ -212,9 +221,9 @@ def _compact_column(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(chunks)
 
 
-def _stack(columns: Sequence[Column]) -> Dense:
-    """The columns, each [n] of the same dtype, side by side: [n, k]."""
-    return Dense(np.stack([column.array for column in columns if isinstance(column, Dense)], axis=1))
+def _keys_of(plans: Sequence[ColumnPlan]) -> list[str]:
+    """The output keys of columns, in order, before any are stacked."""
+    return [key for plan in plans for key in ([plan.key, plan.mask_key] if plan.nulls == "mask" else [plan.key])]
 
 
 def _valid(plan: ColumnPlan, table: pa.Table) -> Array | None:
@@ -245,33 +254,3 @@ def _check_unique(keys: Sequence[str]) -> None:
             "'<column>_valid' and stack targets share one set of names): leave one out with columns=, or rename it in "
             "transform."
         )
-
-
-def _check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan]) -> tuple[str, ...]:
-    """The sources, checked to be columns of one number per row, all of the same dtype."""
-    leaves = {plan.key: plan.leaf for plan in plans}
-    if not sources or isinstance(sources, str):
-        raise OptionError(f"stack={{{target!r}: {sources!r}}}: expected a list of at least one column.")
-    for source in sources:
-        if source not in leaves:
-            raise OptionError(
-                f"stack={{{target!r}: ...}} names {source!r}: expected one of the columns {list(leaves)}."
-            )
-        if not isinstance(leaves[source], (ScalarLeaf, CodesLeaf)):
-            raise OptionError(f"stack={{{target!r}: ...}} names {source!r}: expected columns of one number per row.")
-    dtypes = {source: leaves[source].report()["dtype"] for source in sources}
-    if len(set(dtypes.values())) > 1:
-        raise OptionError(
-            f"stack={{{target!r}: ...}} has columns of unequal dtypes {dtypes}: make them equal, such as by "
-            f"dtypes={{{target!r}: 'float32'}}."
-        )
-    return tuple(sources)
-
-
-def _stacked_keys(keys: Sequence[str], stacks: Mapping[str, Sequence[str]]) -> list[str]:
-    """The keys without the sources, each target in the position of its first source."""
-    first: dict[str, list[str]] = {}
-    for target, sources in stacks.items():
-        first.setdefault(min(sources, key=list(keys).index), []).append(target)
-    stacked = {source for sources in stacks.values() for source in sources}
-    return [name for key in keys for name in (*first.get(key, []), *([] if key in stacked else [key]))]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat, take_rows
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory, concat, take_rows
 from torch_dataloader_utils.convert.converter import compact
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.events import NO_WORK, Work, recording
@@ -61,13 +61,20 @@ class Block:
             return Block.of_table(self.table.slice(first, last - first))
         return Block.of_columns(last - first, {key: column.slice(first, last) for key, column in self.columns.items()})
 
-    def take(self, places: Array) -> Block:
-        """The rows with these numbers (int64 [m]), in fresh memory."""
+    def take(self, places: Array, memory: Memory | None = None) -> Block:
+        """The rows with these numbers (integers [m]), in fresh memory; dense columns in `memory` if given."""
         if self.columns is None:
             table = pa.Table.from_batches([self.table])
             taken = [take_rows(column, places) for column in table.columns]
             return Block.of_table(compact(pa.Table.from_arrays(taken, schema=table.schema)))
-        return Block.of_columns(len(places), {key: column.take(places) for key, column in self.columns.items()})
+        numbers = places.astype(np.intp, copy=False)  # converted once: numpy takes by these only
+        return Block.of_columns(
+            len(places),
+            {
+                key: column.take(numbers, memory) if isinstance(column, Dense) else column.take(numbers)
+                for key, column in self.columns.items()
+            },
+        )
 
     def marked(self, valid_key: str | None, real: bool) -> Block:
         """The same rows, marked under `valid_key` as real or as repeats; unmarked if that is None."""

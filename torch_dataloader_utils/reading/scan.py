@@ -75,9 +75,9 @@ class ScanSpec:
 
     @property
     def columns_stand_alone(self) -> bool:
-        """Whether each output column depends only on the same column of the files."""
+        """Whether each column can be converted without the others; those of a stack are joined afterwards."""
         shaped = self.predicate is not None or self.transform is not None or bool(self.converter.drop_columns)
-        return not (shaped or self.arrow or self.converter.stacks) and bool(self.given.equals(self.schema))
+        return not (shaped or self.arrow) and bool(self.given.equals(self.schema))
 
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key (see `Converter.report`)."""
@@ -106,7 +106,7 @@ class TaskReader:
         if not of_windows(task):
             return self.read(task.pieces, task.pad)[0]
         shared = self.share(task)
-        return (shared.read(self) if shared is not None else None) or shuffled(task, self.read)
+        return (shared.read(self) if shared is not None else None) or shuffled(task, self.read, self._spec.pool.lease)
 
     def share(self, task: Task) -> WindowRead | None:
         """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
@@ -119,7 +119,7 @@ class TaskReader:
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
         calls = self._runs.window_calls(runs, list(self._spec.schema))
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
-        return WindowRead(gather, runs, calls, self._spec.converter.keys, marks)
+        return WindowRead(gather, runs, calls, self._spec.converter, marks)
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
         """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
@@ -136,6 +136,8 @@ class TaskReader:
         Each column is still in the processor's cache after decoding. Returns None, without reading, if columns depend
         on each other (filter, transform, stack) or if row counts are known only after reading.
         """
+        if self._spec.converter.stacks:
+            return None
         shared = self.share(task)
         if shared is not None:
             while (items := shared.next_call()) is not None:

@@ -34,7 +34,7 @@ class WindowRead:
         gather: the order of the task's rows.
         runs: what is decoded for the task.
         calls: the columns of each decoder call.
-        keys: the output keys, in order.
+        converter: makes the output of all columns.
         marks: the mask of real rows by its key, if there is one.
     """
 
@@ -43,15 +43,16 @@ class WindowRead:
         gather: Gather,
         runs: Sequence[SegmentRun],
         calls: Iterable[list[pa.Field]],
-        keys: Sequence[str],
+        converter: Converter,
         marks: dict[str, Column],
     ) -> None:
         self.gather = gather
         self.runs = runs
-        self._keys = (*keys, *marks)
+        self._converter = converter
         self._calls = deque(calls)
         self._missing = len(self._calls)
-        self._columns = marks
+        self._marks = marks
+        self._columns: dict[str, Column] = {}
         self._work = NO_WORK
         self._lock = threading.RLock()  # the garbage collector may abandon the read in a thread that holds it
 
@@ -77,12 +78,20 @@ class WindowRead:
                 self._columns |= columns
                 self._work += work
                 if self._missing == 1:
-                    columns = {key: self._columns[key] for key in self._keys}
-                    block = replace(Block.of_columns(self.gather.rows, columns), work=self._work)
+                    block = self._block()
                     self._missing = 0
                     return block
                 self._missing -= 1
         return None
+
+    def _block(self) -> Block:
+        """The block of all columns."""
+        with recording() as noted:
+            noted.enter("convert")
+            columns = self._converter.stacked(self._columns, self.gather.pool.lease)
+            self._columns = {}
+            work = self._work + noted.work()
+        return replace(Block.of_columns(self.gather.rows, columns | self._marks), work=work)
 
     def abandon(self) -> bool:
         """Leave the remaining columns unread after an error; returns whether it is the first."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from torch_dataloader_utils.convert.columns import Memory
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import Piece, Task, Window, split_pieces
 from torch_dataloader_utils.reading.blocks import Block
@@ -27,17 +28,18 @@ def of_windows(task: Task) -> bool:
     return any(isinstance(piece.source, Window) for piece in task.pieces[:1])
 
 
-def shuffled(task: Task, read: ReadPieces) -> Block:
+def shuffled(task: Task, read: ReadPieces, memory: Memory | None = None) -> Block:
     """The rows of a task over windows, in order of delivery.
 
     Args:
         task: over windows.
         read: maps pieces of splits, and whether they are repeats, to their rows as one block and each piece's range of
             rows in it.
+        memory: makes the arrays of dense columns; None: numpy does.
     """
     block, spans = read(list(split_pieces(task.pieces)), task.pad)
     recorder().enter("shuffle")
-    return block.take(places_of(task.pieces, iter(spans)))
+    return block.take(places_of(task.pieces, iter(spans)), memory)
 
 
 def places_of(pieces: Sequence[Piece], spans: Iterator[Span]) -> Places:
