@@ -16,7 +16,7 @@ QUICK := $(wildcard $(addprefix tests/,batching convert filters formats options 
 # Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 
-.PHONY: help demo quick test check docs horovod lock clean
+.PHONY: help demo quick test check docs horovod browser lock clean
 
 help:
 	@sed -n '1,5s/^# \{0,1\}//p' Makefile
@@ -32,8 +32,8 @@ quick: .venv/test
 	$(PYTEST) -m "not slow" $(QUICK)
 	@echo "quick: OK"
 
-# Where CI is set, the launchers' frameworks too: some 600 MB to download.
-test: .venv/test-stores $(if $(CI),.venv/test-launchers)
+# Where CI is set, the launchers' frameworks too, some 600 MB to download, and Playwright.
+test: .venv/test-stores $(if $(CI),.venv/test-launchers .venv/test-browser)
 	$(PYTEST) $(MARKED)
 	@echo "tests: OK"
 
@@ -58,6 +58,10 @@ horovod: .venv/horovod
 	bash scripts/build_horovod.sh .venv
 	@touch $@
 
+# Install Debian's Chromium for the tests of the plan page, as root, unless there is a browser.
+browser:
+	@bash scripts/install_browser.sh
+
 # Re-resolve constraints.txt.
 lock: .venv/python
 	$(BIN)/python scripts/lock.py
@@ -67,7 +71,7 @@ clean:
 	rm -rf tests/storage/azurite/node_modules
 
 # A stamp per extra: the install runs again only when its inputs change.
-.venv/demo .venv/test .venv/test-stores .venv/test-launchers .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
+.venv/demo .venv/test .venv/test-stores .venv/test-launchers .venv/test-browser .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
 	@echo "installing torch-dataloader-utils[$*] into .venv (a few minutes the first time)"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
@@ -75,8 +79,8 @@ clean:
 # All of them, resolved once: what CI needs.
 .venv/all: .venv/python pyproject.toml constraints.txt
 	@echo "installing torch-dataloader-utils with all extras into .venv (some minutes the first time)"
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[demo,test-stores,test-launchers,dev]"
-	@touch $(addprefix .venv/,demo test test-stores test-launchers dev) $@
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[demo,test-stores,test-launchers,test-browser,dev]"
+	@touch $(addprefix .venv/,demo test test-stores test-launchers test-browser dev) $@
 
 .venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.12")'

@@ -104,7 +104,7 @@ def test_options_page_says_of_a_policys_option_what_its_declaration_says():
 
 def test_install_page_lists_each_extra_for_users():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    ours = {"demo", "test", "test-stores", "test-launchers", "docs", "dev"}
+    ours = {"demo", "test", "test-stores", "test-launchers", "test-browser", "docs", "dev"}
     assert {row[0] for row in table_rows("cookbook/install.md")} == set(extras) - ours
 
 

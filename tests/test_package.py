@@ -85,7 +85,8 @@ def test_types_are_shipped():
 def test_extras():
     assert set(PROJECT["optional-dependencies"]) == {
         *("remote", "s3", "gcs", "azure", "http", "cache", "iceberg"),
-        *("demo", "progress", "pandas", "polars", "fast", "test", "test-stores", "test-launchers", "docs", "dev"),
+        *("demo", "progress", "pandas", "polars", "fast", "docs", "dev"),
+        *("test", "test-stores", "test-launchers", "test-browser"),
     }
 
 
