@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -80,6 +82,15 @@ def test_version_is_that_of_the_metadata():
 
 def test_types_are_shipped():
     assert resources.files(torch_dataloader_utils).joinpath("py.typed").is_file()
+
+
+@pytest.mark.parametrize("builder", [WheelBuilder, SdistBuilder])
+def test_wheel_and_sdist_hold_all_files_of_the_package(builder):
+    packed = {item.distribution_path for item in builder(str(ROOT)).recurse_included_files()}
+    paths = (ROOT / "torch_dataloader_utils").rglob("*")
+    ours = {str(path.relative_to(ROOT)) for path in paths if path.is_file() and path.suffix != ".pyc"}
+    assert {".py", ".js"} < {Path(path).suffix for path in ours}
+    assert ours <= packed
 
 
 def test_extras():

@@ -10,7 +10,7 @@ from typing import Any
 from tests.planning.helpers import data_file
 from torch_dataloader_utils.model import DataFile, Piece, split_of
 from torch_dataloader_utils.options import parse_options
-from torch_dataloader_utils.plan_page.planner_scripts import planner_script
+from torch_dataloader_utils.plan_page.planner_scripts import planner_script, split_segments
 from torch_dataloader_utils.planner import plan_options
 from torch_dataloader_utils.planning.plan import PLAN_VERSION, Plan
 from torch_dataloader_utils.planning.rank_plan import RankPlan
@@ -49,10 +49,7 @@ def _columns(splits: Splits) -> Values:
         "start": [start if count else None for start, count in zip(splits.start.tolist(), known, strict=True)],
         "rows": [len(split.row_range) if split.row_range is not None else None for split in splits],
         "nbytes": splits.sizes.tolist(),
-        "segments": [
-            [[segment.rows, segment.size_bytes] for segment in splits.files[file].layout.segments[first:last]]
-            for file, first, last in zip(splits.file.tolist(), splits.first.tolist(), splits.last.tolist(), strict=True)
-        ],
+        "segments": split_segments(splits),
     }
 
 
@@ -108,7 +105,7 @@ def _window(plan: RankPlan) -> Values | None:
         return None
     variance = window.variance_ratio(plan.batch_rows)
     names = {"open": window.splits, "of": window.of_splits, "rows": window.rows, "windows": window.windows}
-    return {**names, "variance": variance}
+    return {**names, "variance": variance, "exact": True}
 
 
 def planner_page(browser: Any) -> Any:
@@ -130,7 +127,10 @@ def random_case(number: int) -> tuple[list[DataFile], tuple[int, int], Values, b
     groups = [[draw.randint(0, 9) for _ in range(draw.randint(1, 4))] for _ in range(draw.randint(1, 8))]
     if unknown:
         groups = [[None] * len(rows) for rows in groups]
-    files = [data_file(f"{i:03d}", rows, draw.sample(range(9), 1)) for i, rows in enumerate(groups)]
+    live = [
+        [draw.randint(0, rows) for rows in file] if draw.random() < 0.2 and not unknown else None for file in groups
+    ]
+    files = [data_file(f"{i:03d}", rows, draw.sample(range(9), 1), live[i]) for i, rows in enumerate(groups)]
     files = [file for file in files if file.layout.segments]
     limits = draw.choice([1, 50, 100, 10_000]), draw.choice([1, 50, 10_000])
     return files, limits, random_options(draw), exact

@@ -1,4 +1,4 @@
-"""The page's planner gives every row to the same rank and worker as Python's."""
+"""The page's planner gives each row to the same rank and worker as Python's, in the same order."""
 
 from __future__ import annotations
 
@@ -8,26 +8,112 @@ from typing import Any
 
 import pytest
 
+from tests.plan_page import vectors
 from tests.plan_page.plans import page_data, planned, planner_page, random_case
+from tests.planning.helpers import data_files
+
+FILES, LIMITS = data_files([[5, 5], [5, 5]]), (50, 50)
+DATA = page_data(FILES, LIMITS, 42)
 
 
 @pytest.fixture(scope="module")
-def plans(browser: Any) -> Iterator[Any]:
-    """A function from [(data, options)] to the plans of the page's planner."""
+def page(browser: Any) -> Iterator[Any]:
     page = planner_page(browser)
-    yield lambda cases: json.loads(page.evaluate("(text) => plans(text)", json.dumps(cases)))
+    yield page
     page.close()
+
+
+@pytest.fixture(scope="module")
+def plans(page: Any) -> Any:
+    """A function from [(data, options)] to the plans of the page's planner."""
+    return lambda cases: json.loads(page.evaluate("(text) => plans(text)", json.dumps(cases)))
+
+
+def test_vectors_are_what_python_plans_now():
+    assert vectors.PATH.read_text() == vectors.written(), "write them again: python -m tests.plan_page.vectors"
+
+
+def test_vectors_are_what_the_page_plans(plans):
+    for of_dataset in json.loads(vectors.PATH.read_text()):
+        cases = of_dataset["cases"]
+        found = plans([(of_dataset["data"], case["options"]) for case in cases])
+        for case, plan in zip(cases, found, strict=True):
+            assert plan == case["plan"], case["options"]
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_random_plans_are_those_of_python(plans, first):
     cases = [random_case(number) for number in range(first, first + 100)]
     inputs = [
-        (page_data(files, limits, options["shuffle_seed"], exact=exact), options)
-        for files, limits, options, exact in cases
+        (page_data(files, limits, given["shuffle_seed"], exact=exact), given) for files, limits, given, exact in cases
     ]
-    found = plans(inputs)
-    expected = [planned(files, limits, options, exact=exact) for files, limits, options, exact in cases]
-    for number, (one, other) in enumerate(zip(found, expected, strict=True), first):
-        assert one == other, f"case {number}: {cases[number - first][2]}"
-    assert sum("error" in plan for plan in expected) < 50
+    expected = [planned(files, limits, given, exact=exact) for files, limits, given, exact in cases]
+    for number, (plan, other) in enumerate(zip(plans(inputs), expected, strict=True)):
+        assert plan == other, f"case {first + number}: {cases[number][2]}"
+    assert sum("ranks" in plan for plan in expected) > 60  # most are plans, not errors
+
+
+WRONG = (
+    {"stick_to_shard": True},
+    {"split_batches": True},
+    {"sharding": "rotate", "shard_batches": True},
+    {"sharding": "rotate", "full_rotation": True},
+    {"sharding": "rotate", "total_shards": 4, "stick_to_shard": True},
+    {"sharding": "rotate", "total_shards": 3},
+    {"sharding": "strided", "shard_batches": True, "split_batches": True},
+    {"sharding": "strided", "split_batches": True, "batch_size": 3},
+    {"steps_per_epoch": 3, "even": "drop"},
+    {"steps_per_epoch": 3, "last_batch": "pad"},
+    {"last_batch": "pad", "even": "drop"},
+    {"shuffle": "splits", "shuffle_open_splits": 2},
+    {"shuffle": "all", "shuffle_open_splits": 2},
+    {"shuffle_open_splits": 2},
+    {"num_ranks": 0},
+    {"batch_size": 0},
+    {"even": "drop", "batch_size": 50},
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_options_that_python_refuses_are_errors_with_its_words(plans, wrong):
+    options = {"num_ranks": 2, "batch_size": 4, "epoch": 0, **wrong}
+    expected = planned(FILES, LIMITS, options, exact=True)
+    assert "ranks" not in expected
+    assert plans([(DATA, options)]) == [expected]
+
+
+def test_files_without_a_row_are_an_error_with_pythons_words(plans):
+    empty, options = data_files([[0], [0]]), {"num_ranks": 2, "epoch": 0}
+    assert plans([(page_data(empty, LIMITS, 42), options)]) == [planned(empty, LIMITS, options, exact=True)]
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "reason"),
+    [
+        ({}, {}, None),
+        ({}, {"sharding": "my_policy"}, "sharding='my_policy' is a rule that only Python has"),
+        ({}, {"sharding": None}, "sharding=None is a rule that only Python has"),
+        ({}, {"canonical_ranks": 4}, "canonical_ranks shards for virtual ranks"),
+        ({"seed": 2**53}, {}, "the seed is too large for JavaScript's numbers"),
+        ({"fixed": {"reason": "a strategy makes the shards"}}, {}, "a strategy makes the shards"),
+    ],
+)
+def test_what_only_python_plans_is_refused(page, plans, data, options, reason):
+    given = {**DATA, **data}
+    assert page.evaluate("([data, options]) => Planner.supported(options, data)", [given, options]) == reason
+    plan = plans([(given, options)])[0]
+    assert plan.get("error") == reason
+
+
+def test_options_of_the_data_are_those_of_the_plan_unless_others_are_given(plans):
+    data = {**DATA, "options": {"num_ranks": 4, "batch_size": 5}}
+    found = plans([(data, {}), (data, {"num_ranks": 2})])
+    assert [len(plan["ranks"]) for plan in found] == [4, 2]
+    assert [plan["ranks"][0]["steps"] for plan in found] == [1, 2]
+
+
+def test_windows_say_whether_segments_were_known(plans):
+    columns = {name: value for name, value in DATA["splits"]["shuffled"].items() if name != "segments"}
+    data = {**DATA, "splits": {"unshuffled": columns, "shuffled": columns}}
+    found = plans([(each, {"shuffle": True}) for each in (DATA, data)])
+    assert [plan["windows"]["exact"] for plan in found] == [True, False]

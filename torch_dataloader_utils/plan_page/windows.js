@@ -1,6 +1,7 @@
 // The window in which rows are shuffled. Mirrors planning/windows.py, and FileSegments of planning/tasks.py.
 //
-// Windows draw from whole segments. A split's segments are [[rows, bytes], ...], or null if it is a single segment.
+// Windows draw from whole segments: the column `segments` of splits has [[rows, bytes], ...] for each split, or null for a
+// split of one segment. Without that column each split counts as one segment, and a window is not `exact`.
 "use strict";
 
 const PlannerWindows = (() => {
@@ -149,7 +150,7 @@ const PlannerWindows = (() => {
     const of = new Set(real.flat().map((piece) => piece.split)).size;
     const variance = 1 + (batchRows / open) * (1 - open / of);
     const rows = exact ? fewest.rows : null;
-    return { open, of, rows, windows: sum(windows.map((window) => window.windows)), variance };
+    return { open, of, rows, windows: sum(windows.map((window) => window.windows)), variance, exact: Boolean(table.segments) };
   }
 
   return { windowOfBatches };
