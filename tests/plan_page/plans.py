@@ -125,6 +125,8 @@ def random_case(number: int) -> tuple[list[DataFile], tuple[int, int], Values, b
     draw = random.Random(number)
     unknown, exact = draw.random() < 0.1, draw.random() < 0.9
     groups = [[draw.randint(0, 9) for _ in range(draw.randint(1, 4))] for _ in range(draw.randint(1, 8))]
+    scale = draw.choice([1, 1, 1, 10**9 + 7])  # large numbers must be as exact as small ones
+    groups = [[rows * scale for rows in file] for file in groups]
     if unknown:
         groups = [[None] * len(rows) for rows in groups]
     live = [
@@ -132,8 +134,10 @@ def random_case(number: int) -> tuple[list[DataFile], tuple[int, int], Values, b
     ]
     files = [data_file(f"{i:03d}", rows, draw.sample(range(9), 1), live[i]) for i, rows in enumerate(groups)]
     files = [file for file in files if file.layout.segments]
-    limits = draw.choice([1, 50, 100, 10_000]), draw.choice([1, 50, 10_000])
-    return files, limits, random_options(draw), exact
+    limits = draw.choice([1, 50, 100, 10_000]) * scale, draw.choice([1, 50, 10_000]) * scale
+    options = random_options(draw)
+    sizes = {"batch_size", "shuffle_bytes", "shuffle_buffer_size"}
+    return files, limits, {name: value * scale if name in sizes else value for name, value in options.items()}, exact
 
 
 def random_options(draw: random.Random) -> Values:

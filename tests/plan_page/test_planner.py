@@ -53,6 +53,13 @@ def test_random_plans_are_those_of_python(plans, first):
     assert sum("ranks" in plan for plan in expected) > 60  # most are plans, not errors
 
 
+def test_row_numbers_are_exact_up_to_those_of_javascript(plans):
+    files = data_files([[2**51 + 1, 2**51 - 9]])
+    cases = [{"num_ranks": ranks, "epoch": 0, "sharding": "contiguous", "batch_size": 2**40} for ranks in range(2, 14)]
+    found = plans([(page_data(files, LIMITS, 42), options) for options in cases])
+    assert found == [planned(files, LIMITS, options, exact=True) for options in cases]
+
+
 WRONG = (
     {"stick_to_shard": True},
     {"split_batches": True},

@@ -1,7 +1,7 @@
 // Random draws of plans. Mirrors torch_dataloader_utils/seeding.py; derive_key is deriveKey here, and so on.
 //
-// Keys, of which a plan needs few, are BigInt. The words that are drawn for each split are computed as pairs of unsigned
-// 32-bit halves, which is many times as fast.
+// Keys, of which a plan needs few, are BigInt. The words that are drawn for each split are computed as pairs of
+// unsigned 32-bit halves, which is many times as fast.
 "use strict";
 
 const PlannerHash = (() => {

@@ -1,5 +1,5 @@
-// The options of a plan, and the errors that Python raises for the same ones. Mirrors options/policies.py, groups.py and
-// shuffle.py, plan_options of planner.py, and planning/options.py and requirements.py.
+// The options of a plan, and the errors that Python raises for the same ones. Mirrors options/policies.py, groups.py
+// and shuffle.py, plan_options of planner.py, and planning/options.py and requirements.py.
 "use strict";
 
 const PlannerOptions = (() => {
@@ -20,7 +20,10 @@ const PlannerOptions = (() => {
     stick_to_shard: "rotate", full_rotation: "rotate", total_shards: "rotate", shard_batches: "strided",
     split_batches: "strided",
   };
-  const AT_LEAST_ONE = ["num_ranks", "batch_size", "total_shards", "steps_per_epoch", "shuffle_buffer_size", "shuffle_open_splits"];
+  const AT_LEAST_ONE = [
+    "num_ranks", "batch_size", "total_shards", "steps_per_epoch", "shuffle_bytes", "shuffle_buffer_size",
+    "shuffle_open_splits",
+  ];
 
   // A value as Python writes it.
   function shown(value) {
@@ -55,71 +58,95 @@ const PlannerOptions = (() => {
     return splits > PlannerHash.MOST ? `there are more than ${PlannerHash.MOST} splits` : null;
   }
 
-  // PolicyOptions.check_policy, and PlanOptions.check_ranks
-  function problemOfPolicy(options) {
-    const { sharding, num_ranks, batch_size, total_shards } = options;
-    const other = Object.keys(OF_POLICY).find((name) => options[name] !== DEFAULTS[name] && sharding !== OF_POLICY[name]);
-    if (other) {
-      const policy = shown(OF_POLICY[other]);
-      return `${other}=${shown(options[other])} with sharding=${shown(sharding)}: ${other} belongs to sharding=${policy}.`;
-    }
-    if (options.full_rotation && total_shards === null)
-      return "full_rotation=True without total_shards: set total_shards, or leave full_rotation out.";
-    if (total_shards !== null && options.stick_to_shard)
-      return "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays; set one.";
-    if (options.shard_batches && options.split_batches)
-      return "shard_batches=True and split_batches=True exclude each other: set one.";
-    if (total_shards !== null && total_shards % num_ranks)
-      return `total_shards=${total_shards} with num_ranks=${num_ranks}: total_shards must be a multiple of num_ranks, so ` +
-        "that each rank gets one shard per epoch.";
-    if (options.split_batches && batch_size % num_ranks)
-      return `split_batches=True with batch_size=${batch_size} and num_ranks=${num_ranks}: batch_size must be a multiple ` +
-        "of num_ranks.";
-    return null;
+  // PolicyOptions.check_policy: an option of another policy
+  function problemOfOwner({ sharding, ...options }) {
+    const name = Object.keys(OF_POLICY).find((it) => options[it] !== DEFAULTS[it] && sharding !== OF_POLICY[it]);
+    if (!name) return null;
+    return (
+      `${name}=${shown(options[name])} with sharding=${shown(sharding)}: ${name} belongs to ` +
+      `sharding=${shown(OF_POLICY[name])}.`
+    );
+  }
+
+  // PolicyOptions.check_policy: options that exclude each other; and PlanOptions.check_ranks
+  function problemOfPolicy({ num_ranks, batch_size, total_shards, ...options }) {
+    const text = [
+      [options.full_rotation && total_shards === null,
+        "full_rotation=True without total_shards: set total_shards, or leave full_rotation out."],
+      [total_shards !== null && options.stick_to_shard,
+        "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays; set one."],
+      [options.shard_batches && options.split_batches,
+        "shard_batches=True and split_batches=True exclude each other: set one."],
+      [total_shards !== null && total_shards % num_ranks,
+        `total_shards=${total_shards} with num_ranks=${num_ranks}: total_shards must be a multiple of num_ranks, so ` +
+          "that each rank gets one shard per epoch."],
+      [options.split_batches && batch_size % num_ranks,
+        `split_batches=True with batch_size=${batch_size} and num_ranks=${num_ranks}: batch_size must be a multiple ` +
+          "of num_ranks."],
+    ].find(([wrong]) => wrong);
+    return text ? text[1] : null;
   }
 
   // ShuffleOptions
   function problemOfShuffle({ shuffle, shuffle_buffer_size: buffer, shuffle_open_splits: open }) {
     if (shuffle === "splits" && (buffer || open))
-      return "shuffle='splits' keeps the rows of a split in order: give shuffle=True with shuffle_buffer_size or " +
-        "shuffle_open_splits.";
+      return (
+        "shuffle='splits' keeps the rows of a split in order: give shuffle=True with shuffle_buffer_size or " +
+        "shuffle_open_splits."
+      );
     if (shuffle === "all" && open)
-      return `shuffle_open_splits=${open} with shuffle='all', which opens every split: give shuffle=True to open fewer.`;
+      return (
+        `shuffle_open_splits=${open} with shuffle='all', which opens every split: give shuffle=True to open fewer.`
+      );
     if (open && !shuffle && !buffer)
       return `shuffle_open_splits=${open} with shuffle=False: nothing is shuffled; give shuffle=True.`;
     return null;
   }
 
-  // ShardOptions, and check_last_batch
+  // ShardOptions, check_together and check_last_batch
   function problemOfSteps({ steps_per_epoch: steps, even, last_batch: last }) {
     if (steps !== null && even !== "none")
-      return `steps_per_epoch=${steps} with even=${shown(even)}: exactly n steps on each rank are already even; leave ` +
-        "even at 'none'.";
+      return (
+        `steps_per_epoch=${steps} with even=${shown(even)}: exactly n steps on each rank are already even; leave ` +
+        "even at 'none'."
+      );
     if (last !== "partial" && steps !== null)
-      return `last_batch=${shown(last)} with steps_per_epoch=${steps}: its batches are all full; leave last_batch at ` +
-        "'partial'.";
+      return (
+        `last_batch=${shown(last)} with steps_per_epoch=${steps}: its batches are all full; leave last_batch at ` +
+        "'partial'."
+      );
     if (last !== "partial" && even !== "none" && even !== last)
-      return `last_batch=${shown(last)} with even=${shown(even)}: even decides about the last batch; leave last_batch at ` +
-        "'partial'.";
+      return (
+        `last_batch=${shown(last)} with even=${shown(even)}: even decides about the last batch; leave last_batch ` +
+        "at 'partial'."
+      );
     return null;
   }
 
   function problemOfNumbers(options) {
-    const wrong = AT_LEAST_ONE.find((name) => options[name] !== null && !(Number.isInteger(options[name]) && options[name] > 0));
+    const isWrong = (value) => value !== null && !(Number.isInteger(value) && value > 0);
+    const wrong = AT_LEAST_ONE.find((name) => isWrong(options[name]));
     return wrong ? `${wrong}=${shown(options[wrong])}: expected a whole number of at least 1.` : null;
   }
 
   // Order._need_counts, and check_unknown_counts
   function problemOfUnknown({ uncounted }, { sharding, even, last_batch }) {
     if (uncounted !== null && sharding !== "interleave" && sharding !== "auto")
-      return `The row count of ${shown(uncounted)} is unknown, but this sharding cuts rows by number: use ` +
-        "count_rows=True, or sharding='interleave', which assigns whole splits.";
+      return (
+        `The row count of ${shown(uncounted)} is unknown, but this sharding cuts rows by number: use ` +
+        "count_rows=True, or sharding='interleave', which assigns whole splits."
+      );
     if (even === "drop" || even === "pad")
-      return `even=${shown(even)} needs the number of rows that will be delivered, which is known only after reading: use ` +
-        "count_rows=True (counts once), steps_per_epoch=n (exactly n steps), or even='sync' (all ranks stop with the first).";
+      return (
+        `even=${shown(even)} needs the number of rows that will be delivered, which is known only after reading: ` +
+        "use count_rows=True (counts once), steps_per_epoch=n (exactly n steps), or even='sync' (all ranks stop with " +
+        "the first)."
+      );
     if (last_batch === "wrap")
-      return "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading: use " +
-        "count_rows=True, or last_batch='pad'.";
+      return (
+        "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading: use " +
+        "count_rows=True, or last_batch='pad'."
+      );
     return null;
   }
 
@@ -127,23 +154,31 @@ const PlannerOptions = (() => {
   function problemOfRows(table, options) {
     const { even, num_ranks, total_shards } = options;
     if (even !== "drop" && even !== "pad") return null;
-    const laps = total_shards === null ? 1 : total_shards / num_ranks;
     const total = table.rows.reduce((a, b) => a + b, 0);
-    const ends = Array.from({ length: laps + 1 }, (_, lap) => Math.floor((lap * total) / laps));
-    const rows = Math.min(...ends.slice(1).map((end, lap) => end - ends[lap]));
+    const rows = fewestRows(total, total_shards === null ? 1 : total_shards / num_ranks);
     const batch = PlannerSharing.batchRowsOf(options);
     if (!rows)
-      return `even=${shown(even)}: an epoch has no row to deliver (N=${total} rows, R=${num_ranks} ranks); check path and ` +
-        "filters.";
+      return (
+        `even=${shown(even)}: an epoch has no row to deliver (N=${total} rows, R=${num_ranks} ranks); check path ` +
+        "and filters."
+      );
     if (even === "drop" && rows < num_ranks * batch)
-      return `even='drop' with N=${rows} rows in an epoch, R=${num_ranks} ranks and batches of B=${batch}: one step needs ` +
-        `R*B=${num_ranks * batch}. Use fewer ranks, a smaller batch_size, or even='pad'.`;
+      return (
+        `even='drop' with N=${rows} rows in an epoch, R=${num_ranks} ranks and batches of B=${batch}: one step needs ` +
+        `R*B=${num_ranks * batch}. Use fewer ranks, a smaller batch_size, or even='pad'.`
+      );
     return null;
+  }
+
+  // The rows of the smallest of the `laps` epochs that together read all shards once.
+  function fewestRows(total, laps) {
+    const upTo = (lap) => PlannerOrder.mulDiv(lap, total, laps);
+    return Math.min(...Array.from({ length: laps }, (_, lap) => upTo(lap + 1) - upTo(lap)));
   }
 
   // What Python would raise, or why nothing can be planned here; null if all is well.
   function problem(data, table, options, exact) {
-    const checks = [problemOfNumbers, problemOfPolicy, problemOfShuffle, problemOfSteps];
+    const checks = [problemOfNumbers, problemOfOwner, problemOfPolicy, problemOfShuffle, problemOfSteps];
     const found = checks.map((check) => check(options)).find((text) => text !== null);
     if (found) return found;
     if (data.files.length && data.files.every(([, rows]) => rows === 0))

@@ -1,11 +1,17 @@
 // The ordered rows of an epoch, in columns. Mirrors planning/order.py and planning/runs.py, and rows.py for patterns.
 //
-// An order is {table, source, place, first, last, picked}: units (runs of rows of one split) one after another, and which
-// of these rows are selected, counted over all units; null means all. Units themselves are always contiguous here.
+// An order is {table, source, place, first, last, picked}: units (runs of rows of one split) one after another, and
+// which of these rows are selected, counted over all units; null means all. Units themselves are contiguous here.
 "use strict";
 
 const PlannerOrder = (() => {
   const clip = (value, low, high) => Math.min(Math.max(value, low), high);
+
+  // a * b // c: JavaScript's numbers are exact only up to 2**53.
+  function mulDiv(a, b, c) {
+    const product = a * b;
+    return product <= Number.MAX_SAFE_INTEGER ? Math.floor(product / c) : Number((BigInt(a) * BigInt(b)) / BigInt(c));
+  }
 
   // --- Rows (rows.py): the numbers x in [start, stop) with (x - phase) % step < block -------------------------------
 
@@ -34,7 +40,7 @@ const PlannerOrder = (() => {
     return { ...rows, start: rowAt(rows, lower + first), stop: rowAt(rows, lower + last - 1) + 1 };
   }
 
-  // --- Order (order.py, runs.py) --------------------------------------------------------------------------------------
+  // --- Order (order.py, runs.py) ------------------------------------------------------------------------------------
 
   // SplitTable.order: the rows of all splits, permuted by `key`, or in file order if it is null.
   function fresh(table, key) {
@@ -117,7 +123,7 @@ const PlannerOrder = (() => {
   // Order.part: the rows [floor(number * N / parts), floor((number + 1) * N / parts)).
   function part(order, number, parts) {
     const n = length(order);
-    return take(order, Math.floor((number * n) / parts), Math.floor(((number + 1) * n) / parts));
+    return take(order, mulDiv(number, n, parts), mulDiv(number + 1, n, parts));
   }
 
   // Order.deal: row g is selected if floor(g / block) % turns == turn.
@@ -175,7 +181,7 @@ const PlannerOrder = (() => {
     return { ...select(order, kept), first: Float64Array.from(firsts), last: Float64Array.from(lasts) };
   }
 
-  // --- Pieces (model.Piece): a split's rows, with its place in the epoch's order --------------------------------------
+  // --- Pieces (model.Piece): a split's rows, with its place in the epoch's order ------------------------------------
 
   const ALL = { step: 1, block: 1, phase: 0 };
 
@@ -217,6 +223,6 @@ const PlannerOrder = (() => {
   }
 
   return {
-    rowsLength, cut, fresh, length, select, units, every, take, part, deal, shuffled, joined, inFileOrder, without, pieces,
+    mulDiv, rowsLength, cut, fresh, length, every, take, part, deal, shuffled, joined, inFileOrder, without, pieces,
   };
 })();

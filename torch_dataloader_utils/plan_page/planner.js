@@ -1,5 +1,5 @@
 // Plans in the browser: the same rows for each rank and worker as Python plans, which tests/plan_page compares.
-// Mirrors planning/plan.py, rank_plan.py and workers.py. Needs the scripts of planner_scripts.py before it; touches no page.
+// Mirrors planning/plan.py, rank_plan.py and workers.py. Needs the other scripts of planner_scripts.py before it.
 //
 //   Planner.supported(options, data) -> null, or why only Python can plan this, as the end of a sentence
 //   Planner.plan(data, options) -> {
@@ -7,17 +7,18 @@
 //     left_out: [piece, ...], sharding, windows }, or an Error with the message of Python's
 //
 // A piece is [file, start, stop], or [file, start, stop, step, block, phase] for those rows x with
-// (x - phase) % step < block: ranks that take turns. Pieces are in reading order; windows mix rows that are close in it.
+// (x - phase) % step < block: ranks that take turns. Pieces are in the order before windows mix rows that are close.
 // `padding` are repeated rows, and `left_out` rows that no rank delivers. What is known only after reading is null.
-// The lists of pieces are computed when they are first read, since most pages show few of them.
+// Lists of pieces, and `windows`, are computed when they are first read.
 "use strict";
 
 const Planner = (() => {
-  const { assign, batchRowsOf, transfers, takePieces, delivered, rows, steps, notDelivered } = PlannerSharing;
+  const { assign, transfers, takePieces, delivered, rows, steps, notDelivered } = PlannerSharing;
+  const { windowOfBatches } = PlannerWindows;
   const size = PlannerOrder.rowsLength;
   const sum = (values) => values.reduce((a, b) => a + b, 0);
 
-  // --- Workers (workers.py) ----------------------------------------------------------------------------------------------
+  // --- Workers (workers.py) -----------------------------------------------------------------------------------------
 
   // lpt: the worker of each load: the largest load first, to the least loaded worker; ties to the earlier and lower.
   function lpt(loads, numShards) {
@@ -72,11 +73,11 @@ const Planner = (() => {
       loads = targets;
     }
     for (const shard of shards) shard.sort((a, b) => a.place - b.place || a.start - b.start);
-    shards[lastToDeliver(loads, batchRows)].push(...pieces.filter((piece) => piece.pad));
-    return shards;
+    const last = lastToDeliver(loads, batchRows);
+    return shards.map((shard, w) => (w === last ? [...shard, ...pieces.filter((piece) => piece.pad)] : shard));
   }
 
-  // --- The plan (plan.py) ------------------------------------------------------------------------------------------------
+  // --- The plan (plan.py) -------------------------------------------------------------------------------------------
 
   function tableOf({ splits, files }, { shuffle }) {
     const table = shuffle ? splits.shuffled : splits.unshuffled;
@@ -90,10 +91,15 @@ const Planner = (() => {
     return piece.step === 1 ? rows : [...rows, piece.step, piece.block, piece.phase];
   }
 
-  // The value of `compute()`, computed when it is first read.
-  function lazy(object, name, compute) {
+  // A function that computes its value once, when it is first called.
+  function once(compute) {
     let value;
-    return Object.defineProperty(object, name, { enumerable: true, get: () => (value ??= compute()) });
+    return () => (value ??= { is: compute() }).is;
+  }
+
+  // The object with a property that is computed when it is first read.
+  function lazy(object, name, compute) {
+    return Object.defineProperty(object, name, { enumerable: true, get: once(compute) });
   }
 
   // The options with which rows are assigned: the reader applies last_batch if counts are unknown (Plan._assigned).
@@ -102,22 +108,23 @@ const Planner = (() => {
     return assign(table, { ...options, even, last_batch: exact ? options.last_batch : "partial" }, options.epoch);
   }
 
-  function rankOf(number, shares, shards, exact) {
-    const { table, options, batchRows } = shares;
-    if (!exact) return withWorkers({ rows: null, steps: options.steps_per_epoch, padded: null, dropped: null }, shards, table);
-    const real = rows(shares)[number];
-    const count = options.steps_per_epoch ?? steps(shares)[number];
-    const fills = options.steps_per_epoch !== null || [options.even, options.last_batch].some((word) => word === "pad" || word === "wrap");
-    const padded = fills ? Math.max(0, count * batchRows - real) : 0;
-    const dropped = shares.targets[number] - Math.min(real, count * batchRows);
-    return withWorkers({ rows: real, steps: count, padded, dropped }, shards, table);
+  // RankPlan of each rank, without its workers.
+  function countsOf(shares, exact) {
+    const { options, targets, batchRows } = shares;
+    const { steps_per_epoch: given, even, last_batch } = options;
+    if (!exact) return targets.map(() => ({ rows: null, steps: given, padded: null, dropped: null }));
+    const repeats = given !== null || even === "pad" || last_batch === "pad" || last_batch === "wrap";
+    const counts = given === null ? steps(shares) : targets.map(() => given);
+    return rows(shares).map((real, rank) => {
+      const room = counts[rank] * batchRows;
+      const padded = repeats ? Math.max(0, room - real) : 0;
+      return { rows: real, steps: counts[rank], padded, dropped: targets[rank] - Math.min(real, room) };
+    });
   }
 
-  function withWorkers(rank, shards, table) {
-    const lists = (shard) => [shard.filter((piece) => !piece.pad), shard.filter((piece) => piece.pad)];
-    const writtenAll = (list) => list.map((piece) => written(piece, table));
-    const worker = ([pieces, padding]) => ({ pieces: writtenAll(pieces), padding: writtenAll(padding) });
-    return lazy(rank, "workers", () => shards().map(lists).map(worker));
+  function writtenWorker(shard, table) {
+    const all = (pad) => shard.filter((piece) => piece.pad === pad).map((piece) => written(piece, table));
+    return { pieces: all(false), padding: all(true) };
   }
 
   function plan(data, given) {
@@ -127,14 +134,16 @@ const Planner = (() => {
     const wrong = PlannerOptions.supported(given, data) ?? PlannerOptions.problem(data, table, options, exact);
     if (wrong) throw new Error(wrong);
     const shares = assigned(table, options, exact);
-    const batchRows = batchRowsOf(options);
-    const shards = (rank) => workerShards(delivered(shares, rank), table, shares.options, batchRows, exact);
-    const ranks = shares.orders.map((_, rank) => rankOf(rank, shares, () => shards(rank), exact));
+    const { batchRows } = shares;
+    const shardsOf = (rank) => workerShards(delivered(shares, rank), table, options, batchRows, exact);
+    const shards = shares.orders.map((_, rank) => once(() => shardsOf(rank)));
+    const workers = (rank) => shards[rank]().map((shard) => writtenWorker(shard, table));
+    const ranks = countsOf(shares, exact).map((counts, rank) => lazy(counts, "workers", () => workers(rank)));
     const counts = ranks.map((rank) => rank.steps);
     const uneven = counts.includes(null) ? null : { min_steps: Math.min(...counts), max_steps: Math.max(...counts) };
     const result = { sharding: shares.sharding, ranks, uneven };
     lazy(result, "left_out", () => notDelivered(shares).map((piece) => written(piece, table)));
-    return lazy(result, "windows", () => PlannerWindows.windowOfBatches(shards(0), table, options, { batchRows, exact }));
+    return lazy(result, "windows", () => windowOfBatches(shards[0](), table, options, { batchRows, exact }));
   }
 
   return { plan, supported: PlannerOptions.supported };

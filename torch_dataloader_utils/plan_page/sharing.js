@@ -2,12 +2,12 @@
 "use strict";
 
 const PlannerSharing = (() => {
-  const { length, every, take, part, deal, shuffled, joined, inFileOrder, without, pieces, fresh, rowsLength, cut } =
-    PlannerOrder;
+  const { mulDiv, rowsLength, cut, fresh, length, every, take, part, deal } = PlannerOrder;
+  const { shuffled, joined, inFileOrder, without, pieces } = PlannerOrder;
   const { deriveKey, randomBelow } = PlannerHash;
   const sum = (values) => values.reduce((a, b) => a + b, 0);
 
-  // --- Policies (sharding.py): from the ordered rows and a shape {rank, numRanks, epoch, options} to a rank's rows ----
+  // --- Policies (sharding.py): from the ordered rows and a shape {rank, numRanks, epoch, options} to a rank's rows --
 
   const interleave = (order, { rank, numRanks }) => every(order, rank, numRanks);
 
@@ -66,7 +66,7 @@ const PlannerSharing = (() => {
     return split_batches ? Math.floor(batch_size / num_ranks) : batch_size;
   }
 
-  // --- Equal steps (even.py) -------------------------------------------------------------------------------------------
+  // --- Equal steps (even.py) ----------------------------------------------------------------------------------------
 
   // transfers: the rows of list `number` after levelling, as [list, first, last] of the old lists.
   function transfers(counts, targets, number) {
@@ -91,7 +91,7 @@ const PlannerSharing = (() => {
     if (even === "drop") return counts.map(() => Math.floor(total / ranks));
     const padded = Math.ceil(total / (ranks * batchRows)) * batchRows;
     if (even === "pad" && !(dealsEvenly && Math.max(...counts) <= padded)) {
-      const upTo = (rank) => Math.floor((rank * total) / ranks);
+      const upTo = (rank) => mulDiv(rank, total, ranks);
       return counts.map((_, rank) => upTo(rank + 1) - upTo(rank));
     }
     return counts;
@@ -101,7 +101,8 @@ const PlannerSharing = (() => {
   function leftOutRuns(order, count, seed, lap) {
     if (!count) return [];
     const total = length(order);
-    const at = seed === null ? total - count : (randomBelow(total, deriveKey("left_out", seed)) + lap * count) % total;
+    const drawn = () => (randomBelow(total, deriveKey("left_out", seed)) + lap * count) % total;
+    const at = seed === null ? total - count : drawn();
     const rows = inFileOrder(order);
     return [take(rows, at, at + count), take(rows, 0, at + count - total)].filter((run) => length(run));
   }
@@ -120,7 +121,7 @@ const PlannerSharing = (() => {
     return out;
   }
 
-  // --- All ranks (shares.py) -------------------------------------------------------------------------------------------
+  // --- All ranks (shares.py) ----------------------------------------------------------------------------------------
 
   // DatasetShare.order: all rows of the epoch, in the order that the policy divides.
   function wholeOrder(table, policy, { shuffle, seed }, epoch) {
@@ -168,10 +169,10 @@ const PlannerSharing = (() => {
   // last_batch.padding: `count` rows of padding: the first of these pieces, repeated as often as needed.
   function padding(found, count) {
     const first = takePieces(found, 0, count).map((piece) => ({ ...piece, pad: true }));
-    const out = [...first];
     const size = sum(first.map(rowsLength));
-    for (let missing = count - size; missing > 0; missing -= size) out.push(...takePieces(first, 0, missing));
-    return out;
+    const laps = [];
+    for (let missing = count; missing > 0; missing -= size) laps.push(takePieces(first, 0, missing));
+    return laps.flat();
   }
 
   // last_batch.end_with

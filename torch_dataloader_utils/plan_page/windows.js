@@ -1,15 +1,19 @@
 // The window in which rows are shuffled. Mirrors planning/windows.py, and FileSegments of planning/tasks.py.
 //
-// Windows draw from whole segments: the column `segments` of splits has [[rows, bytes], ...] for each split, or null for a
-// split of one segment. Without that column each split counts as one segment, and a window is not `exact`.
+// Windows draw from whole segments: the column `segments` of splits has [[rows, bytes], ...] for each split, or null
+// for a split of one segment. Without that column each split counts as one segment, and a window is not `exact`.
 "use strict";
 
 const PlannerWindows = (() => {
   const OPEN_SPLITS = 4;
 
   const sum = (values) => values.reduce((a, b) => a + b, 0);
-  const length = PlannerOrder.rowsLength;
-  const clipped = (rows, start, stop) => ({ ...rows, start: Math.max(rows.start, start), stop: Math.min(rows.stop, stop) });
+  const { mulDiv, rowsLength: length } = PlannerOrder;
+
+  // Rows.clip: the rows whose numbers lie in [start, stop).
+  function clipped(rows, start, stop) {
+    return { ...rows, start: Math.max(rows.start, start), stop: Math.min(rows.stop, stop) };
+  }
 
   // FileSegments.touched: the segments of the split that hold rows of the piece, as {start, stop, size}.
   function touched(piece, table) {
@@ -104,7 +108,7 @@ const PlannerWindows = (() => {
     const number = given === "all" ? opened.length : given || OPEN_SPLITS;
     if (most === null) {
       const all = Math.max(sum(opened.map((each) => each.size)), 1);
-      const share = (each) => Math.floor(given === "all" ? (size * each.size) / all : size / number);
+      const share = (each) => (given === "all" ? mulDiv(size, each.size, all) : Math.floor(size / number));
       const quotas = new Map(opened.map((each) => [each, share(each)]));
       const sets = fromOpen(opened, number, (each) => each.runOfBytes(quotas.get(each)));
       return sets.map((runs) => [runs, Math.ceil(sum(runs.map((run) => run.size)) / Math.max(size, 1))]);
@@ -121,7 +125,7 @@ const PlannerWindows = (() => {
       return [{ rows, splits: new Set(runs.map((run) => run.split)).size }];
     }
     const windows = Array.from({ length: number }, (_, j) => {
-      const upTo = (rows, k) => Math.floor((k * rows) / number);
+      const upTo = (rows, k) => mulDiv(k, rows, number);
       const parts = runs.map((run) => ({ split: run.split, rows: upTo(run.rows, j + 1) - upTo(run.rows, j) }));
       const some = parts.filter((part) => part.rows);
       return { rows: sum(some.map((part) => part.rows)), splits: new Set(some.map((part) => part.split)).size };
@@ -149,8 +153,8 @@ const PlannerWindows = (() => {
     const open = fewest.splits;
     const of = new Set(real.flat().map((piece) => piece.split)).size;
     const variance = 1 + (batchRows / open) * (1 - open / of);
-    const rows = exact ? fewest.rows : null;
-    return { open, of, rows, windows: sum(windows.map((window) => window.windows)), variance, exact: Boolean(table.segments) };
+    const [rows, number] = [exact ? fewest.rows : null, sum(windows.map((window) => window.windows))];
+    return { open, of, rows, windows: number, variance, exact: Boolean(table.segments) };
   }
 
   return { windowOfBatches };
