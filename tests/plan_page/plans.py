@@ -18,20 +18,25 @@ from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 
 Values = dict[str, Any]
+Lists = tuple[Splits, ...]
 
 SHARDING = ("interleave", "contiguous", "rotate", "total_shards", "strided", "shard_batches", "split_batches", "auto")
 
 
-def page_data(files: Sequence[DataFile], limits: tuple[int, int], seed: int, *, exact: bool = True) -> Values:
+def cut(files: Sequence[DataFile], unshuffled: int, shuffled: int) -> Lists:
+    """The splits of files: of at most so many bytes without a shuffle, and with one."""
+    return tuple(make_splits(TargetSizeSplitStrategy(split_bytes=most), files) for most in (unshuffled, shuffled))
+
+
+def page_data(files: Sequence[DataFile], lists: Lists, seed: int, *, exact: bool = True) -> Values:
     """What the page's planner gets.
 
     Args:
         files: the files.
-        limits: the largest number of bytes of a split, without and with a shuffle.
+        lists: their splits without and with a shuffle.
         seed: of all orders.
         exact: whether every planned row will be delivered.
     """
-    lists = (make_splits(TargetSizeSplitStrategy(split_bytes=limit), files) for limit in limits)
     return {
         "version": PLAN_VERSION,
         "seed": seed,
@@ -53,12 +58,12 @@ def _columns(splits: Splits) -> Values:
     }
 
 
-def planned(files: Sequence[DataFile], limits: tuple[int, int], given: Mapping[str, Any], *, exact: bool) -> Values:
+def planned(files: Sequence[DataFile], lists: Lists, given: Mapping[str, Any], *, exact: bool = True) -> Values:
     """Python's plan, as the page's planner returns it; for options that it refuses, the message of its error."""
     options = {name: value for name, value in given.items() if name not in ("num_ranks", "epoch", "assignment")}
     try:
         parsed = parse_options(options)
-        splits = make_splits(TargetSizeSplitStrategy(split_bytes=limits[bool(parsed.shuffle.shuffle)]), files)
+        splits = lists[bool(parsed.shuffle.shuffle)]
         shape = replace(plan_options(parsed), assignment=given.get("assignment", "lpt"))
         plan = Plan(files, splits, shape, given["num_ranks"], exact)
     except ValueError as error:
@@ -120,8 +125,8 @@ def planner_page(browser: Any) -> Any:
     return page
 
 
-def random_case(number: int) -> tuple[list[DataFile], tuple[int, int], Values, bool]:
-    """Files, limits of splits, options and whether every row will be delivered: a function of the number alone."""
+def random_case(number: int) -> tuple[list[DataFile], Lists, Values, bool]:
+    """Files, their splits, options and whether every row will be delivered: a function of the number alone."""
     draw = random.Random(number)
     unknown, exact = draw.random() < 0.1, draw.random() < 0.9
     groups = [[draw.randint(0, 9) for _ in range(draw.randint(1, 4))] for _ in range(draw.randint(1, 8))]
@@ -134,10 +139,11 @@ def random_case(number: int) -> tuple[list[DataFile], tuple[int, int], Values, b
     ]
     files = [data_file(f"{i:03d}", rows, draw.sample(range(9), 1), live[i]) for i, rows in enumerate(groups)]
     files = [file for file in files if file.layout.segments]
-    limits = draw.choice([1, 50, 100, 10_000]) * scale, draw.choice([1, 50, 10_000]) * scale
+    limits = [draw.choice(sizes) * scale for sizes in ([1, 50, 100, 10_000], [1, 50, 10_000])]
     options = random_options(draw)
     sizes = {"batch_size", "shuffle_bytes", "shuffle_buffer_size"}
-    return files, limits, {name: value * scale if name in sizes else value for name, value in options.items()}, exact
+    scaled = {name: value * scale if name in sizes else value for name, value in options.items()}
+    return files, cut(files, *limits), scaled, exact
 
 
 def random_options(draw: random.Random) -> Values:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests.plan_page import vectors
-from tests.plan_page.plans import page_data, planned, planner_page, random_case
-from tests.planning.helpers import data_files
+from tests.plan_page.plans import cut, page_data, planned, planner_page, random_case
+from tests.planning.helpers import data_files, split_of
+from torch_dataloader_utils.planning.splits import Splits
 
-FILES, LIMITS = data_files([[5, 5], [5, 5]]), (50, 50)
-DATA = page_data(FILES, LIMITS, 42)
+FILES = data_files([[5, 5], [5, 5]])
+LISTS = cut(FILES, 50, 50)
+DATA = page_data(FILES, LISTS, 42)
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +47,9 @@ def test_vectors_are_what_the_page_plans(plans):
 def test_random_plans_are_those_of_python(plans, first):
     cases = [random_case(number) for number in range(first, first + 100)]
     inputs = [
-        (page_data(files, limits, given["shuffle_seed"], exact=exact), given) for files, limits, given, exact in cases
+        (page_data(files, lists, given["shuffle_seed"], exact=exact), given) for files, lists, given, exact in cases
     ]
-    expected = [planned(files, limits, given, exact=exact) for files, limits, given, exact in cases]
+    expected = [planned(files, lists, given, exact=exact) for files, lists, given, exact in cases]
     for number, (plan, other) in enumerate(zip(plans(inputs), expected, strict=True)):
         assert plan == other, f"case {first + number}: {cases[number][2]}"
     assert sum("ranks" in plan for plan in expected) > 60  # most are plans, not errors
@@ -56,8 +58,20 @@ def test_random_plans_are_those_of_python(plans, first):
 def test_row_numbers_are_exact_up_to_those_of_javascript(plans):
     files = data_files([[2**51 + 1, 2**51 - 9]])
     cases = [{"num_ranks": ranks, "epoch": 0, "sharding": "contiguous", "batch_size": 2**40} for ranks in range(2, 14)]
-    found = plans([(page_data(files, LIMITS, 42), options) for options in cases])
-    assert found == [planned(files, LIMITS, options, exact=True) for options in cases]
+    lists = cut(files, 50, 50)
+    found = plans([(page_data(files, lists, 42), options) for options in cases])
+    assert found == [planned(files, lists, options) for options in cases]
+
+
+def test_splits_that_a_strategy_cuts_anywhere_have_windows_as_in_python(plans):
+    """Such splits hold parts of segments, which windows count as whole."""
+    files = data_files([[4, 5, 6], [7, 8]])
+    rows = [(0, 0, 6), (0, 6, 7), (0, 7, 15), (1, 0, 10), (1, 10, 15)]
+    splits = Splits.of([split_of(files[file], start, stop) for file, start, stop in rows], files)
+    given = [{"shuffle_bytes": size} for size in (50, 100, 200)] + [{"shuffle_buffer_size": 4}, {"shuffle": "all"}]
+    cases = [{"num_ranks": 1, "epoch": 0, "shuffle": True, "batch_size": 2, **each} for each in given]
+    found = plans([(page_data(files, (splits, splits), 42), options) for options in cases])
+    assert found == [planned(files, (splits, splits), options) for options in cases]
 
 
 WRONG = (
@@ -84,14 +98,15 @@ WRONG = (
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_options_that_python_refuses_are_errors_with_its_words(plans, wrong):
     options = {"num_ranks": 2, "batch_size": 4, "epoch": 0, **wrong}
-    expected = planned(FILES, LIMITS, options, exact=True)
+    expected = planned(FILES, LISTS, options)
     assert "ranks" not in expected
     assert plans([(DATA, options)]) == [expected]
 
 
 def test_files_without_a_row_are_an_error_with_pythons_words(plans):
     empty, options = data_files([[0], [0]]), {"num_ranks": 2, "epoch": 0}
-    assert plans([(page_data(empty, LIMITS, 42), options)]) == [planned(empty, LIMITS, options, exact=True)]
+    lists = cut(empty, 50, 50)
+    assert plans([(page_data(empty, lists, 42), options)]) == [planned(empty, lists, options)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.plan_page.plans import Values, page_data, planned
+from tests.plan_page.plans import Values, cut, page_data, planned
 from tests.planning.helpers import data_file, data_files
 from torch_dataloader_utils.model import DataFile
 
@@ -59,9 +59,10 @@ def vectors() -> list[Values]:
 
 def _of(files: list[DataFile], cases: tuple[Values, ...]) -> Values:
     options = [{**_OPTIONS, **case} for case in cases]
-    plans = [planned(files, LIMITS, {**each, "shuffle_seed": SEED}, exact=True) for each in options]
+    lists = cut(files, *LIMITS)
+    plans = [planned(files, lists, {**each, "shuffle_seed": SEED}) for each in options]
     pairs = [{"options": each, "plan": plan} for each, plan in zip(options, plans, strict=True)]
-    return {"data": page_data(files, LIMITS, SEED), "cases": pairs}
+    return {"data": page_data(files, lists, SEED), "cases": pairs}
 
 
 def written() -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from importlib.resources import files
 
-from torch_dataloader_utils.planning.spans import plan_spans
-from torch_dataloader_utils.planning.splits import Splits
+from torch_dataloader_utils.planning.splits import UNKNOWN, Splits
+from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
 
 # In order: each uses those before it.
 PLANNER_SCRIPTS = ("hash.js", "order.js", "sharing.js", "windows.js", "options.js", "planner.js")
@@ -17,19 +18,25 @@ def planner_script() -> str:
 
 
 def split_segments(splits: Splits) -> list[list[list[int]] | None]:
-    """The segments of each split, as [plan rows, estimated decoded bytes] each; None for a split of one segment.
+    """The segments of each split, as [plan rows in the split, estimated decoded bytes of the segment] each.
 
-    Shuffle windows draw from whole segments.
+    None for a split that is one segment. Shuffle windows draw from whole segments.
     """
-    columns = (splits.file.tolist(), splits.first.tolist(), splits.last.tolist())
+    table = SegmentTable({file.info.key: file.layout for file in splits.files})
+    columns = (splits.file, splits.first, splits.last, splits.start, splits.stop)
     return [
-        None if last - first < 2 else _segments(splits, file, first, last)
-        for file, first, last in zip(*columns, strict=True)
+        None if last - first == 1 else _segments(table[splits.files[file].info.key], first, last, start, stop)
+        for file, first, last, start, stop in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 
-def _segments(splits: Splits, file: int, first: int, last: int) -> list[list[int]]:
-    layout = splits.files[file].layout
-    spans = plan_spans(layout) or [(0, 0)] * len(layout.segments)
-    sizes = [segment.size_bytes for segment in layout.segments]
-    return [[stop - start, size] for (start, stop), size in list(zip(spans, sizes, strict=True))[first:last]]
+def _segments(file: FileSegments, first: int, last: int, start: int, stop: int) -> list[list[int]]:
+    """The segments of a split; those that hold its rows if a custom strategy gave rows alone."""
+    if start == UNKNOWN:
+        return [[0, size] for size in (file.sizes if first == UNKNOWN else file.sizes[first:last])]
+    if first == UNKNOWN:
+        first, last = bisect_right(file.stops, start), bisect_left(file.starts, stop)
+    return [
+        [max(0, min(stop, file.stops[number]) - max(start, file.starts[number])), file.sizes[number]]
+        for number in range(first, last)
+    ]
