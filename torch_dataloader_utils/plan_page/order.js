@@ -183,32 +183,29 @@ const PlannerOrder = (() => {
 
   // --- Pieces (model.Piece): a split's rows, with its place in the epoch's order ------------------------------------
 
-  const ALL = { step: 1, block: 1, phase: 0 };
+  // Spelt out, since a plan makes up to a million pieces.
+  function newPiece(order, i, start, stop, step, block, phase) {
+    return { split: order.source[i], place: order.place[i], start, stop, step, block, phase, pad: false };
+  }
 
   function wholePiece(order, i) {
-    const split = order.source[i];
-    const start = order.table.start[split];
-    const unknown = order.table.rows[split] === null;
-    if (!unknown && order.first[i] === order.last[i]) return null;
-    const ends = unknown ? { start: null, stop: null } : { start: order.first[i] + start, stop: order.last[i] + start };
-    return { split, place: order.place[i], ...ends, ...ALL, pad: false };
+    const { source, first, last, table } = order;
+    if (table.rows[source[i]] === null) return newPiece(order, i, null, null, 1, 1, 0);
+    const start = table.start[source[i]];
+    return first[i] < last[i] ? newPiece(order, i, first[i] + start, last[i] + start, 1, 1, 0) : null;
   }
 
   // The selected rows of a unit whose rows end at `end`, counted over all units; null if there are none.
   function pickedPiece(order, i, end) {
     const { picked, table } = order;
-    const shift = order.last[i] - end;
-    const first = clip(picked.start + shift, order.first[i], order.last[i]);
-    const last = clip(picked.stop + shift, order.first[i], order.last[i]);
-    const rows = { step: picked.step, block: picked.block, phase: picked.phase + shift };
-    const lower = before(rows, first);
-    const count = before(rows, last) - lower;
+    const begin = end - order.last[i] + order.first[i];
+    const lower = before(picked, clip(picked.start, begin, end));
+    const count = before(picked, clip(picked.stop, begin, end)) - lower;
     if (count <= 0) return null;
-    const [start, stop] = [rowAt(rows, lower), rowAt(rows, lower + count - 1) + 1];
-    const split = order.source[i];
-    const moved = table.start[split];
-    const pattern = stop - start > count ? { ...rows, phase: rows.phase + moved } : ALL;
-    return { split, place: order.place[i], start: start + moved, stop: stop + moved, ...pattern, pad: false };
+    const moved = table.start[order.source[i]] + order.last[i] - end; // from rows of all units to rows of the file
+    const [start, stop] = [rowAt(picked, lower) + moved, rowAt(picked, lower + count - 1) + 1 + moved];
+    if (stop - start === count) return newPiece(order, i, start, stop, 1, 1, 0);
+    return newPiece(order, i, start, stop, picked.step, picked.block, picked.phase + moved);
   }
 
   // Runs.pieces
