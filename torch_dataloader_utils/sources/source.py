@@ -51,6 +51,7 @@ class Source:
         keys: the keys of a batch, in order.
         parts: the datasets of a combination; files and splits are in the same order.
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
+        paths: where the files were searched for, or the table's name, without secrets; empty for a combination.
         snapshot: the table snapshot that is read, if the data is a table.
     """
 
@@ -61,6 +62,7 @@ class Source:
     keys: tuple[str, ...]
     parts: tuple[Part, ...] = (Part(),)
     origin: str = ""
+    paths: tuple[str, ...] = field(default=(), repr=False, compare=False)
     snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -78,7 +80,8 @@ class Source:
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
     shard = options.shard
-    name = ", ".join(printable(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
+    paths = tuple(printable(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
+    name = ", ".join(paths)
 
     def manifest() -> FileManifest:
         made = build_manifest(path, options.read, shard.num_ranks, shard.peers)
@@ -86,12 +89,13 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they hold no rows at all.")
         return made
 
-    return source_of(manifest, options, name)
+    return replace(source_of(manifest, options, name), paths=paths)
 
 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
     """The source over a snapshot of a table; the options are checked against it as they are against files."""
-    return replace(source_of(lambda: snapshot.manifest(options), options, snapshot.name), snapshot=snapshot)
+    source = source_of(lambda: snapshot.manifest(options), options, snapshot.name)
+    return replace(source, paths=(printable(snapshot.name),), snapshot=snapshot)
 
 
 def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> Source:
