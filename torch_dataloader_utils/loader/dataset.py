@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,8 @@ from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
 from torch_dataloader_utils.options import Options, repeats_rows
+from torch_dataloader_utils.plan_page.data import page_data
+from torch_dataloader_utils.plan_page.page import page_of, write_page
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.sources.source import Source
@@ -90,6 +94,20 @@ class LoaderDataset(IterableDataset[Any]):
         """What the dataset holds and what each rank gets in an epoch (the live or next by default). Reads no data."""
         epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
         return described(type(self).__name__, self._here, self._options, epoch)
+
+    def plan_page(self, path: str | os.PathLike[str], epoch: int | None = None) -> Path:
+        """Write the plan as a web page: who reads which rows, and what other options would change. Returns the path.
+
+        Args:
+            path: the HTML file to write; an existing one is replaced.
+            epoch: the epoch that the page shows first (the live or next by default).
+
+        Raises:
+            OptionError: the path is a folder, or lies in a folder that does not exist.
+        """
+        epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
+        data = page_data(type(self).__name__, self.source, self._options, self._here.planner, epoch)
+        return write_page(path, page_of(data))
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
         """The number of rows of a rank in an epoch (without repeats), or None if known only after reading."""

@@ -1,0 +1,225 @@
+"""The plan page as a file: what it knows of a dataset, what it must not show, and where it is written."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from torch_dataloader_utils import OptionError, StructuredDataset
+from torch_dataloader_utils.options import parse_options
+from torch_dataloader_utils.plan_page.call import call_values
+from torch_dataloader_utils.plan_page.data import page_data
+from torch_dataloader_utils.plan_page.fixed import planned
+from torch_dataloader_utils.plan_page.page import page_of
+from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.printing import printable
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """1,000 rows in four files of row groups of 50."""
+    path = tmp_path_factory.mktemp("planned")
+    for number in range(4):
+        rows = pa.table({"id": range(number * 250, number * 250 + 250)})
+        pq.write_table(rows, path / f"part-{number}.parquet", row_group_size=50)
+    return path
+
+
+def dataset_of(path, **options):
+    return StructuredDataset.create_dataloader(str(path), **{"num_ranks": 1, "rank": 0, **options})[1]
+
+
+def data_of(path, **options):
+    dataset = dataset_of(path, **options)
+    planner = Planner(dataset.source, dataset.options)
+    return page_data("StructuredDataset", dataset.source, dataset.options, planner, 0)
+
+
+def data_in(html):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def test_plan_page_writes_the_page_and_returns_its_path(folder, tmp_path):
+    dataset = dataset_of(folder)
+    path = dataset.plan_page(tmp_path / "plan.html")
+    assert path == tmp_path / "plan.html"
+    first = path.read_text()
+    assert first.startswith("<!doctype html>")
+    path.write_text("an older page")
+    assert dataset.plan_page(str(path)).read_text() == first  # the same dataset, the same bytes
+
+
+def test_plan_page_starts_at_the_given_epoch_else_at_the_next_one(folder, tmp_path):
+    dataset = dataset_of(folder)
+    dataset.set_epoch(3)
+    assert data_in(dataset.plan_page(tmp_path / "a.html").read_text())["options"]["epoch"] == 3
+    assert data_in(dataset.plan_page(tmp_path / "b.html", epoch=5).read_text())["options"]["epoch"] == 5
+    with pytest.raises(OptionError, match="at least 0"):
+        dataset.plan_page(tmp_path / "c.html", epoch=-1)
+
+
+def test_plan_page_creates_no_folder(folder, tmp_path):
+    with pytest.raises(OptionError, match=r"there is no folder .*missing.*: create it first"):
+        dataset_of(folder).plan_page(tmp_path / "missing" / "plan.html")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_plan_page_replaces_no_folder(folder, tmp_path):
+    with pytest.raises(OptionError, match=r"this is a folder: pass a file in it, such as plan\.html"):
+        dataset_of(folder).plan_page(tmp_path)
+
+
+def test_the_page_loads_nothing(folder):
+    html = page_of(data_of(folder))
+    assert set(re.findall(r"https?://[^\"'\s]+", html)) <= {"http://www.w3.org/2000/svg"}  # the name of SVG's tags
+    assert not re.search(r"@import|url\(|\bfetch\(|XMLHttpRequest|\bimport\s*\(|src=", html)
+
+
+def test_the_page_of_a_folder_with_hostile_names_holds_them_as_text(tmp_path):
+    place = tmp_path / "<" / "script><b>{{scripts}}&amp;"
+    place.mkdir(parents=True)
+    pq.write_table(pa.table({"id": range(10)}), place / "a\"b'<!--<script>\u2028.parquet")
+    html = dataset_of(tmp_path).plan_page(tmp_path / "plan.html").read_text()
+    assert html.count("<script") == 2
+    assert html.count("</script") == 2
+    assert "<!--" not in html
+    assert "<b>" not in html
+    files = data_in(html)["files"]
+    assert [files["folder"] + name for name in files["names"]] == [str(next(place.iterdir()))]
+
+
+def test_a_hostile_folder_is_escaped_in_the_title(tmp_path):
+    place = tmp_path / "<img src=x onerror=alert(1)>"
+    place.mkdir()
+    pq.write_table(pa.table({"id": range(10)}), place / "a.parquet")
+    html = dataset_of(place).plan_page(tmp_path / "plan.html").read_text()
+    assert "<title>Plan of &lt;img src=x onerror=alert(1)&gt;</title>" in html
+    assert "<img" not in html
+
+
+def test_credentials_are_not_on_the_page(folder):
+    options = parse_options({"storage_options": {"key": "SECRET-1"}, "cache_dir": "s3://me:SECRET-2@cache/dir"})
+    source = dataset_of(folder).source
+    signed = "https://user:SECRET-3@store/part.parquet?X-Amz-Signature=SECRET-4"
+    file = replace(source.files[0], info=replace(source.files[0].info, path=signed))
+    files = (file, *source.files[1:])
+    source = replace(source, files=files, paths=(printable(signed),), splits=replace(source.splits, files=files))
+    html = page_of(page_data("StructuredDataset", source, options, Planner(source, options), 0))
+    assert "SECRET" not in html
+    call = data_in(html)["call"]
+    assert call["options"]["storage_options"] == {"hidden": True}
+    assert call["target"]["value"] == "https://store/part.parquet"
+
+
+def test_the_source_keeps_the_paths_that_were_given(folder):
+    assert dataset_of(folder).source.paths == (str(folder),)
+    files = sorted(map(str, folder.iterdir()))
+    assert StructuredDataset.create_dataloader(files)[1].source.paths == tuple(files)
+
+
+def test_it_keeps_them_without_credentials():
+    filesystem = MemoryFileSystem()
+    filesystem.pipe("/me:SECRET@bucket/a.csv", b"id\n1\n")
+    _, dataset = StructuredDataset.create_dataloader("memory://me:SECRET@bucket/a.csv", filesystem=filesystem)
+    assert dataset.source.paths == ("memory://bucket/a.csv",)
+
+
+def test_the_call_has_the_options_that_were_given(folder):
+    options = {"columns": ["id"], "split_rows": 100, "shuffle": True, "shuffle_bytes": "64MiB", "transform": identity}
+    dataset = dataset_of(folder, **options, filters=pa.compute.field("id") > 3, num_workers=0, prefetch_bytes="256MiB")
+    call = call_values("StructuredDataset", dataset.source, dataset.options)
+    assert call["function"] == "StructuredDataset.create_dataloader"
+    assert call["target"] == {"name": "path", "value": str(folder)}
+    assert call["options"] == {
+        "columns": {"value": ["id"]},
+        "filters": {"code": "filters"},
+        "transform": {"code": "identity"},
+        "split_rows": {"value": 100},
+        "shuffle": {"value": True},
+        "shuffle_bytes": {"value": 64 * 2**20},
+        "num_workers": {"value": 0},
+    }
+
+
+def identity(batch):
+    return batch
+
+
+def test_splits_are_listed_as_cut_with_and_without_a_shuffle(tmp_path):
+    rows = pa.table({"text": ["x" * 1000] * 40_000})  # 40 MB
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=4000, use_dictionary=False)
+    for shuffle in (False, True):
+        splits = data_of(tmp_path, shuffle=shuffle)["splits"]
+        assert [len(splits[name]["file"]) for name in ("unshuffled", "shuffled")] == [1, 5]
+        assert [sum(splits[name]["rows"]) for name in ("unshuffled", "shuffled")] == [40_000, 40_000]
+    assert [rows for rows, _ in splits["unshuffled"]["segments"][0]] == [4000] * 10
+
+
+@pytest.mark.parametrize("options", [{"split_rows": 100}, {"split_bytes": "1KiB"}])
+def test_given_sizes_cut_both_lists_alike(folder, options):
+    splits = data_of(folder, **options)["splits"]
+    assert splits["unshuffled"] == splits["shuffled"]
+    assert len(splits["shuffled"]["file"]) > 4
+
+
+def test_rows_that_are_known_only_after_reading_are_none(tmp_path):
+    (tmp_path / "a.csv").write_text("id\n1\n2\n")
+    data = data_of(tmp_path)
+    assert not data["exact"]
+    assert data["files"] == [[str(tmp_path / "a.csv"), None]]
+    assert data["splits"]["shuffled"]["rows"] == data["splits"]["shuffled"]["start"] == [None]
+
+
+class Halves:
+    """The first worker of each rank gets every second file."""
+
+    def generate(self, files, num_workers, epoch, num_ranks, rank):
+        from torch_dataloader_utils import Shard, Split
+
+        return [Shard(0, tuple(Split(file) for file in files[rank::num_ranks]))]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"split_strategy": Halves()}, "the split strategy Halves makes the shards itself"),
+        ({"sharding": lambda order, shape: order.part(shape.rank, shape.num_ranks)}, "a function of your own"),
+        ({"canonical_ranks": 4}, "canonical_ranks shards for virtual ranks"),
+        ({"shuffle_seed": 2**60}, "the seed is too large"),
+    ],
+)
+def test_plans_that_only_python_can_make_are_on_the_page(folder, options, reason):
+    dataset = dataset_of(folder, num_ranks=2, batch_size=50, **options)
+    planner = Planner(dataset.source, dataset.options)
+    fixed = page_data("StructuredDataset", dataset.source, dataset.options, planner, 7)["fixed"]
+    assert reason in fixed["reason"]
+    assert list(fixed["plans"]) == ["7", "8", "9", "10"]
+    pieces = [
+        piece for rank in fixed["plans"]["8"]["ranks"] for worker in rank["workers"] for piece in worker["pieces"]
+    ]
+    whole = {number: [0] * 250 for number in range(4)}
+    for file, start, stop in pieces:
+        whole[file][start:stop] = [count + 1 for count in whole[file][start:stop]]
+    assert all(count == 1 for counts in whole.values() for count in counts)
+
+
+def test_a_plan_that_the_page_can_make_is_not_on_it(folder):
+    assert data_of(folder)["fixed"] is None
+
+
+def test_planned_counts_what_ranks_repeat(folder):
+    dataset = dataset_of(folder, num_ranks=3, batch_size=100, even="pad")
+    ranks = planned(dataset.source, dataset.options, Planner(dataset.source, dataset.options), 0)["ranks"]
+    counts = [(rank["rows"], rank["steps"], rank["padded"]) for rank in ranks]
+    assert counts == [(333, 4, 67), (333, 4, 67), (334, 4, 66)]
+
+
+def test_the_scripts_are_small_files(folder):
+    room = Path(__file__).parent.parent.parent / "torch_dataloader_utils" / "plan_page"
+    lengths = {path.name: len(path.read_text().splitlines()) for path in room.iterdir() if path.is_file()}
+    assert {name: length for name, length in lengths.items() if length > 300} == {}

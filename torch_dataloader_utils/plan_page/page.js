@@ -1,0 +1,185 @@
+"use strict";
+// The page: options in, drawings out.
+const PlanPage = (() => {
+  const data = PageData.read(document.getElementById("data").textContent);
+  const initial = { ...data.options, colour: "file" };
+  const page = { data, initial, values: initial, plan: null, drawn: 0, milliseconds: 0, error: "" };
+  const get = (id) => document.getElementById(id);
+  const THEMES = ["", "light", "dark"];
+  let controls = null, showColour = null, scheduled = 0;
+
+  // The options of the planner: all but what only the page shows.
+  function planned(values) {
+    const { colour, ...options } = values;
+    return options;
+  }
+
+  function planOf(values) {
+    if (data.fixed) return data.fixed.plans[values.epoch] ?? null;
+    const reason = Planner.supported(planned(values));
+    if (reason) throw new Error(reason);
+    return Planner.plan(data, planned(values));
+  }
+
+  const splitsShown = (values) => data.splits[values.shuffle === false ? "unshuffled" : "shuffled"];
+
+  function countSplits(values) {
+    const counts = data.files.map(() => 0);
+    for (const file of splitsShown(values).file) counts[file]++;
+    data.splits_of_file = counts;
+  }
+
+  function totalRows(values) {
+    const { rows } = splitsShown(values);
+    return data.exact && rows.every((count) => count !== null) ? rows.reduce((sum, count) => sum + count, 0) : null;
+  }
+
+  function showHeading(values) {
+    const total = totalRows(values);
+    const rows = total === null ? "rows known only after reading" : Words.plural(total, "row");
+    get("title").textContent = document.title;
+    const sums = [Words.plural(data.files.length, "file"), rows, Words.plural(splitsShown(values).file.length, "split"), `seed ${data.seed}`];
+    get("subtitle").textContent = `${data.folder ? `${data.folder} · ` : ""}${sums.join(" · ")}`;
+  }
+
+  function showNotice() {
+    const notes = [];
+    if (data.fixed) notes.push(`This page shows the plan that Python computed, and cannot replan it: ${data.fixed.reason}.`);
+    if (!data.exact) {
+      notes.push("Row counts are known only after reading (a filter, deletes, or a format without counts): boxes show rows before filters, or bytes, and steps are unknown.");
+    }
+    get("notice").hidden = !notes.length;
+    get("notice").textContent = notes.join(" ");
+  }
+
+  function showVerdict({ kind, title, text }) {
+    get("verdict").className = `verdict ${kind}`;
+    get("verdict-title").textContent = title;
+    get("verdict-text").textContent = text;
+  }
+
+  function showCall(values) {
+    get("python").textContent = Call.asPython(data, values, data.call.defaults);
+    get("yaml").textContent = Call.asYaml(data, values, data.call.defaults);
+  }
+
+  function showPlan(plan, values) {
+    showVerdict(Words.verdict(values, plan, totalRows(values)));
+    get("map-hint").textContent = `Epoch ${values.epoch}, ${Words.plural(values.num_ranks, "rank")}, ${Words.plural(Math.max(1, values.num_workers ?? 1), "I/O worker")} each.`;
+    MapInput.shown(PlanMap.draw(get("map-base"), data, plan, values));
+    Steps.draw(get("steps"), plan, values);
+    Shuffle.draw(data, plan, values);
+    Rotation.draw(get("rotation"), data, values, (epoch) => {
+      try {
+        return epoch === values.epoch ? plan : planOf({ ...values, epoch });
+      } catch {
+        return null;
+      }
+    });
+  }
+
+  function draw() {
+    const begin = performance.now();
+    const { values } = page;
+    controls.show(values);
+    showColour(values);
+    countSplits(values);
+    showHeading(values);
+    showCall(values);
+    try {
+      page.plan = planOf(values);
+      page.error = "";
+      if (page.plan) showPlan(page.plan, values);
+    } catch (error) {
+      page.plan = null;
+      page.error = error.message;
+      showVerdict({ kind: "bad", title: "These options do not fit together", text: error.message });
+    }
+    document.querySelectorAll("main > section:not(.verdict)").forEach((section) => section.classList.toggle("stale", !page.plan));
+    page.milliseconds = performance.now() - begin;
+    page.drawn += 1;
+  }
+
+  function schedule() {
+    if (!scheduled) scheduled = requestAnimationFrame(() => { scheduled = 0; draw(); });
+  }
+
+  function change(key, value) {
+    page.values = State.settled({ ...page.values, [key]: value });
+    remember();
+    schedule();
+  }
+
+  function remember() {
+    const fragment = State.toFragment(page.values, initial);
+    const url = location.href.replace(/#.*$/, "");
+    try {
+      history.replaceState(null, "", fragment ? `${url}#${fragment}` : url);
+    } catch {
+      location.hash = fragment; // in frames without an address of their own
+    }
+  }
+
+  function recall() {
+    page.values = data.fixed ? { ...initial } : State.fromFragment(location.hash, initial);
+    schedule();
+  }
+
+  function showTheme() {
+    const theme = document.documentElement.dataset.theme ?? "";
+    get("theme").textContent = { "": "Theme: system", light: "Theme: light", dark: "Theme: dark" }[theme];
+  }
+
+  function turnTheme() {
+    const now = document.documentElement.dataset.theme ?? "";
+    const next = THEMES[(THEMES.indexOf(now) + 1) % THEMES.length];
+    if (next) document.documentElement.dataset.theme = next;
+    else delete document.documentElement.dataset.theme;
+    showTheme();
+    draw();
+  }
+
+  function freeze() {
+    const epochs = Object.keys(data.fixed.plans).map(Number);
+    controls.freeze(["epoch"]);
+    get("fields").querySelectorAll("#field-epoch, #field-epoch ~ input").forEach((input) => (input.max = Math.max(...epochs)));
+  }
+
+  function listen() {
+    get("controls").addEventListener("submit", (event) => event.preventDefault());
+    get("controls").addEventListener("reset", (event) => {
+      event.preventDefault();
+      page.values = { ...initial, colour: page.values.colour };
+      remember();
+      schedule();
+    });
+    get("theme").addEventListener("click", turnTheme);
+    get("share").addEventListener("click", (event) => Call.copy(location.href, event.currentTarget));
+    document.querySelectorAll("[data-copy]").forEach((button) =>
+      button.addEventListener("click", () => Call.copy(get(button.dataset.copy).textContent, button)));
+    get("rotation").addEventListener("keydown", Rotation.onKey);
+    addEventListener("hashchange", recall);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", schedule);
+    MapInput.listen();
+    let width = get("map").clientWidth;
+    new ResizeObserver(() => {
+      if (get("map").clientWidth === width) return;
+      width = get("map").clientWidth;
+      schedule();
+    }).observe(get("map"));
+  }
+
+  function start() {
+    controls = Controls.build(get("fields"), change);
+    showColour = Controls.choice(get("colour"), "colour", State.WORDS.colour, change);
+    if (data.fixed) freeze();
+    showTheme();
+    showNotice();
+    listen();
+    page.values = data.fixed ? { ...initial } : State.fromFragment(location.hash, initial);
+    draw();
+  }
+
+  start();
+  return page;
+})();

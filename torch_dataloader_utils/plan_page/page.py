@@ -1,0 +1,80 @@
+"""Builds the plan page: one HTML file with its style, scripts and data, which needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.plan_page.packing import common_folder, packed
+from torch_dataloader_utils.plan_page.planner_scripts import planner_script
+
+SCRIPTS = (
+    "page_data.js",
+    "page_state.js",
+    "page_words.js",
+    "page_colours.js",
+    "page_controls.js",
+    "page_map_layout.js",
+    "page_map.js",
+    "page_map_input.js",
+    "page_steps.js",
+    "page_shuffle.js",
+    "page_rotation.js",
+    "page_call.js",
+    "page.js",
+)
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def page_of(data: Mapping[str, Any]) -> str:
+    """The plan page of a dataset, as HTML.
+
+    Args:
+        data: from `data.page_data`.
+    """
+    parts = {
+        "title": escape(f"Plan of {name_of(data)}"),
+        "style": _asset("page.css"),
+        "data": _json(packed(data)),
+        "scripts": "\n".join([planner_script(), *map(_asset, SCRIPTS)]),
+    }
+    return _PLACE.sub(lambda place: parts[place[1]], _asset("template.html"))
+
+
+def write_page(path: str | os.PathLike[str], html: str) -> Path:
+    """Write a page, replacing the file if it exists. Returns the path.
+
+    Raises:
+        OptionError: the path is a folder, or lies in a folder that does not exist.
+    """
+    place = Path(path)
+    if place.is_dir():
+        raise OptionError(f"plan_page({str(path)!r}): this is a folder: pass a file in it, such as plan.html.")
+    if not place.parent.is_dir():
+        raise OptionError(f"plan_page({str(path)!r}): there is no folder {str(place.parent)!r}: create it first.")
+    place.write_text(html, encoding="utf-8")
+    return place
+
+
+def name_of(data: Mapping[str, Any]) -> str:
+    """The dataset's name for people: the last part of its path, or the folder of its files."""
+    value = data["call"]["target"].get("value")
+    text = value if isinstance(value, str) else common_folder([path for path, _ in data["files"]])
+    return text.rstrip("/").rsplit("/", 1)[-1] or "a dataset"
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    """JSON that HTML cannot take for the end of a script."""
+    text = json.dumps(values, separators=(",", ":"), allow_nan=False, sort_keys=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
