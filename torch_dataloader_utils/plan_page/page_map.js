@@ -64,8 +64,11 @@ const PlanMap = (() => {
       taken.set(column, true);
     }
     pen.fillStyle = colour(lane, file);
-    pen.fillRect(from, box.y, Math.max(to - from - (to - from > 5 ? 1 : 0), 1), box.height);
+    pen.fillRect(from, box.y, Math.max(to - from - seam(to - from, box.height), 1), box.height);
   }
+
+  // The line between neighbours, where it does not take most of their room.
+  const seam = (width, height) => (width > 6 && width * height > 110 ? 1 : 0);
 
   function drawLane(pen, view, lane, colour, tail) {
     const { layout } = view;
@@ -76,7 +79,7 @@ const PlanMap = (() => {
       if (to - from >= 0.5 || pixel !== before) {
         before = pixel;
         pen.fillStyle = colour(lane, lane.pieces[i][0]);
-        pen.fillRect(from, lane.y, Math.max(to - from - (to - from > 5 ? 1 : 0), 0.5), lane.height);
+        pen.fillRect(from, lane.y, Math.max(to - from - seam(to - from, lane.height), 0.5), lane.height);
         if (lane.height >= 15 && Math.min(to, tail) - from > 24) drawNumber(pen, view, lane, lane.pieces[i][0], (from + Math.min(to, tail)) / 2);
       }
       from = to;
@@ -87,7 +90,7 @@ const PlanMap = (() => {
     font(pen, 11, 600);
     pen.textAlign = "center";
     pen.fillStyle = view.ink.page;
-    pen.fillText(view.values.colour === "rank" ? `${lane.rank}` : `${file + 1}`, x, lane.y + lane.height / 2 + 0.5);
+    pen.fillText(`${file + 1}`, x, lane.y + lane.height / 2 + 0.5);
     pen.textAlign = "left";
   }
 
@@ -149,7 +152,7 @@ const PlanMap = (() => {
     font(pen, 12);
     pen.fillStyle = ink.faint;
     const what = layout.lanes.some((lane) => lane.worker !== null) ? "each worker" : "each rank";
-    const rest = layout.narrow ? "" : "; the number is that of the " + (view.values.colour === "rank" ? "rank" : "file");
+    const rest = layout.narrow || layout.lanes[0]?.height < 15 ? "" : "; the number is that of the file";
     pen.fillText(`What ${what} reads, in its order${rest}`, 0, layout.lanesTop - 13);
     if (layout.hidden) pen.fillText(`and ${Words.plural(layout.hidden, "more rank")}`, 0, layout.height - 10);
   }

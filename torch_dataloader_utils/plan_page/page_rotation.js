@@ -136,7 +136,8 @@ const Rotation = (() => {
         return;
       }
       table.replaceChildren(element("thead", {}, header(Math.min(values.num_ranks, RANKS))), body);
-      table.className = isLabelled(values) ? "labelled" : "";
+      table.classList.toggle("labelled", isLabelled(values));
+      table.classList.toggle("roomy", values.num_ranks <= 16);
       settle();
     };
     setTimeout(later, 60, first);
