@@ -131,6 +131,8 @@ def test_a_page_of_two_datasets_shows_pythons_plan_and_says_so(folder, opened):
     assert shown.page.is_disabled("#field-num_ranks")
     shown.settled(lambda: typed(shown.page, "epoch", "2"))
     same(shown.plan(), of_python(dataset, 2))
+    shown.settled(lambda: typed(shown.page, "epoch", "9"))
+    assert shown.page.input_value("#field-epoch") == "3"  # the last epoch that Python planned
 
 
 def test_a_page_without_row_counts_says_what_is_unknown(tmp_path, opened):
@@ -236,6 +238,20 @@ def test_options_that_are_no_plain_values_are_left_to_the_users_code(folder, ope
     assert "auto_mkdir" not in shown.page.content()
     assert yaml.safe_load(text)["count_rows"] is True
     assert "# filters: set filters in your code" in text
+
+
+def test_an_option_that_yields_to_another_comes_back_with_it(folder, opened):
+    shown = opened(dataset_of(folder, shuffle=True, shuffle_buffer_size=100))
+    before = shown.plan()
+    shown.settled(lambda: ticked(shown.page, "shuffle", "splits"))
+    assert "shuffle_buffer_size" not in shown.page.inner_text("#python")
+    shown.settled(lambda: ticked(shown.page, "shuffle", "true"))
+    assert shown.plan() == before
+    assert "shuffle_buffer_size=100" in shown.page.inner_text("#python")
+    shown.settled(lambda: picked(shown.page, "sharding", "strided"))
+    for key, value in (("shard_batches", [True, False]), ("split_batches", [False, True])):
+        shown.settled(lambda key=key: checked(shown.page, key))
+        assert shown.page.evaluate("[PlanPage.values.shard_batches, PlanPage.values.split_batches]") == value
 
 
 def test_options_that_do_not_fit_together_say_why(folder, opened):
@@ -357,7 +373,7 @@ def test_the_page_of_hostile_names_shows_them(tmp_path, opened):
     place.mkdir()
     pq.write_table(pa.table({"id": range(100)}), place / "\"'<script>alert(2)<!--.parquet")
     shown = opened(dataset_of(place, split_rows=None))
-    assert shown.page.inner_text("h1") == "Plan of <img src=x onerror=alert(1)>"
+    assert shown.page.inner_text("h1").endswith("/<img src=x onerror=alert(1)>")
     shown.page.focus("#map")
     shown.page.keyboard.press("ArrowRight")
     assert "<script>alert(2)<!--" in shown.page.inner_text("#tip")

@@ -3,10 +3,22 @@
 const PlanPage = (() => {
   const data = PageData.read(document.getElementById("data").textContent);
   const initial = { ...data.options, colour: "file" };
-  const page = { data, initial, values: initial, plan: null, drawn: 0, milliseconds: 0, error: "" };
+  const page = { data, initial, choices: initial, values: initial, plan: null, drawn: 0, milliseconds: 0, error: "" };
   const get = (id) => document.getElementById(id);
   const THEMES = ["", "light", "dark"];
   let controls = null, showColour = null, scheduled = 0;
+
+  // What the user chose is kept as it is, so that an option that yields to another comes back with it.
+  function choose(choices) {
+    page.choices = data.fixed ? { ...initial, colour: choices.colour, epoch: withPlan(choices.epoch) } : choices;
+    page.values = State.settled(page.choices);
+  }
+
+  // The nearest epoch that Python planned.
+  function withPlan(epoch) {
+    const epochs = Object.keys(data.fixed.plans).map(Number);
+    return Math.min(Math.max(epoch, Math.min(...epochs)), Math.max(...epochs));
+  }
 
   // The options of the planner: all but what only the page shows.
   function planned(values) {
@@ -39,7 +51,7 @@ const PlanPage = (() => {
     const rows = total === null ? "rows known only after reading" : Words.plural(total, "row");
     get("title").textContent = document.title;
     const sums = [Words.plural(data.files.length, "file"), rows, Words.plural(splitsShown(values).file.length, "split"), `seed ${data.seed}`];
-    get("subtitle").textContent = `${data.folder ? `${data.folder} · ` : ""}${sums.join(" · ")}`;
+    get("subtitle").textContent = sums.join(" · ");
   }
 
   function showNotice() {
@@ -105,13 +117,13 @@ const PlanPage = (() => {
   }
 
   function change(key, value) {
-    page.values = State.settled({ ...page.values, [key]: value });
+    choose(State.chosen(page.choices, key, value));
     remember();
     schedule();
   }
 
   function remember() {
-    const fragment = State.toFragment(page.values, initial);
+    const fragment = State.toFragment(page.choices, initial);
     const url = location.href.replace(/#.*$/, "");
     try {
       history.replaceState(null, "", fragment ? `${url}#${fragment}` : url);
@@ -121,7 +133,7 @@ const PlanPage = (() => {
   }
 
   function recall() {
-    page.values = data.fixed ? { ...initial } : State.fromFragment(location.hash, initial);
+    choose(State.fromFragment(location.hash, initial));
     schedule();
   }
 
@@ -139,17 +151,11 @@ const PlanPage = (() => {
     draw();
   }
 
-  function freeze() {
-    const epochs = Object.keys(data.fixed.plans).map(Number);
-    controls.freeze(["epoch"]);
-    get("fields").querySelectorAll("#field-epoch, #field-epoch ~ input").forEach((input) => (input.max = Math.max(...epochs)));
-  }
-
   function listen() {
     get("controls").addEventListener("submit", (event) => event.preventDefault());
     get("controls").addEventListener("reset", (event) => {
       event.preventDefault();
-      page.values = { ...initial, colour: page.values.colour };
+      choose({ ...initial, colour: page.values.colour });
       remember();
       schedule();
     });
@@ -172,11 +178,11 @@ const PlanPage = (() => {
   function start() {
     controls = Controls.build(get("fields"), change);
     showColour = Controls.choice(get("colour"), "colour", State.WORDS.colour, change);
-    if (data.fixed) freeze();
+    if (data.fixed) controls.freeze(["epoch"]);
     showTheme();
     showNotice();
     listen();
-    page.values = data.fixed ? { ...initial } : State.fromFragment(location.hash, initial);
+    choose(State.fromFragment(location.hash, initial));
     draw();
   }
 

@@ -14,6 +14,7 @@ from typing import Any
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.plan_page.packing import common_folder, packed
 from torch_dataloader_utils.plan_page.planner_scripts import planner_script
+from torch_dataloader_utils.printing import shortened
 
 SCRIPTS = (
     "page_data.js",
@@ -30,6 +31,7 @@ SCRIPTS = (
     "page_call.js",
     "page.js",
 )
+_NAME_WIDTH = 72
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -64,10 +66,10 @@ def write_page(path: str | os.PathLike[str], html: str) -> Path:
 
 
 def name_of(data: Mapping[str, Any]) -> str:
-    """The dataset's name for people: the last part of its path, or the folder of its files."""
+    """The dataset's name for people: its path or table, or else the folder of its files."""
     value = data["call"]["target"].get("value")
     text = value if isinstance(value, str) else common_folder([path for path, _ in data["files"]])
-    return text.rstrip("/").rsplit("/", 1)[-1] or "a dataset"
+    return shortened(text.rstrip("/"), _NAME_WIDTH) or "several datasets"
 
 
 def _asset(name: str) -> str:

@@ -103,17 +103,16 @@ const PlanMap = (() => {
     return given < batches[lane.worker] ? layout.left + Math.min(given * layout.batchRows, lane.total) * layout.scale : Infinity;
   }
 
-  function drawTail(pen, view, lane, from) {
-    if (from === Infinity) return;
-    const width = Math.max(view.layout.left + lane.total * view.layout.scale - from, 3);
+  // A striped box: rows that repeat others, or that the other ranks do not wait for.
+  function drawStripes(pen, lane, from, width, fill, stripe) {
     pen.save();
     pen.beginPath();
     pen.rect(from, lane.y, width, lane.height);
     pen.clip();
-    pen.fillStyle = view.values.even === "sync" ? view.ink.warn : view.ink.bad;
+    pen.fillStyle = fill;
     pen.fillRect(from, lane.y, width, lane.height);
-    pen.strokeStyle = view.ink.panel;
-    pen.globalAlpha = 0.45;
+    pen.strokeStyle = stripe;
+    pen.globalAlpha = 0.5;
     pen.lineWidth = 1.5;
     pen.beginPath();
     for (let x = from - lane.height; x < from + width; x += 7) {
@@ -122,6 +121,13 @@ const PlanMap = (() => {
     }
     pen.stroke();
     pen.restore();
+  }
+
+  function drawEnd(pen, view, lane, tail) {
+    const { layout, ink } = view, end = layout.left + lane.total * layout.scale;
+    if (lane.padding) drawStripes(pen, lane, end, Math.max(lane.padding * layout.scale, 2), ink.empty, ink.text);
+    if (tail === Infinity) return;
+    drawStripes(pen, lane, tail, Math.max(end - tail, 3), view.values.even === "sync" ? ink.warn : ink.bad, ink.panel);
   }
 
   function drawLabels(pen, view) {
@@ -152,7 +158,8 @@ const PlanMap = (() => {
     font(pen, 12);
     pen.fillStyle = ink.faint;
     const what = layout.lanes.some((lane) => lane.worker !== null) ? "each worker" : "each rank";
-    const rest = layout.narrow || layout.lanes[0]?.height < 15 ? "" : "; the number is that of the file";
+    const numbers = layout.narrow || layout.lanes[0]?.height < 15 ? "" : "; the number is that of the file";
+    const rest = numbers + (layout.lanes.some((lane) => lane.padding) ? "; repeats are striped" : "");
     pen.fillText(`What ${what} reads, in its order${rest}`, 0, layout.lanesTop - 13);
     if (layout.hidden) pen.fillText(`and ${Words.plural(layout.hidden, "more rank")}`, 0, layout.height - 10);
   }
@@ -178,7 +185,7 @@ const PlanMap = (() => {
     for (const lane of layout.lanes) {
       const tail = tailOf(view, lane);
       drawLane(pen, view, lane, colour, tail);
-      drawTail(pen, view, lane, tail);
+      drawEnd(pen, view, lane, tail);
     }
     drawLabels(pen, view);
     return view;

@@ -17,18 +17,20 @@ const MapLayout = (() => {
     return Math.max(1, data.file_bytes[file] / (data.splits_of_file?.[file] ?? 1));
   }
 
-  function laneOf(data, rank, workers, pieces) {
+  function laneOf(data, rank, workers, pieces, repeated) {
     const ends = new Float64Array(pieces.length);
     let sum = 0;
     for (let i = 0; i < pieces.length; i++) ends[i] = sum += size(data, pieces[i]);
-    return { rank, worker: workers.length === 1 ? workers[0] : null, pieces, ends, total: sum };
+    const padding = repeated.reduce((rows, piece) => rows + size(data, piece), 0);
+    return { rank, worker: workers.length === 1 ? workers[0] : null, pieces, ends, total: sum, padding };
   }
 
   function lanesOf(data, plan) {
     const count = plan.ranks.reduce((sum, rank) => sum + rank.workers.length, 0);
     const lanes = plan.ranks.slice(0, LANES_MOST).flatMap((rank, r) => {
-      if (count <= LANES_MOST) return rank.workers.map((worker, w) => laneOf(data, r, [w], worker.pieces));
-      return [laneOf(data, r, rank.workers.map((_, w) => w), rank.workers.flatMap((worker) => worker.pieces))];
+      if (count <= LANES_MOST) return rank.workers.map((worker, w) => laneOf(data, r, [w], worker.pieces, worker.padding ?? []));
+      const all = (name) => rank.workers.flatMap((worker) => worker[name] ?? []);
+      return [laneOf(data, r, rank.workers.map((_, w) => w), all("pieces"), all("padding"))];
     });
     return { lanes, hidden: plan.ranks.length - Math.min(plan.ranks.length, LANES_MOST) };
   }
@@ -135,7 +137,7 @@ const MapLayout = (() => {
     const lanesTop = files.bottom + 40;
     const bottom = placeLanes(lanes, lanesTop);
     const left = leftOf(lanes, narrow);
-    const longest = Math.max(1, ...lanes.map((lane) => lane.total));
+    const longest = Math.max(1, ...lanes.map((lane) => lane.total + lane.padding));
     return {
       data, plan, files: files.boxes, filesTop, lanes, hidden, lanesTop, left, width, narrow, batchRows: Words.batchRows(values),
       scale: (width - left - 2) / longest, height: bottom + (hidden ? 22 : 2),

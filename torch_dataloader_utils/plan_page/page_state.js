@@ -34,6 +34,12 @@ const State = (() => {
     return fixed;
   }
 
+  // The choices after one more; an option that would be ignored beside the new one is switched off.
+  function chosen(choices, key, value) {
+    const other = { shard_batches: "split_batches", split_batches: "shard_batches" }[key];
+    return { ...choices, ...(other && value ? { [other]: false } : {}), [key]: value };
+  }
+
   function bounded(key, number) {
     return Math.min(Math.max(Math.round(number), LEAST[key]), MOST[key] ?? Number.MAX_SAFE_INTEGER);
   }
@@ -54,7 +60,7 @@ const State = (() => {
       const value = Object.hasOwn(initial, key) ? parsed(key, text) : undefined;
       if (value !== undefined) values[key] = value;
     }
-    return settled(values);
+    return values;
   }
 
   function toFragment(values, initial) {
@@ -63,5 +69,5 @@ const State = (() => {
     return text.toString();
   }
 
-  return { WORDS, LEAST, MOST, OPTIONAL, settled, bounded, fromFragment, toFragment };
+  return { WORDS, LEAST, MOST, OPTIONAL, settled, chosen, bounded, fromFragment, toFragment };
 })();
