@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import Shard, Split, StructuredDataset, combine
+from torch_dataloader_utils import IcebergDataset, Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.fixed import planned
 from torch_dataloader_utils.plan_page.page import page_of
@@ -135,6 +136,31 @@ def test_a_page_of_two_datasets_shows_pythons_plan_and_says_so(folder, opened):
     assert shown.page.input_value("#field-epoch") == "3"  # the last epoch that Python planned
 
 
+def test_the_page_of_a_table_begins_with_pythons_plan(tmp_path, opened):
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    catalog.create_namespace("db")
+    rows = pa.table({"id": range(500)})
+    table = catalog.create_table("db.events", schema=rows.schema)
+    for _ in range(3):
+        table.append(rows)
+    table.delete("id < 7")
+    dataset = IcebergDataset.create_dataloader(catalog.load_table("db.events"), batch_size=32, shuffle=True, **RANKS)[1]
+    catalog.close()
+    shown = opened(dataset)
+    same(shown.plan(), of_python(dataset))
+    shown.settled(lambda: typed(shown.page, "epoch", "3"))
+    same(shown.plan(), of_python(dataset, 3))
+    assert shown.page.inner_text("h1") == "Plan of db.events"
+    assert yaml.safe_load(shown.page.inner_text("#yaml"))["table"] == "db.events"
+
+
+def test_a_page_without_a_row_says_so(folder, opened):
+    shown = opened(dataset_of(folder, filters=[("id", ">", 5000)]))
+    assert shown.page.inner_text("#verdict-title") == "There is nothing to read"
+    shown.page.focus("#map")
+    shown.page.keyboard.press("ArrowRight")
+
+
 def test_a_page_without_row_counts_says_what_is_unknown(tmp_path, opened):
     (tmp_path / "data").mkdir()
     for name in "abc":
@@ -233,7 +259,7 @@ def test_options_that_are_no_plain_values_are_left_to_the_users_code(folder, ope
     shown = opened(dataset_of(folder, **options))
     python, text = shown.page.inner_text("#python"), shown.page.inner_text("#yaml")
     assert "    filters=filters,  # as in your code\n" in python
-    assert "    storage_options=storage_options,  # not shown here: it may hold credentials\n" in python
+    assert "    storage_options=storage_options,  # not shown here: credentials, or too long\n" in python
     ast.parse(python)
     assert "auto_mkdir" not in shown.page.content()
     assert yaml.safe_load(text)["count_rows"] is True

@@ -13,6 +13,7 @@ from torch_dataloader_utils.sources.source import Source
 
 Values = dict[str, Any]
 
+_PATHS = 20  # more are a list that code makes
 _RANKS = ("num_ranks", "rank")  # the page writes them
 # The options that the page can change.
 _CHANGED = (
@@ -34,7 +35,7 @@ def call_values(dataset: str, source: Source, options: Options) -> Values:
     return {
         "function": "combine" if combined else f"{dataset}.create_dataloader",
         "target": _target(source, combined=combined),
-        "options": _given(options),
+        "options": {**_weights(source), **_given(options)},
         "defaults": {name: _checked(item, item.default) for name, item in _changed().items()},
         "explicit_ranks": options.shard.num_ranks is not None,
         "table": source.snapshot is not None,
@@ -50,7 +51,15 @@ def _target(source: Source, *, combined: bool) -> Values:
     if combined:
         return {"name": "datasets", "code": "[" + ", ".join(f"dataset_{n}" for n in range(len(source.parts))) + "]"}
     paths = list(source.paths)
+    if len(paths) > _PATHS:
+        return {"name": "path", "code": "paths"}
     return {"name": "table" if source.snapshot else "path", "value": paths[0] if len(paths) == 1 else paths}
+
+
+def _weights(source: Source) -> dict[str, Values]:
+    """The option of a combination alone."""
+    weights = [part.weight for part in source.parts]
+    return {} if weights[0] is None else {"weights": {"value": weights}}
 
 
 def _given(options: Options) -> dict[str, Values]:

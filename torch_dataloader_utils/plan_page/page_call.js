@@ -2,7 +2,7 @@
 // The call that creates the loader with the shown options, as Python and as YAML.
 const Call = (() => {
   const MODULE = "torch_dataloader_utils";
-  const PLAIN = /^[A-Za-z_./][\w./-]*$/;
+  const PLAIN = /^(\.{0,2}\/|[A-Za-z_])[\w./-]*$/;
   const RESERVED = /^(true|false|null|yes|no|on|off|y|n)$/i;
   const LINE = 88;
 
@@ -49,7 +49,7 @@ const Call = (() => {
     return { name, text: value === undefined ? code : python(value), value };
   }
 
-  const UNSHOWN = "not shown here: it may hold credentials";
+  const UNSHOWN = "not shown here: credentials, or too long";
 
   function pythonLine({ name, value, code, hidden }) {
     if (hidden) return `${name}=${name},  # ${UNSHOWN}`;

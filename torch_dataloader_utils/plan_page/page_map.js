@@ -37,7 +37,7 @@ const PlanMap = (() => {
     pen.fillStyle = ink.faint;
     const roomy = layout.files.filter((box) => box.width >= 58).length > layout.files.length / 2;
     const unit = layout.data.files.length === 1 ? "file" : "files";
-    if (layout.files[layout.files.length - 1].y !== layout.files[0].y || !roomy) {
+    if (layout.files.some((box) => box.y !== layout.files[0].y) || !roomy) {
       pen.fillText(`${Words.number(layout.files.length)} ${unit}, in order, with the rows that are read`, 0, layout.filesTop - 11);
       return;
     }
@@ -177,7 +177,8 @@ const PlanMap = (() => {
     const width = canvas.parentElement.clientWidth;
     const layout = MapLayout.layout(data, plan, values, width);
     const ink = Colours.named(...NAMES);
-    const view = { layout, values, ink, counts: Words.stepsOf(plan), batches: batchesOf(layout) };
+    const canonical = values.canonical_ranks !== null; // workers then share each batch, and take no turns
+    const view = { layout, values, ink, counts: canonical ? null : Words.stepsOf(plan), batches: batchesOf(layout) };
     const pen = context(canvas, width, layout.height);
     drawFiles(pen, view);
     drawHeading(pen, view);

@@ -64,12 +64,17 @@ const MapInput = (() => {
     return `${range} (${Words.number(MapLayout.size(data, piece))}${turns})`;
   }
 
+  function nameOf(file) {
+    const { names, file_parts: parts } = view.layout.data;
+    return parts.some((part) => part !== parts[0]) ? `${names[file]} (dataset ${parts[file]})` : names[file];
+  }
+
   function ofPiece({ lane: l, index }) {
     const { data, lanes } = view.layout, lane = lanes[l], piece = lane.pieces[index];
     const first = index ? lane.ends[index - 1] : 0;
     const who = lane.worker === null ? `rank ${lane.rank}` : `rank ${lane.rank}, worker ${lane.worker}`;
     const when = steps(lane, first, lane.ends[index]);
-    return { title: data.names[piece[0]], lines: [rowsIn(data, piece), `${who}${when ? `, ${when}` : ""}`], number: piece[0] + 1 };
+    return { title: nameOf(piece[0]), lines: [rowsIn(data, piece), `${who}${when ? `, ${when}` : ""}`], number: piece[0] + 1 };
   }
 
   function ofWholeFile(file) {
@@ -78,7 +83,7 @@ const MapInput = (() => {
     const rows = data.files[file][1];
     const amount = `${rows === null ? "row count unknown" : Words.plural(rows, "row")}, ${Words.bytes(data.file_bytes[file])}`;
     const who = ranks.length ? `read by rank${ranks.length > 1 ? "s" : ""} ${Words.ranges(ranks)}` : "not read in this epoch";
-    return { title: data.names[file], lines: [amount, who], number: file + 1 };
+    return { title: nameOf(file), lines: [amount, who], number: file + 1 };
   }
 
   function outline(pen, x, y, width, height) {

@@ -93,6 +93,9 @@ const Words = (() => {
   // The verdict on a plan: its kind ("", "warn", "bad"), a title, and a sentence.
   function verdict(values, plan, total) {
     const counts = stepsOf(plan);
+    if (!plan.ranks.some((rank) => rank.workers.some((worker) => worker.pieces.length))) {
+      return { kind: "warn", title: "There is nothing to read", text: "Check the filter, the table, or the batch size." };
+    }
     if (counts === null) return unknown(values);
     if (counts.most > counts.least) return uneven(values, counts);
     return equal(values, plan, counts, total);
