@@ -15,6 +15,7 @@ from torch_dataloader_utils import IcebergDataset, Shard, Split, StructuredDatas
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.fixed import planned
 from torch_dataloader_utils.plan_page.page import page_of
+from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 GIVEN = {"batch_size": 32, "split_rows": 60}
 RANKS = {"num_ranks": 3, "rank": 0}
@@ -220,11 +221,16 @@ CONTROLS = [
      {"sharding": "rotate", "total_shards": 6}, 3),
     ([(picked, "sharding", "rotate"), (typed, "total_shards", "6"), (checked, "full_rotation"), (typed, "epoch", "3")],
      {"sharding": "rotate", "total_shards": 6, "full_rotation": True}, 3),
+    ([(typed, "shuffle_buffer_size", "100")], {"shuffle_buffer_size": 100}, 0),
+    ([(ticked, "shuffle", "true"), (typed, "shuffle_open_splits", "2")],
+     {"shuffle": True, "shuffle_open_splits": 2}, 0),
+    ([(typed, "steps_per_epoch", "9")], {"steps_per_epoch": 9}, 0),
 ]  # fmt: skip
 
 
 def test_each_control_changes_the_plan_to_pythons(folder, opened):
     shown = opened(dataset_of(folder))
+    shown.page.click("#more summary")
     for acts, options, epoch in CONTROLS:
         shown.settled(lambda: shown.page.click("#reset"))
         for act, *arguments in acts:
@@ -310,6 +316,27 @@ def test_the_address_holds_the_view(folder, opened):
 def test_a_damaged_address_does_no_harm(folder, opened, fragment):
     shown = opened(dataset_of(folder), fragment)
     assert shown.page.inner_text("#verdict-title") != ""
+
+
+@pytest.mark.parametrize("batches", [[4], [3, 5], [5, 3, 0, 5], [0, 0], [1, 7, 2]], ids=str)
+def test_workers_take_turns_as_in_python(folder, opened, batches):
+    """Which decides where the uneven tail begins, and which steps deliver a box."""
+    page = opened(dataset_of(folder)).page
+    for steps in range(sum(batches) + 1):
+        given, _ = delivered_by_shard(batches, steps)
+        assert page.evaluate("([batches, steps]) => MapLayout.delivered(batches, steps)", [batches, steps]) == given
+        for worker, count in enumerate(delivered_by_shard(batches, steps + 1)[0]):
+            if count > given[worker]:  # this step's batch
+                arguments = [batches, worker, given[worker]]
+                assert page.evaluate("([b, worker, index]) => MapLayout.stepOf(b, worker, index)", arguments) == steps
+
+
+def test_on_paper_it_has_no_controls(folder, opened):
+    shown = opened(dataset_of(folder), width=794, color_scheme="dark")
+    shown.page.emulate_media(media="print")
+    assert shown.page.is_hidden("#controls")
+    assert shown.page.is_visible("#python")
+    assert background(shown) == "rgb(255, 255, 255)"
 
 
 def test_the_uneven_tail_is_red_and_even_removes_it(folder, opened):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any
@@ -98,9 +99,9 @@ def _shown(item: Field[Any], value: Any) -> Values:
 
 
 def _plain(value: Any) -> str | None:
-    """The value as JSON; None if JSON cannot hold it."""
+    """The value as JSON, a path as text; None if JSON cannot hold it."""
     try:
-        return json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False, default=os.fspath)
     except (TypeError, ValueError):
         return None
 

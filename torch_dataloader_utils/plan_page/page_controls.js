@@ -6,6 +6,7 @@ const Controls = (() => {
   const isRotate = (values) => values.sharding === "rotate";
   const isStrided = (values) => values.sharding === "strided";
   const byBytes = (values) => (values.shuffle === true || values.shuffle === "all") && values.shuffle_buffer_size === null;
+  const opens = (values) => values.shuffle === true || (values.shuffle === false && values.shuffle_buffer_size !== null);
   const SHARDING = {
     interleave: "Rank r gets every R-th split.",
     contiguous: "Rank r gets the r-th R-th of the rows, cut to the row.",
@@ -46,6 +47,9 @@ const Controls = (() => {
     { key: "last_batch", label: "Last batch", kind: "list", when: (v) => v.even === "none" && v.steps_per_epoch === null, help: (v) => LAST[v.last_batch] },
     { key: "shuffle", label: "Shuffle", kind: "ticks", help: (v) => SHUFFLE[v.shuffle] },
     { key: "shuffle_bytes", label: "Shuffle window", kind: "bytes", when: byBytes, help: () => "Decoded bytes per rank, shared by its workers." },
+    { key: "shuffle_buffer_size", label: "Rows per window", kind: "optional", more: true, when: (v) => v.shuffle !== "splits", help: () => "Instead of bytes; shuffles rows without shuffle, too." },
+    { key: "shuffle_open_splits", label: "Splits per window", kind: "optional", more: true, when: opens, help: () => "None: those that fit, or 4." },
+    { key: "steps_per_epoch", label: "Steps per epoch", kind: "optional", more: true, help: () => "Exactly this many on each rank: rows repeat, or are left out." },
   ];
 
   function element(tag, properties = {}, ...children) {
@@ -163,12 +167,19 @@ const Controls = (() => {
   // Builds the form; returns functions that show values, and that switch all controls of the plan off.
   function build(container, change) {
     const rows = FIELDS.map((field) => row(field, change));
-    container.append(...rows.map((one) => one.line));
+    const rare = FIELDS.map((field) => field.more ?? false);
+    const lines = (more) => rows.filter((_, i) => rare[i] === more).map((one) => one.line);
+    const more = element("details", { id: "more" }, element("summary", { textContent: "More options" }), ...lines(true));
+    container.append(...lines(false), more);
     const freeze = (keys) => rows.forEach((one, i) => {
       if (keys.includes(FIELDS[i].key)) return;
       one.line.querySelectorAll("input, select").forEach((input) => (input.disabled = true));
     });
-    return { show: (values) => rows.forEach((one) => one.update(values)), freeze };
+    const show = (values) => {
+      rows.forEach((one) => one.update(values));
+      more.open ||= FIELDS.some((field) => field.more && values[field.key] !== null);
+    };
+    return { show, freeze };
   }
 
   return { build, choice, element };

@@ -97,7 +97,7 @@ const PlanMap = (() => {
   // Where a lane's rows begin that it delivers after the first rank has ended: that rank waits there, or all stop.
   function tailOf(view, lane) {
     const { layout, counts } = view;
-    if (!counts || lane.worker === null || counts.steps[lane.rank] === counts.least) return Infinity;
+    if (!counts || lane.worker === null) return Infinity;
     const batches = view.batches[lane.rank];
     const given = MapLayout.delivered(batches, counts.least)[lane.worker];
     return given < batches[lane.worker] ? layout.left + Math.min(given * layout.batchRows, lane.total) * layout.scale : Infinity;
@@ -127,7 +127,8 @@ const PlanMap = (() => {
     const { layout, ink } = view, end = layout.left + lane.total * layout.scale;
     if (lane.padding) drawStripes(pen, lane, end, Math.max(lane.padding * layout.scale, 2), ink.empty, ink.text);
     if (tail === Infinity) return;
-    drawStripes(pen, lane, tail, Math.max(end - tail, 3), view.values.even === "sync" ? ink.warn : ink.bad, ink.panel);
+    const stopped = view.values.even === "sync" || view.counts.least === view.counts.most; // not delivered, but no rank waits
+    drawStripes(pen, lane, tail, Math.max(end - tail, 3), stopped ? ink.warn : ink.bad, ink.panel);
   }
 
   function drawLabels(pen, view) {
