@@ -9,7 +9,7 @@ const Controls = (() => {
   const opens = (values) => values.shuffle === true || (values.shuffle === false && values.shuffle_buffer_size !== null);
   const SHARDING = {
     interleave: "Rank r gets every R-th split.",
-    contiguous: "Rank r gets the r-th R-th of the rows, cut to the row.",
+    contiguous: "Rank r gets the r-th of R equal parts, cut to the row.",
     rotate: "Contiguous shards that move on by one rank in each epoch.",
     strided: "Ranks take rows in turn.",
     auto: "Interleave if there are enough splits, otherwise contiguous.",

@@ -80,7 +80,7 @@ const Words = (() => {
     const padded = plan.ranks.reduce((sum, rank) => sum + (rank.padded ?? 0), 0);
     const left = total === null || rows === null ? 0 : total - rows;
     const once = left > 0 ? leftOut(values, left, total) : "Every row is delivered exactly once.";
-    return padded ? `${once} ${plural(padded, "row")} (${share(padded, rows)}) are repeats, False in the mask "valid".` : once;
+    return padded ? `${once} ${plural(padded, "row")} (${share(padded, rows)}) are repeats, marked False in the mask.` : once;
   }
 
   function leftOut(values, left, total) {
