@@ -161,7 +161,8 @@ const PlanMap = (() => {
     const what = layout.lanes.some((lane) => lane.worker !== null) ? "each worker" : "each rank";
     const numbers = layout.narrow || layout.lanes[0]?.height < 15 ? "" : "; the number is that of the file";
     const rest = numbers + (layout.lanes.some((lane) => lane.padding) ? "; repeats are striped" : "");
-    pen.fillText(`What ${what} reads, in its order${rest}`, 0, layout.lanesTop - 13);
+    const title = layout.narrow ? "In reading order" : `What ${what} reads, in its order`;
+    pen.fillText(title + rest, 0, layout.lanesTop - 13);
     if (layout.hidden) pen.fillText(`and ${Words.plural(layout.hidden, "more rank")}`, 0, layout.height - 10);
   }
 
