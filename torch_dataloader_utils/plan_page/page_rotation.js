@@ -41,11 +41,18 @@ const Rotation = (() => {
   function binsOf(data) {
     const begin = [0];
     data.files.forEach(([, rows], i) => begin.push(begin[i] + Math.max(rows ?? data.file_bytes[i], 1)));
-    return { begin, count: BINS, width: begin[begin.length - 1] / BINS };
+    const width = begin[begin.length - 1] / BINS;
+    let file = 0;
+    const files = Array.from({ length: BINS }, (_, bin) => {
+      while (begin[file + 1] <= (bin + 0.5) * width) file++;
+      return file;
+    });
+    return { begin, count: BINS, width, files };
   }
 
-  function background(shares, most) {
-    const colour = Colours.palette(BINS);
+  // Each bin in the colour of the file at its middle, fainter if the rank reads less of it.
+  function background(shares, most, bins) {
+    const of = Colours.palette(bins.begin.length - 1), colour = (bin) => of(bins.files[bin]);
     const stops = [...shares].map((share, bin) => {
       const alpha = Math.round(255 * Math.min(1, share / most)).toString(16).padStart(2, "0");
       return `${colour(bin)}${alpha} ${(100 * bin) / BINS}% ${(100 * (bin + 1)) / BINS}%`;
@@ -59,11 +66,11 @@ const Rotation = (() => {
     return files.length > 3 ? `${shown} and ${Words.plural(files.length - 3, "more file")}` : shown || "nothing";
   }
 
-  function cell(data, values, epoch, number, rank, shares, most) {
+  function cell(data, values, epoch, number, rank, picture) {
     const shard = shardOf(values, epoch, number);
     const box = element("td", { tabIndex: -1 });
     box.setAttribute("role", "gridcell");
-    box.style.backgroundImage = background(shares, most);
+    box.style.backgroundImage = picture;
     if (isLabelled(values)) box.append(values.num_ranks <= 8 && innerWidth > 600 ? `shard ${shard}` : `${shard}`);
     const words = {
       title: `Epoch ${epoch}, rank ${number}`,
@@ -97,7 +104,7 @@ const Rotation = (() => {
     const ranks = plan.ranks.slice(0, RANKS);
     const shares = ranks.map((rank) => coverage(data, bins, rank));
     const most = Math.max(1e-9, ...shares.flatMap((one) => [...one]));
-    const boxes = ranks.map((rank, number) => cell(data, values, epoch, number, rank, shares[number], most));
+    const boxes = ranks.map((rank, number) => cell(data, values, epoch, number, rank, background(shares[number], most, bins)));
     cells.push(boxes);
     return element("tr", { className: epoch === values.epoch ? "shown" : "" }, name, ...boxes);
   }

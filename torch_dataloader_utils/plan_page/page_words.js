@@ -61,7 +61,7 @@ const Words = (() => {
       return { kind: "warn", title, text: `${who}; even="sync" stops all ranks there, and reports the surplus as not delivered.` };
     }
     const remedy = "even=\"drop\" leaves out less than one global batch; even=\"pad\" repeats rows under a mask.";
-    return { kind: "bad", title: `${title}. DDP would hang`, text: `${who}, and wait for ranks that have none. ${remedy}` };
+    return { kind: "bad", title: `${title}. DDP would hang`, text: `${who}, and wait${ahead.length > 1 ? "" : "s"} for ranks that have none. ${remedy}` };
   }
 
   function idle(plan) {
