@@ -56,6 +56,7 @@ class Epochs:
         self.codec = StateCodec(source, options, self.planner, worker)
         self.hooks = Hooks()
         self.passes = Passes(self._start, self.hooks)
+        self.meter = self.passes.meter
         self._next: Source | None = None  # what is read from the next epoch on
         self._read(source)
 

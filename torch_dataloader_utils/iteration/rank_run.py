@@ -74,6 +74,7 @@ class RankRun:
     Attributes:
         batches: in order; a StopIteration ends them and is never an error of the user's.
         steps: batches of the whole phase, including those before the position; None if known only after reading.
+        exact: whether counts are known.
     """
 
     batches: Iterator[Any]
@@ -86,7 +87,7 @@ class RankRun:
         self._driver: Driver | None = None
         self._closing = threading.Lock()  # taken once
         self.steps = recipe.steps
-        self._exact = recipe.plan_of(0).rows is not None
+        self.exact = recipe.plan_of(0).rows is not None
         self._open(place.taken, place.cursor)
 
     def jump(self, taken: int, target: int) -> None:
@@ -94,7 +95,7 @@ class RankRun:
 
         If counts are unknown, the batches in between are read and dropped.
         """
-        if not self._exact:
+        if not self.exact:
             _drop(self._bare, target - taken)
             return
         if self._driver is not None:
@@ -103,14 +104,14 @@ class RankRun:
 
     def cursor(self, taken: int) -> RankCursor | None:
         """The progress of the workers after `taken` batches; None if the number of batches determines it."""
-        if self._exact:
+        if self.exact:
             return None
         cut = self._recipe.cut
         return cursor_after(self._logs, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
 
     def rows(self, first: int, last: int) -> int:
         """The number of rows in the batches `[first, last)`, none of them before the last jump."""
-        if self._exact:
+        if self.exact:
             rows = [exact_rows(self._recipe.plan_of, taken, laps=self._recipe.laps) for taken in (first, last)]
         else:
             size, drops = self._recipe.cut.size, self._recipe.cut.last_batch == "drop"
@@ -139,10 +140,10 @@ class RankRun:
     def _open(self, taken: int, cursor: RankCursor | None) -> None:
         recipe = self._recipe
         starts = cursor or RankCursor(0, (WorkerCursor(),) * len(recipe.plan_of(0).shards))
-        if self._exact and taken:
+        if self.exact and taken:
             starts = exact_cursor(recipe.plan_of, self._tasks_of, taken, laps=recipe.laps)
         self._turn = starts.turn
-        self._base = 0 if not self._exact and cursor is None else taken
+        self._base = 0 if not self.exact and cursor is None else taken
         self._logs = [BlockLog(start) for start in starts.shards]
         self._bare = iter(())
         if self.steps is None or taken < self.steps:
@@ -162,7 +163,7 @@ class RankRun:
             shard_batches(driver, shard, cut, form, log, partial(self._head, shard))
             for shard, log in enumerate(self._logs)
         ]
-        if recipe.laps and self._exact and len(shards) > 1:
+        if recipe.laps and self.exact and len(shards) > 1:
             return scheduled_batches(shards, itertools.islice(turns(lap_rows(recipe.plan_of), cut.size), taken, None))
         return rank_batches(shards, turn)
 

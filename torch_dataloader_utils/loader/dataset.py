@@ -23,6 +23,7 @@ from torch_dataloader_utils.loader.describing import described, summary
 from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
+from torch_dataloader_utils.loader.measured import MeasuredDataset
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
@@ -31,7 +32,7 @@ from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.sources.source import Source
 
 
-class LoaderDataset(IterableDataset[Any]):
+class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
     """Batches of one source, for one rank.
 
     Iterating it delivers the same batches as its loader. It pickles, with its position in the epoch, as plain data.
