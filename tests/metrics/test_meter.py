@@ -8,31 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import StructuredDataset
+from tests.metrics.throttled import TOTAL, make
 from torch_dataloader_utils.metrics.meter import Progress
-
-ROWS, FILES, GROUP = 1200, 3, 100
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data")
-    for number in range(FILES):
-        ids = list(range(number * ROWS // FILES, (number + 1) * ROWS // FILES))
-        pq.write_table(pa.table({"id": ids}), path / f"{number}.parquet", row_group_size=GROUP)
-    return path
-
-
-def make(folder: Path, **options: Any) -> tuple[Any, Any]:
-    return StructuredDataset.create_dataloader(
-        str(folder), **{"batch_size": 32, "split_rows": GROUP, "num_ranks": 1, "rank": 0} | options
-    )
 
 
 def progress(dataset: Any) -> Progress:
@@ -77,7 +58,7 @@ def test_progress_is_exact_after_each_batch_and_what_was_expected_is_delivered(
         assert rows_expected is not None
     last = progress(dataset)
     assert (last.steps, last.rows, last.live, last.complete) == (steps, rows, False, True)
-    assert dataset.meter.delivered()[:2] == (steps, rows)
+    assert (dataset.meter.totals().steps, dataset.meter.totals().rows) == (steps, rows)
 
 
 def test_a_resumed_pass_counts_from_where_it_began(folder: Path) -> None:
@@ -89,7 +70,7 @@ def test_a_resumed_pass_counts_from_where_it_began(folder: Path) -> None:
         loader, dataset = make(folder, num_workers=2, **options)
         loader.load_state_dict(state)
         rest = sum(len(batch["id"]) for batch in loader)
-        assert progress(dataset).rows == rest == ROWS - taken
+        assert progress(dataset).rows == rest == TOTAL - taken
 
 
 def test_time_in_next_is_waited_and_time_outside_is_not(folder: Path) -> None:
@@ -134,14 +115,14 @@ def test_threads_that_share_an_iterator_wait_in_turn(folder: Path) -> None:
     for thread in threads:
         thread.join()
     last = progress(dataset)
-    assert (last.steps, last.rows) == (len(loader), ROWS)
+    assert (last.steps, last.rows) == (len(loader), TOTAL)
     assert 0.01 * last.steps <= last.waited <= last.seconds
 
 
 @pytest.mark.parametrize("ending", ["garbage", "close", "dataset", "load", "error"])
 def test_the_time_after_a_pass_is_not_its_own(folder: Path, ending: str) -> None:
     def collate(batch: Any) -> Any:
-        if ending == "error" and 64 in batch["id"]:
+        if ending == "error" and 120 in batch["id"]:
             raise KeyError("a mistake")
         return batch
 
@@ -163,7 +144,7 @@ def test_the_time_after_a_pass_is_not_its_own(folder: Path, ending: str) -> None
     assert (first.steps, first.live, first.complete) == (2, False, False)
     time.sleep(0.05)
     assert progress(dataset) == first
-    assert dataset.meter.delivered().seconds == first.seconds
+    assert dataset.meter.totals().seconds == first.seconds
 
 
 def test_a_loop_that_stops_at_the_last_batch_ends_the_pass_there(folder: Path) -> None:
@@ -177,8 +158,8 @@ def test_a_loop_that_stops_at_the_last_batch_ends_the_pass_there(folder: Path) -
     assert first.seconds < 0.05 + first.waited
     second = iter(loader)
     next(second)
-    assert dataset.meter.delivered().steps == len(loader) + 1
-    assert dataset.meter.delivered().rows == ROWS + 32
+    assert dataset.meter.totals().steps == len(loader) + 1
+    assert dataset.meter.totals().rows == TOTAL + 50
     assert progress(dataset).epoch == 1
     assert progress(dataset).seconds >= progress(dataset).waited > 0
 
@@ -192,4 +173,4 @@ def test_copies_begin_with_a_meter_of_their_own(folder: Path) -> None:
     other, second = make(folder)
     assert second.meter.progress() is None
     list(other)
-    assert dataset.meter.delivered().rows == second.meter.delivered().rows == ROWS
+    assert dataset.meter.totals().rows == second.meter.totals().rows == TOTAL

@@ -160,6 +160,7 @@ class Passes:
         self._start = start
         self._hooks = hooks
         self.meter = Meter()
+        hooks.add(self.meter.add)
         self.turn = ForkLock()
         self._next_epoch = 0
         self._explicit = False
@@ -266,9 +267,10 @@ class Passes:
             old.close()
             self._report(old)
         place = self._pending or EpochPosition(self._next_epoch)
+        before = self.meter.totals()
         # A failed start changes nothing: the next one is at the same position.
         self._live = Pass(place, self._start(place), clock)
-        self.meter.begin(self._live)
+        self.meter.begin(self._live, before)
         self._next_epoch, self._explicit, self._pending = place.epoch, False, None
         return self._live
 
@@ -289,6 +291,6 @@ class Passes:
     def _report(self, over: Pass) -> None:
         """Report a pass that has ended, once."""
         self.meter.end(over)
-        if self._hooks and not over.reported:
+        if not over.reported:
             over.reported = True
             self._hooks(PassEvent(over.epoch, *over.delivered, over.complete))

@@ -23,15 +23,15 @@ from torch_dataloader_utils.checkpoint.positions import (
     EpochPosition,
     cursor_after,
     exact_cursor,
-    exact_rows,
     rows_after,
 )
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.executors.laps import LapDriver
 from torch_dataloader_utils.executors.reported import ReportedDriver
 from torch_dataloader_utils.iteration.execution import Execution
+from torch_dataloader_utils.iteration.replayed import Replayed
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
-from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows
+from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, rows_of_batches
 from torch_dataloader_utils.planning.schedule import turns
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
@@ -88,6 +88,8 @@ class RankRun:
         self._closing = threading.Lock()  # taken once
         self.steps = recipe.steps
         self.exact = recipe.plan_of(0).rows is not None
+        # Asked for at any time, by any thread: for millions of pieces, counting them takes a second.
+        self._lap_rows = Replayed(itertools.islice(lap_rows(recipe.plan_of), None if recipe.laps else 1))
         self._open(place.taken, place.cursor)
 
     def jump(self, taken: int, target: int) -> None:
@@ -112,7 +114,7 @@ class RankRun:
     def rows(self, first: int, last: int) -> int:
         """The number of rows in the batches `[first, last)`, none of them before the last jump."""
         if self.exact:
-            rows = [exact_rows(self._recipe.plan_of, taken, laps=self._recipe.laps) for taken in (first, last)]
+            rows = [rows_of_batches(self._recipe.plan_of(0), self._lap_rows, taken) for taken in (first, last)]
         else:
             size, drops = self._recipe.cut.size, self._recipe.cut.last_batch == "drop"
             rows = [rows_after(self._logs, self._turn, taken - self._base, size, drops) for taken in (first, last)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,7 @@ class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
         place = self._passes.place
         # At the beginning of an epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
-        return {"source": self.source, "options": self._options, **start}
+        return {"source": replace(self.source, listed=0.0), "options": self._options, **start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         LoaderDataset.__init__(self, state["source"], state["options"])

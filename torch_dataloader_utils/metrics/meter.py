@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from torch_dataloader_utils.storage.locks import renew_in_children
+from torch_dataloader_utils.events import BlockEvent, Event
+from torch_dataloader_utils.metrics.totals import BlockTotals, Totals
+from torch_dataloader_utils.storage.locks import ForkLock, renew_in_children
 
 
 class Measured(Protocol):
@@ -67,28 +69,37 @@ class Progress:
     complete: bool
 
 
-class Delivered(NamedTuple):
-    """What passes delivered, and for how long they were live."""
+@dataclass(frozen=True, slots=True)
+class PassTotals:
+    """A pass that has ended.
 
-    steps: int = 0
-    rows: int = 0
-    seconds: float = 0.0
+    Attributes:
+        progress: at its end.
+        totals: what happened during it.
+        steady: what of that happened after the first batch.
+    """
 
-    def after(self, progress: Progress) -> Delivered:
-        """The sums with a further pass."""
-        return Delivered(self.steps + progress.steps, self.rows + progress.rows, self.seconds + progress.seconds)
+    progress: Progress
+    totals: Totals
+    steady: Totals
 
 
 class PassClock:
-    """The time that a pass has taken: from its beginning until it is stopped."""
+    """The time that a pass has taken: from its beginning until it is stopped.
 
-    __slots__ = ("_began", "_ended", "_meter", "_waited", "first_wait")
+    Attributes:
+        first: what had happened when the first batch was delivered; None before it.
+        first_wait: the seconds of this pass waited by then; None before it.
+    """
+
+    __slots__ = ("_began", "_ended", "_meter", "_waited", "first", "first_wait")
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._began = perf_counter()
         self._waited = meter.waited()  # before
         self._ended: tuple[float, float] | None = None
+        self.first: Totals | None = None
         self.first_wait: float | None = None
 
     @property
@@ -98,7 +109,7 @@ class PassClock:
 
     def note_first(self) -> None:
         """Note that the first batch was delivered."""
-        self.first_wait = self.times(False)[1]
+        self.first, self.first_wait = self._meter.totals(), self.times(False)[1]
 
     def times(self, delivered: bool) -> tuple[float, float]:
         """The seconds since the beginning, and those of them for which `next` was blocked.
@@ -126,14 +137,33 @@ class Meter:
         mark: seconds waited in all; while a thread waits, less the moment since which it does. A single number, so that
             other threads always read a consistent one.
         returned: when `next` returned last.
+        blocks: what I/O workers did for the blocks that were taken.
+        listed: seconds spent listing files and reading their footers.
+        last: the end of the last pass that has ended; None before it.
+        completed: the last complete pass; None before it.
     """
 
     def __init__(self) -> None:
         self.mark = 0.0
         self.returned = 0.0
-        # The passes that have ended; then the one that has not, or how the last one ended.
-        self._state: tuple[Delivered, Measured | Progress | None] = (Delivered(), None)
+        self.blocks = BlockTotals()
+        self.listed = 0.0
+        self.last: Progress | None = None
+        self.completed: PassTotals | None = None
+        # What the passes that have ended delivered; then the pass that has not.
+        self._state: tuple[Totals, Measured | None] = (Totals(), None)
+        self._begun = Totals()  # when that pass began
+        self._taken = Totals()  # what `take` has returned so far
+        self._taking = ForkLock()
         renew_in_children(self)
+
+    def __reduce__(self) -> tuple[type[Meter], tuple[()]]:
+        return Meter, ()  # a copy measures passes of its own
+
+    def add(self, event: Event) -> None:
+        """Measure the block of this event, if it is one."""
+        if isinstance(event, BlockEvent):
+            self.blocks.add(event)
 
     def renew(self) -> None:
         """Forget after a fork that a thread of the parent waits."""
@@ -144,38 +174,55 @@ class Meter:
         mark = self.mark
         return mark if mark >= 0.0 else mark + perf_counter()
 
-    def begin(self, measured: Measured) -> None:
-        """Measure this pass."""
+    def begin(self, measured: Measured, before: Totals) -> None:
+        """Measure this pass, which began when `before` had happened."""
+        self._begun = before
         self._state = self._state[0], measured
 
-    def end(self, measured: Measured) -> Progress | None:
-        """End its measurement; returns its result, or None if another pass is measured."""
-        done, current = self._state
-        if current is not measured:
-            return None
-        measured.clock.stop(measured.complete and not measured.over)
-        progress = _progress(measured)
-        self._state = done.after(progress), progress
-        return progress
+    def end(self, measured: Measured) -> None:
+        """End the measurement of this pass, if it is measured."""
+        if self._state[1] is measured:
+            measured.clock.stop(measured.complete and not measured.over)
+            ended = self.totals()
+            steady = ended.since(measured.clock.first or ended)
+            self.last = _progress(measured)
+            if self.last.complete:
+                self.completed = PassTotals(self.last, ended.since(self._begun), steady)
+            self._state = ended, None
 
     def progress(self) -> Progress | None:
         """The progress of the live pass, else that of the last one; None before the first."""
-        current = self._state[1]
-        return current if current is None or isinstance(current, Progress) else _progress(current)
+        current, last = self._state[1], self.last
+        return last if current is None else _progress(current)
 
-    def delivered(self) -> Delivered:
-        """What all passes delivered so far, and for how long they were live."""
+    def totals(self) -> Totals:
+        """What has happened so far; for any thread."""
         done, current = self._state
-        return done if current is None or isinstance(current, Progress) else done.after(_progress(current))
+        steps, rows = done.steps, done.rows
+        seconds = done.seconds
+        if current is not None:
+            now = current.delivered
+            steps, rows, seconds = steps + now[0], rows + now[1], seconds + _times(current)[0]
+        return Totals(self.waited(), seconds, steps, rows, self.listed, *self.blocks.sums())
+
+    def take(self) -> Totals:
+        """What has happened since the last call; for any thread."""
+        with self._taking:
+            now, before = self.totals(), self._taken
+            self._taken = now
+            return now.since(before)
+
+
+def _times(measured: Measured) -> tuple[float, float]:
+    """The seconds of a pass, and those of them for which `next` was blocked."""
+    return measured.clock.times(measured.complete and not measured.over)
 
 
 def _progress(measured: Measured) -> Progress:
-    steps, rows = measured.delivered
-    complete = measured.complete
-    steps_expected, rows_expected = measured.expected
+    (steps, rows), (steps_expected, rows_expected) = measured.delivered, measured.expected
+    seconds, waited = _times(measured)
     clock = measured.clock
-    seconds, waited = clock.times(complete and not measured.over)
     return Progress(
         measured.epoch, steps, steps_expected, rows, rows_expected, waited, clock.first_wait, seconds, clock.running,
-        complete,
+        measured.complete,
     )  # fmt: skip
