@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.metrics.throttled import (
     slow_collate,
     slow_transform,
 )
-from torch_dataloader_utils import BlockEvent, combine
+from torch_dataloader_utils import BlockEvent, FileSnapshot, SnapshotCursor, TableDataset, TableFile, combine
 from torch_dataloader_utils.metrics.report import metrics
 from torch_dataloader_utils.metrics.totals import STAGES, Totals
 
@@ -168,6 +169,33 @@ def test_a_resumed_block_counts_what_is_left_of_it(folder: Path) -> None:
     values = dataset.metrics()
     assert values["rows"] == 2 * TOTAL - 150
     assert values["rows/0"] + values["rows/1"] == pytest.approx(values["rows"])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of one file of which a row is deleted."""
+
+    folder: Path
+    pinned: str | None = None
+
+    def newest(self, options: Any) -> SnapshotCursor:
+        return SnapshotCursor(1)
+
+    def snapshot(self, cursor: SnapshotCursor | None, options: Any) -> FileSnapshot:
+        paths = ["00.parquet", "01.parquet"]
+        files = [TableFile(path, (self.folder / path).stat().st_size) for path in paths]
+        files[0] = replace(files[0], deleted=[7])
+        return FileSnapshot(name="table", cursor=SnapshotCursor(1), location=str(self.folder), files=files)
+
+
+def test_leaving_out_deleted_rows_is_a_stage(folder: Path) -> None:
+    loader, dataset = TableDataset.create_dataloader(Table(folder), batch_size=50, num_ranks=1, rank=0)
+    ids = torch.cat([batch["id"] for batch in loader])
+    assert ids.tolist() == [row for row in range(200) if row != 7]
+    assert dataset.metrics(detail=True)["delete_s"] > 0
+    loader, dataset = make(folder)
+    list(loader)
+    assert dataset.metrics(detail=True)["delete_s"] == 0
 
 
 def test_hits_of_the_cache_are_a_fraction(folder: Path, tmp_path: Path) -> None:
