@@ -73,10 +73,10 @@ def test_a_scrape_is_valid_complete_and_resets_nothing(folder: Path) -> None:
         assert sum(len(family.samples) for family in text_string_to_metric_families(text)) == len(samples)
 
 
-@given(st.floats(min_value=0), st.integers(0, 5000))
+@given(st.floats(0, 1e300), st.integers(0, 5000))
 def test_any_value_is_written_so_that_it_reads_the_same(value: float, rank: int) -> None:
     text = prometheus_text(metrics(Totals(waited=value, rows=rank), detail=True), rank)
-    samples = parsed(text.replace(" inf\n", " +Inf\n"))
+    samples = parsed(text)
     assert samples["tdu_data_wait_seconds_total", f'rank="{rank}"'] == value
     assert samples["tdu_rows_total", f'rank="{rank}"'] == rank
 

@@ -82,7 +82,7 @@ def test_a_long_start_is_told_from_the_steady_state() -> None:
 def test_a_pass_without_batches_has_a_verdict() -> None:
     empty = Progress(0, 0, None, 0, None, 0.0, None, 0.0, live=False, complete=True)
     judged = verdict(PassTotals(empty, Totals(), Totals()), AHEAD)
-    assert str(judged).startswith("epoch 0: 0 rows in 0 steps, 0 rows/s, 0% of 0 s waiting for data. ")
+    assert str(judged) == "epoch 0: 0 rows in 0 steps, 0 rows/s, 0% of 0 s waiting for data. No row was delivered."
 
 
 def judged(loader: Any, dataset: Any, nap: float = 0.0) -> Any:
@@ -122,6 +122,30 @@ def test_slow_training_limits_the_speed(folder: Path, executor: dict[str, Any]) 
 
 def test_a_slow_collate_fn_limits_the_speed(folder: Path) -> None:
     assert judged(*make(folder, num_workers=1, collate_fn=slow_collate)).limit == "batches"
+
+
+def test_a_loop_that_counts_its_steps_gets_the_verdict_after_the_last_one(folder: Path) -> None:
+    """As Lightning's does, which never asks for a batch after the last."""
+    loader, dataset = make(folder, num_workers=0)
+    iterator = iter(loader)
+    for _ in range(len(loader) - 1):
+        next(iterator)
+    assert dataset.verdict() is None
+    next(iterator)
+    assert dataset.verdict().progress.rows == TOTAL
+    first = dataset.verdict()
+    next(iter(loader))
+    assert dataset.verdict().progress.epoch == first.progress.epoch == 0
+
+
+def test_an_epoch_that_is_resumed_at_its_end_has_a_verdict(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loader, dataset = make(folder, num_workers=0)
+    loader.skip_steps(0, len(loader))
+    with caplog.at_level(logging.INFO, "torch_dataloader_utils"):
+        assert list(loader) == []
+    (line,) = lines(caplog)
+    assert "epoch 0: 0 of 0 rows in 0 steps, 0 rows/s, " in line
+    assert dataset.verdict().progress.seconds >= 0
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -119,7 +119,8 @@ class PassClock:
         """
         if self._ended is not None:
             return self._ended
-        now = self._meter.returned if delivered else perf_counter()
+        # A pass that begins after its last step has delivered nothing yet.
+        now = max(self._meter.returned, self._began) if delivered else perf_counter()
         return now - self._began, self._meter.waited() - self._waited
 
     def stop(self, delivered: bool) -> None:
@@ -140,7 +141,6 @@ class Meter:
         blocks: what I/O workers did for the blocks that were taken.
         listed: seconds spent listing files and reading their footers.
         last: the end of the last pass that has ended; None before it.
-        completed: the last complete pass; None before it.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Meter:
         self.blocks = BlockTotals()
         self.listed = 0.0
         self.last: Progress | None = None
-        self.completed: PassTotals | None = None
+        self._completed: PassTotals | None = None  # the last complete pass that has ended
         # What the passes that have ended delivered; then the pass that has not.
         self._state: tuple[Totals, Measured | None] = (Totals(), None)
         self._begun = Totals()  # when that pass began
@@ -183,12 +183,21 @@ class Meter:
         """End the measurement of this pass, if it is measured."""
         if self._state[1] is measured:
             measured.clock.stop(measured.complete and not measured.over)
-            ended = self.totals()
-            steady = ended.since(measured.clock.first or ended)
+            if measured.complete:
+                self._completed = self._measured(measured)
             self.last = _progress(measured)
-            if self.last.complete:
-                self.completed = PassTotals(self.last, ended.since(self._begun), steady)
-            self._state = ended, None
+            self._state = self.totals(), None
+
+    @property
+    def completed(self) -> PassTotals | None:
+        """The last pass of which no batch is left; None before it."""
+        current = self._state[1]
+        return self._measured(current) if current is not None and current.complete else self._completed
+
+    def _measured(self, measured: Measured) -> PassTotals:
+        """What happened during this pass, the live one."""
+        now = self.totals()
+        return PassTotals(_progress(measured), now.since(self._begun), now.since(measured.clock.first or now))
 
     def progress(self) -> Progress | None:
         """The progress of the live pass, else that of the last one; None before the first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from torch_dataloader_utils.metrics.meter import PassTotals, Progress
@@ -69,20 +69,25 @@ class Verdict:
         limit: what limited it: "storage", "decode", "delete", "filter", "transform", "shuffle", "convert", "batches"
             (cutting them, `collate_fn`, the device), "start" (the wait for the first batch) or "consumer" (training).
         waited_fraction: the share of the time for which `next` was blocked.
-        share: of the seconds of reading, those in the stage that took most.
+        seconds: that I/O workers spent, by the limits from "storage" to "convert".
         advice: what to change.
     """
 
     progress: Progress
     limit: Limit
     waited_fraction: float
-    share: float
+    seconds: Mapping[Limit, float]
     advice: str
+
+    @property
+    def share(self) -> float:
+        """Of the seconds of reading, the share of those that were spent on what took most."""
+        return _fraction(max(self.seconds.values()), sum(self.seconds.values()))
 
     @property
     def rows_per_s(self) -> float:
         """Rows per second."""
-        return self.progress.rows / self.progress.seconds if self.progress.seconds > 0 else 0.0
+        return _fraction(self.progress.rows, self.progress.seconds)
 
     def __str__(self) -> str:
         now = self.progress
@@ -108,10 +113,10 @@ def verdict(ended: PassTotals, reading: Reading) -> Verdict:
     now = ended.progress
     seconds = {limit: sum(map(ended.totals.of_workers, stages)) for limit, stages in _STAGES.items()}
     slowest = max(seconds, key=seconds.__getitem__)
-    share = _fraction(seconds[slowest], sum(seconds.values()))
     limit = _limit(ended, slowest)
     waited = min(_fraction(now.waited, now.seconds), 1.0)
-    return Verdict(now, limit, waited, share, _advice(limit, slowest, share, reading))
+    judged = Verdict(now, limit, waited, seconds, "No row was delivered.")
+    return replace(judged, advice=_advice(limit, slowest, judged.share, reading)) if now.steps else judged
 
 
 def _limit(ended: PassTotals, slowest: Limit) -> Limit:
