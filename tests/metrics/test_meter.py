@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,15 @@ def progress(dataset: Any) -> Progress:
     found = dataset.meter.progress()
     assert found is not None
     return found
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads change often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -104,6 +115,35 @@ def test_a_wait_is_seen_by_other_threads_while_it_lasts(folder: Path) -> None:
     seen.append(progress(dataset).waited)
     assert seen == sorted(seen)
     assert seen[3] >= seen[1] + 0.04
+
+
+@pytest.mark.parametrize("options", [{}, {"filters": [("id", ">=", 0)]}, {"steps_per_epoch": 100}])
+def test_what_other_threads_see_never_goes_back(folder: Path, hasty: None, options: dict[str, Any]) -> None:
+    loader, dataset = make(folder, batch_size=25, num_workers=0, **options)
+    seen: list[Progress] = []
+    totals: list[Any] = []
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.is_set():
+            seen.extend(now for now in [dataset.meter.progress()] if now is not None)
+            totals.append(dataset.meter.totals())
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    for _ in range(4):
+        loader.skip_steps(10, 20)
+        for step, _ in enumerate(loader):
+            if step == 15:
+                loader.skip_steps(30, 40)
+    over.set()
+    thread.join()
+    assert [(now.epoch, now.steps, now.rows) for now in seen] == sorted(
+        (now.epoch, now.steps, now.rows) for now in seen
+    )
+    assert [(now.steps, now.rows) for now in totals] == sorted((now.steps, now.rows) for now in totals)
+    assert seen
+    assert all(0 <= now.waited <= now.seconds + 0.01 for now in seen)
 
 
 def test_threads_that_share_an_iterator_wait_in_turn(folder: Path) -> None:
