@@ -119,9 +119,10 @@ class PassClock:
         """
         if self._ended is not None:
             return self._ended
+        waited = self._meter.waited() - self._waited  # first: it is never more than the seconds
         # A pass that begins after its last step has delivered nothing yet.
         now = max(self._meter.returned, self._began) if delivered else perf_counter()
-        return now - self._began, self._meter.waited() - self._waited
+        return now - self._began, waited
 
     def stop(self, delivered: bool) -> None:
         """Stop, unless it has; for any thread."""
@@ -207,12 +208,12 @@ class Meter:
     def totals(self) -> Totals:
         """What has happened so far; for any thread."""
         done, current = self._state
-        steps, rows = done.steps, done.rows
-        seconds = done.seconds
-        if current is not None:
-            now = current.delivered
-            steps, rows, seconds = steps + now[0], rows + now[1], seconds + _times(current)[0]
-        return Totals(self.waited(), seconds, steps, rows, self.listed, *self.blocks.sums())
+        steps, rows = (0, 0) if current is None else current.delivered
+        seconds, waited = (0.0, 0.0) if current is None else _times(current)
+        return Totals(
+            done.waited + waited, done.seconds + seconds, done.steps + steps, done.rows + rows, self.listed,
+            *self.blocks.sums(),
+        )  # fmt: skip
 
     def take(self) -> Totals:
         """What has happened since the last call; for any thread."""

@@ -18,6 +18,7 @@ def metrics(totals: Totals, *, detail: bool = False) -> dict[str, float]:
     hits, misses = totals.of_workers("cache_hits"), totals.of_workers("cache_misses")
     flat = {
         "data_wait_s": totals.waited,
+        # The two are read one after the other, which shows in intervals of microseconds.
         "data_wait_fraction": min(_fraction(totals.waited, totals.seconds), 1.0),
         "epoch_s": totals.seconds,
         "steps": float(totals.steps),

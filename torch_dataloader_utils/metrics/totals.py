@@ -20,7 +20,7 @@ class Totals:
     """What happened since a dataset was created, or within an interval.
 
     Attributes:
-        waited: seconds for which `next` was blocked.
+        waited: seconds for which `next` was blocked within passes.
         seconds: for which a pass was live.
         steps: batches delivered.
         rows: their rows, including repeats.

@@ -114,8 +114,7 @@ def verdict(ended: PassTotals, reading: Reading) -> Verdict:
     seconds = {limit: sum(map(ended.totals.of_workers, stages)) for limit, stages in _STAGES.items()}
     slowest = max(seconds, key=seconds.__getitem__)
     limit = _limit(ended, slowest)
-    waited = min(_fraction(now.waited, now.seconds), 1.0)
-    judged = Verdict(now, limit, waited, seconds, "No row was delivered.")
+    judged = Verdict(now, limit, _fraction(now.waited, now.seconds), seconds, "No row was delivered.")
     return replace(judged, advice=_advice(limit, slowest, judged.share, reading)) if now.steps else judged
 
 
