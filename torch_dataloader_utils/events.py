@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from time import perf_counter
 from typing import Any, Literal, TypeAlias, get_args
 
-Stage: TypeAlias = Literal["read", "decode", "filter", "transform", "shuffle", "convert", "pack"]
+Stage: TypeAlias = Literal["read", "decode", "delete", "filter", "transform", "shuffle", "convert", "pack"]
 Count: TypeAlias = Literal[
     "repeats", "bytes_read", "requests", "retries", "cache_hits", "cache_misses", "skipped_lines"
 ]
@@ -28,8 +28,8 @@ class Work:
     Attributes:
         read: seconds until a remote store or the cache returned the bytes. Arrow reads local files while it decodes, so
             their reading is part of `decode`.
-        decode: seconds in the format's decoder, including the conversion to the schema's columns and the removal of
-            rows that Iceberg deletes.
+        decode: seconds in the format's decoder, including the conversion to the schema's columns.
+        delete: seconds spent leaving out rows that a table has deleted, including the columns read to find them.
         filter: seconds in filters, and in dropping rows with nulls.
         transform: seconds in the user's `transform`.
         shuffle: seconds spent permuting the rows of shuffle windows.
@@ -43,10 +43,12 @@ class Work:
         cache_hits: blocks of bytes found in `cache_dir=`.
         cache_misses: blocks of bytes fetched because they were not in `cache_dir=`.
         skipped_lines: bad lines left out by `on_bad_lines="skip"`.
+        sources: rows by dataset of a combination, as (its number, rows); empty for a single dataset.
     """
 
     read: float = 0.0
     decode: float = 0.0
+    delete: float = 0.0
     filter: float = 0.0
     transform: float = 0.0
     shuffle: float = 0.0
@@ -60,6 +62,7 @@ class Work:
     cache_hits: int = 0
     cache_misses: int = 0
     skipped_lines: int = 0
+    sources: tuple[tuple[int, int], ...] = ()
 
     def __add__(self, other: Work) -> Work:
         return Work(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
@@ -110,13 +113,10 @@ Event: TypeAlias = BlockEvent | PassEvent
 
 
 class Hooks:
-    """The callbacks of one dataset. Falsy if there are none."""
+    """The callbacks of one dataset."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[Event], object]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
 
     def add(self, callback: Callable[[Event], object]) -> None:
         """Call it with each event from now on."""
@@ -153,6 +153,10 @@ class Recorder:
         """Add to a count."""
         self._noted[name] = self._noted.get(name, 0) + number
 
+    def count_source(self, source: int, rows: int) -> None:
+        """Add rows of a dataset of a combination."""
+        self._noted["sources"] = (*self._noted.get("sources", ()), (source, rows))
+
     def include(self, work: Work) -> None:
         """Add the counts of work that another thread did meanwhile."""
         for name in get_args(Count):
@@ -179,6 +183,17 @@ _THREAD = _Thread()
 def recorder() -> Recorder:
     """The recorder of this thread."""
     return _THREAD.recorder
+
+
+@contextmanager
+def during(stage: Stage) -> Iterator[None]:
+    """Assign the time within the `with` block to this stage."""
+    noted = recorder()
+    before = noted.enter(stage)
+    try:
+        yield
+    finally:
+        noted.enter(before)
 
 
 @contextmanager

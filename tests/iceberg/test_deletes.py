@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.iceberg.data_files.cache import BoundedCache
 from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
@@ -104,6 +105,14 @@ def test_a_vector_beyond_the_end_of_its_file_is_an_error(tmp_path: Path) -> None
         positions_of([replace(delete, length=delete.length + 1000)])
     with pytest.raises(FileReadError, match="its length is given as"):
         positions_of([replace(delete, offset=10**6)])
+
+
+def test_the_time_of_deletes_is_that_of_a_stage(tmp_path: Path) -> None:
+    delete = equality_file(tmp_path / "d", pa.table([pa.array([2])], schema=SCHEMA.remove(1)))
+    with recording() as noted:
+        assert left(tmp_path, [delete]) == [0, 1, 3, None]
+    work = noted.work()
+    assert work.delete > 0 < work.decode
 
 
 @pytest.mark.parametrize("kind", ["positions", "vector", "equality"])

@@ -279,6 +279,15 @@ def test_settings_of_an_accelerator_that_do_not_come_into_it(
         prepared()
 
 
+def test_a_prepared_loader_is_measured(data: str, accelerator: Any) -> None:
+    loader = accelerator.prepare(make(data)[0])
+    rows = sum(len(batch["id"]) for batch in loader)
+    values = loader.metrics()
+    assert (values["rows"], values["steps"]) == (rows, len(loader))
+    assert 0 < values["data_wait_s"] <= values["epoch_s"]
+    assert loader.dataset.verdict().progress.rows == rows
+
+
 def test_batches_of_batches_are_refused(data: str, accelerator: Any) -> None:
     _, dataset = make(data)
     with pytest.raises(ShardingError, match="would make batches of 8 batches"):

@@ -191,6 +191,21 @@ def test_overfit_batches_are_the_same_in_each_epoch(
     assert model.validated == validated * EPOCHS
 
 
+def test_the_trainers_loop_is_measured(folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loader = make(folder)
+    with caplog.at_level("INFO", "torch_dataloader_utils"):
+        model = fit(tmp_path, loader, max_epochs=2)
+        loader.dataset.close()  # the Trainer's loop stops at the last batch, without asking for another
+    values, verdict = loader.metrics(), loader.dataset.verdict()
+    assert values["rows"] == sum(len(ids) for _, ids in model.met)
+    assert 0 < values["data_wait_s"] < values["epoch_s"]
+    assert (verdict.progress.epoch, 2 * verdict.progress.rows) == (1, values["rows"])
+    assert [text.split(":")[0] for text in caplog.messages if "waiting for data" in text] == [
+        "rank 0 of 1, epoch 0",
+        "rank 0 of 1, epoch 1",
+    ]
+
+
 def test_validation_and_prediction_meet_each_row_once(folder: str, tmp_path: Path) -> None:
     options = {"path": folder, "batch_size": 3, "num_ranks": 1, "rank": 0}
     data = StructuredDataModule(train=options, val=options, predict=make(folder))

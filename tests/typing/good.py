@@ -79,6 +79,8 @@ configured, _ = StructuredDataset.create_dataloader("data/", **settings)
 for batch in configured:
     batch["x"].float()
 
+assert_type(configured.metrics(detail=True)["data_wait_s"], float)
+
 events, table_dataset = IcebergDataset.create_dataloader(
     "analytics.events", catalog_config={"type": "rest"}, as_of=datetime(2026, 1, 1, tzinfo=UTC), even="pad"
 )

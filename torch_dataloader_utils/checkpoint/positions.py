@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import accumulate
 
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
-from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, places_after
+from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 
 TasksOf = Callable[[int], Sequence[Sequence[Task]]]
@@ -166,13 +166,6 @@ def exact_cursor(plan_of: Callable[[int], RankPlan], tasks_of: TasksOf, taken: i
     """
     places, turn = places_after(plan_of, taken, laps=laps)
     return RankCursor(turn, tuple(_located(tasks_of(lap)[w], rows, lap) for w, (lap, rows) in enumerate(places)))
-
-
-def exact_rows(plan_of: Callable[[int], RankPlan], taken: int, *, laps: bool) -> int:
-    """The number of rows in the first `taken` batches of a plan with known counts; arguments as for `exact_cursor`."""
-    places, _ = places_after(plan_of, taken, laps=laps)
-    before = list(islice(lap_rows(plan_of), max(lap for lap, _ in places)))
-    return sum(rows + sum(counts[w] for counts in before[:lap]) for w, (lap, rows) in enumerate(places))
 
 
 def _located(tasks: Sequence[Task], rows: int, lap: int) -> WorkerCursor:

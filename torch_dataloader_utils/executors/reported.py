@@ -34,7 +34,5 @@ class ReportedDriver:
         if block is None:
             return None
         rows, self._before[shard] = block.rows - self._before[shard], 0
-        if self._hooks:
-            waited = perf_counter() - began
-            self._hooks(BlockEvent(self._epoch, shard, rows, block.nbytes, waited, block.work))
+        self._hooks(BlockEvent(self._epoch, shard, rows, block.nbytes, perf_counter() - began, block.work))
         return block

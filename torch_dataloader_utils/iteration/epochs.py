@@ -20,6 +20,8 @@ from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
+from torch_dataloader_utils.metrics.verdict import Reading
+from torch_dataloader_utils.metrics.verdict_log import VerdictLog
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest
 from torch_dataloader_utils.planning.even import total_rows
@@ -56,6 +58,10 @@ class Epochs:
         self.codec = StateCodec(source, options, self.planner, worker)
         self.hooks = Hooks()
         self.passes = Passes(self._start, self.hooks)
+        self.meter = self.passes.meter
+        self.meter.listed = source.listed
+        self.verdicts = VerdictLog(self.meter, _reading(source, options, worker))
+        self.hooks.add(self.verdicts.log)
         self._next: Source | None = None  # what is read from the next epoch on
         self._read(source)
 
@@ -112,6 +118,7 @@ class Epochs:
         self.codec = StateCodec(source, self._options, self.planner, self.worker)
         self._execution.close()
         self._read(source)
+        self.meter.listed += source.listed
         self.__dict__.pop("_form", None)  # its keys may differ
 
     def close(self) -> None:
@@ -211,7 +218,8 @@ class Epochs:
         return make_form(self._options.batch.output_format, self.source.keys, pin)
 
     def _announce(self, plan: RankPlan, place: EpochPosition) -> None:
-        world, worker = self.planner.world, self._options.worker
+        self.verdicts.world = world = self.planner.world
+        worker = self._options.worker
         rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
         steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
         mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
@@ -224,6 +232,13 @@ class Epochs:
         if plan.steps == 0 and not begun and self.source.splits:
             self.planner.warn_of_empty_rank(plan)
         self.planner.warn_of_small_windows(plan)
+
+
+def _reading(source: Source, options: Options, worker: tuple[int, int] | None) -> Reading:
+    """How this process reads the source."""
+    workers = options.worker
+    inline = workers.num_workers == 0 or worker is not None
+    return Reading(inline, not inline and workers.worker_mode == "process", source.scan.local)
 
 
 def _check_processes(options: Options) -> None:

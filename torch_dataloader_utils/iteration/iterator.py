@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Self
 
 from torch_dataloader_utils.errors import StaleIteratorError
@@ -18,6 +19,7 @@ class BatchIterator:
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
+        self._meter = passes.meter
         self._pass: Pass | None = None
 
     def __iter__(self) -> Self:
@@ -30,7 +32,9 @@ class BatchIterator:
             StaleIteratorError: another pass was started on this loader, a state was loaded, or the pass was closed.
             RuntimeError: a user's function raised StopIteration, which would end a loop silently.
         """
+        meter = self._meter
         with self._passes.turn.lock:
+            meter.mark -= perf_counter()
             try:
                 batch = self._next()
             except StopIteration as error:
@@ -38,6 +42,9 @@ class BatchIterator:
                     "a function passed to the loader (transform or collate_fn) raised StopIteration, which would end "
                     "the epoch silently."
                 ) from error
+            finally:
+                meter.returned = perf_counter()
+                meter.mark += meter.returned
         if batch is END:
             raise StopIteration
         return batch
@@ -45,6 +52,7 @@ class BatchIterator:
     def _next(self) -> Any:
         """The next batch, or END; for one thread at a time."""
         current = self._pass
+        begins = current is None
         if current is None:
             current = self._pass = self._begin()
         if current is None:
@@ -55,6 +63,8 @@ class BatchIterator:
         if batch is END:
             return self._finished(current)
         current.taken += 1
+        if begins:
+            current.clock.note_first()
         return batch
 
     def _begin(self) -> Pass | None:

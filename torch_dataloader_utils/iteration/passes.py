@@ -12,6 +12,7 @@ from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.iteration.rank_run import RankRun
+from torch_dataloader_utils.metrics.meter import Meter, PassClock
 from torch_dataloader_utils.storage.locks import ForkLock
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -25,9 +26,9 @@ class Pass:
 
     __slots__ = (
         "_ahead",
-        "_begun",
-        "_delivered",
+        "_counted",
         "_skip",
+        "clock",
         "closed",
         "error",
         "jump_at",
@@ -38,14 +39,14 @@ class Pass:
         "taken",
     )
 
-    def __init__(self, place: EpochPosition, run: RankRun) -> None:
+    def __init__(self, place: EpochPosition, run: RankRun, clock: PassClock) -> None:
         self.place = place
         self.run = run
+        self.clock = clock
         self.taken = place.taken
         self.error: BaseException | None = None
         self._ahead: list[Any] = []
-        self._begun = place.taken  # where it began, or jumped to
-        self._delivered = (0, 0)  # batches and rows before that
+        self._counted = (0, 0, place.taken)  # batches and rows before the last jump, or the beginning; then its place
         self.over = self.closed = self.reported = False
         self.skip(place)
 
@@ -62,9 +63,23 @@ class Pass:
 
     @property
     def delivered(self) -> tuple[int, int]:
-        """How many batches it delivered, and their rows."""
-        batches, rows = self._delivered
-        return batches + self.taken - self._begun, rows + self.run.rows(self._begun, self.taken)
+        """How many batches it delivered, and their rows; for any thread."""
+        taken = self.taken  # first: a jump sets what it counted before it moves on
+        batches, rows, begun = self._counted
+        return (batches, rows) if taken <= begun else (batches + taken - begun, rows + self.run.rows(begun, taken))
+
+    @property
+    def expected(self) -> tuple[int | None, int | None]:
+        """How many batches it delivers in all, and their rows; None where known only after reading; for any thread."""
+        (batches, rows), taken, steps = self.delivered, self.taken, self.run.steps
+        if steps is None:
+            return None, None
+        left = [(taken, steps, 1), *((max(first, taken), min(last, steps), -1) for first, last in self._skip)]
+        ahead = [span for span in left if span[0] < span[1]]
+        batches += sum(sign * (last - first) for first, last, sign in ahead)
+        if not self.run.exact:
+            return batches, None
+        return batches, rows + sum(sign * self.run.rows(first, last) for first, last, sign in ahead)
 
     @property
     def complete(self) -> bool:
@@ -83,6 +98,7 @@ class Pass:
             return self._ahead.pop() if self._ahead else next(self.run.batches, END)
         except BaseException as error:
             self.error, self.closed = error, True
+            self.clock.stop(False)
             if not isinstance(error, StaleIteratorError):  # else the thread that ended the wait closes it
                 self.run.close()
             raise
@@ -111,7 +127,7 @@ class Pass:
         taken, steps = self.taken, self.run.steps
         last = next(last for first, last in self._skip if first <= taken < last)
         target = last if steps is None else max(taken, min(last, steps))
-        self._delivered, self._begun = self.delivered, target
+        self._counted = (*self.delivered, target)
         self.run.jump(taken + len(self._ahead), target)
         self._ahead.clear()
         self.taken = target
@@ -123,6 +139,7 @@ class Pass:
 
     def close(self) -> None:
         """End it: no thread, file or buffer of it stays behind; idempotent."""
+        self.clock.stop(self.complete and not self.over)
         self.closed = True
         self.run.close()
 
@@ -131,8 +148,7 @@ class Passes:
     """The sequence of passes over one dataset; at most one is live.
 
     Threads take turns: one at a time takes a batch, begins a pass or sets the next one. `place`, `epoch` and `live` can
-        be
-    read at any time: the next position is known before the pass it follows has ended.
+    be read at any time: the next position is known before the pass it follows has ended.
 
     A pass begins at the first `next` of an iterator, because frameworks call `iter`, `set_epoch` and `load_state_dict`
     in any order. It begins at the loaded position or at the epoch of the last `set_epoch`, whichever was called later
@@ -143,6 +159,8 @@ class Passes:
     def __init__(self, start: Callable[[EpochPosition], RankRun], hooks: Hooks) -> None:
         self._start = start
         self._hooks = hooks
+        self.meter = Meter()
+        hooks.add(self.meter.add)
         self.turn = ForkLock()
         self._next_epoch = 0
         self._explicit = False
@@ -239,6 +257,9 @@ class Passes:
         """End the live pass and start the next one; while holding the turn."""
         old = self._live
         if old is not None:
+            old.clock.stop(old.complete)
+        clock = PassClock(self.meter)
+        if old is not None:
             if old.exhausted():
                 self.finish(old)
             elif not self._explicit and self._pending is None:
@@ -246,8 +267,10 @@ class Passes:
             old.close()
             self._report(old)
         place = self._pending or EpochPosition(self._next_epoch)
+        before = self.meter.totals()
         # A failed start changes nothing: the next one is at the same position.
-        self._live = Pass(place, self._start(place))
+        self._live = Pass(place, self._start(place), clock)
+        self.meter.begin(self._live, before)
         self._next_epoch, self._explicit, self._pending = place.epoch, False, None
         return self._live
 
@@ -267,6 +290,7 @@ class Passes:
 
     def _report(self, over: Pass) -> None:
         """Report a pass that has ended, once."""
-        if self._hooks and not over.reported:
+        self.meter.end(over)
+        if not over.reported:
             over.reported = True
             self._hooks(PassEvent(over.epoch, *over.delivered, over.complete))

@@ -23,15 +23,15 @@ from torch_dataloader_utils.checkpoint.positions import (
     EpochPosition,
     cursor_after,
     exact_cursor,
-    exact_rows,
     rows_after,
 )
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.executors.laps import LapDriver
 from torch_dataloader_utils.executors.reported import ReportedDriver
 from torch_dataloader_utils.iteration.execution import Execution
+from torch_dataloader_utils.iteration.replayed import Replayed
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
-from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows
+from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, rows_of_batches
 from torch_dataloader_utils.planning.schedule import turns
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
@@ -74,6 +74,7 @@ class RankRun:
     Attributes:
         batches: in order; a StopIteration ends them and is never an error of the user's.
         steps: batches of the whole phase, including those before the position; None if known only after reading.
+        exact: whether counts are known.
     """
 
     batches: Iterator[Any]
@@ -86,7 +87,9 @@ class RankRun:
         self._driver: Driver | None = None
         self._closing = threading.Lock()  # taken once
         self.steps = recipe.steps
-        self._exact = recipe.plan_of(0).rows is not None
+        self.exact = recipe.plan_of(0).rows is not None
+        # Asked for at any time, by any thread: for millions of pieces, counting them takes a second.
+        self._lap_rows = Replayed(itertools.islice(lap_rows(recipe.plan_of), None if recipe.laps else 1))
         self._open(place.taken, place.cursor)
 
     def jump(self, taken: int, target: int) -> None:
@@ -94,7 +97,7 @@ class RankRun:
 
         If counts are unknown, the batches in between are read and dropped.
         """
-        if not self._exact:
+        if not self.exact:
             _drop(self._bare, target - taken)
             return
         if self._driver is not None:
@@ -103,15 +106,15 @@ class RankRun:
 
     def cursor(self, taken: int) -> RankCursor | None:
         """The progress of the workers after `taken` batches; None if the number of batches determines it."""
-        if self._exact:
+        if self.exact:
             return None
         cut = self._recipe.cut
         return cursor_after(self._logs, self._turn, taken - self._base, cut.size, cut.last_batch == "drop")
 
     def rows(self, first: int, last: int) -> int:
         """The number of rows in the batches `[first, last)`, none of them before the last jump."""
-        if self._exact:
-            rows = [exact_rows(self._recipe.plan_of, taken, laps=self._recipe.laps) for taken in (first, last)]
+        if self.exact:
+            rows = [rows_of_batches(self._recipe.plan_of(0), self._lap_rows, taken) for taken in (first, last)]
         else:
             size, drops = self._recipe.cut.size, self._recipe.cut.last_batch == "drop"
             rows = [rows_after(self._logs, self._turn, taken - self._base, size, drops) for taken in (first, last)]
@@ -139,10 +142,10 @@ class RankRun:
     def _open(self, taken: int, cursor: RankCursor | None) -> None:
         recipe = self._recipe
         starts = cursor or RankCursor(0, (WorkerCursor(),) * len(recipe.plan_of(0).shards))
-        if self._exact and taken:
+        if self.exact and taken:
             starts = exact_cursor(recipe.plan_of, self._tasks_of, taken, laps=recipe.laps)
         self._turn = starts.turn
-        self._base = 0 if not self._exact and cursor is None else taken
+        self._base = 0 if not self.exact and cursor is None else taken
         self._logs = [BlockLog(start) for start in starts.shards]
         self._bare = iter(())
         if self.steps is None or taken < self.steps:
@@ -162,7 +165,7 @@ class RankRun:
             shard_batches(driver, shard, cut, form, log, partial(self._head, shard))
             for shard, log in enumerate(self._logs)
         ]
-        if recipe.laps and self._exact and len(shards) > 1:
+        if recipe.laps and self.exact and len(shards) > 1:
             return scheduled_batches(shards, itertools.islice(turns(lap_rows(recipe.plan_of), cut.size), taken, None))
         return rank_batches(shards, turn)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch_dataloader_utils.loader.describing import described, summary
 from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
+from torch_dataloader_utils.loader.measured import MeasuredDataset
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
@@ -31,7 +33,7 @@ from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.sources.source import Source
 
 
-class LoaderDataset(IterableDataset[Any]):
+class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
     """Batches of one source, for one rank.
 
     Iterating it delivers the same batches as its loader. It pickles, with its position in the epoch, as plain data.
@@ -221,7 +223,7 @@ class LoaderDataset(IterableDataset[Any]):
         place = self._passes.place
         # At the beginning of an epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
-        return {"source": self.source, "options": self._options, **start}
+        return {"source": replace(self.source, listed=0.0), "options": self._options, **start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         LoaderDataset.__init__(self, state["source"], state["options"])

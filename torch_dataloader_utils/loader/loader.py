@@ -135,6 +135,10 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             )  # fmt: skip
         self.dataset.set_epoch(state["epoch"])
 
+    def metrics(self, detail: bool = False, total: bool = False) -> dict[str, float]:
+        """What happened since the last call, by name, for any logger (see `LoaderDataset.metrics`)."""
+        return self.dataset.metrics(detail, total)
+
     def skip_steps(self, first: int, last: int) -> None:
         """Skip the steps `[first, last)` of the live or next epoch, except those already taken."""
         self.dataset.skip_steps(first, last)

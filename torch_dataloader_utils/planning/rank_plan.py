@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain, count, islice
 from textwrap import wrap
 from typing import Any
 
@@ -158,9 +158,25 @@ def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) 
         batches: the number of batches that the rank has delivered.
         laps: whether shards that have ended start again (`steps_per_epoch`).
     """
-    plan = plans(0)
+    seen, rows, turn = _delivered(plans(0), lap_rows(plans) if laps else islice(lap_rows(plans), 1), batches)
+    return [_lap_place([lap[shard] for lap in seen], done) for shard, done in enumerate(rows)], turn
+
+
+def rows_of_batches(plan: RankPlan, laps: Iterable[list[int]], batches: int) -> int:
+    """The number of rows in the rank's first batches.
+
+    Args:
+        plan: with known row counts.
+        laps: the number of rows of each shard, for each lap (see `lap_rows`).
+        batches: the number of batches.
+    """
+    return sum(_delivered(plan, laps, batches)[1])
+
+
+def _delivered(plan: RankPlan, laps: Iterable[list[int]], batches: int) -> tuple[list[list[int]], list[int], int]:
+    """The laps that the rank's first batches have begun; the rows delivered by each shard; the shard that is next."""
     seen: list[list[int]] = []
-    following = lap_rows(plans) if laps else iter([[total_rows(shard) for shard in plan.shards]])
+    following = iter(laps)
 
     def sizes() -> Iterator[list[int]]:
         for rows in following:
@@ -178,8 +194,7 @@ def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) 
         if more is None:
             break
         totals = [total + size for total, size in zip(totals, more, strict=True)]
-    places = [min(total, wanted) for total, wanted in zip(totals, rows, strict=True)]
-    return [_lap_place([lap[shard] for lap in seen], done) for shard, done in enumerate(places)], turn
+    return seen, [min(total, wanted) for total, wanted in zip(totals, rows, strict=True)], turn
 
 
 def _given(laps: Iterable[Sequence[int]], shards: int, batches: int) -> tuple[list[int], int]:

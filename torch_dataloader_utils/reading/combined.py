@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.columns import Column
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Scan
-from torch_dataloader_utils.reading.windows import Span, shuffled
+from torch_dataloader_utils.reading.windows import Span, places_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,26 @@ class CombinedReader:
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
         parts = _parts(task.pieces)
-        return self._readers[parts.pop()].block(task) if len(parts) == 1 else shuffled(task, self.read)
+        if len(parts) > 1:
+            return self._mixed(task)
+        (part,) = parts
+        block = self._readers[part].block(task)
+        recorder().count_source(part, block.rows)
+        return block
+
+    def _mixed(self, task: Task) -> Block:
+        """The rows of a task over windows that draw on several parts."""
+        pieces = list(split_pieces(task.pieces))
+        block, spans = self.read(pieces, task.pad)
+        noted = recorder()
+        noted.enter("shuffle")
+        places, before = places_of(task.pieces, iter(spans)), 0
+        for part in sorted(_parts(pieces)):  # as `read` joins them
+            ends = [sum(span) for piece, span in zip(pieces, spans, strict=True) if split_of(piece).file.part == part]
+            up_to = int(np.count_nonzero(places < max(ends)))
+            noted.count_source(part, up_to - before)
+            before = up_to
+        return block.take(places)
 
     def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
         """The rows of pieces of splits as one block, part by part, and each piece's range of rows in it."""
@@ -79,7 +100,13 @@ class CombinedReader:
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Give the task's rows to `add`, a few columns at a time; None if they belong to several parts."""
         parts = _parts(task.pieces)
-        return self._readers[parts.pop()].read_columns(task, add) if len(parts) == 1 else None
+        if len(parts) > 1:
+            return None
+        (part,) = parts
+        rows = self._readers[part].read_columns(task, add)
+        if rows is not None:
+            recorder().count_source(part, rows)
+        return rows
 
     def close(self) -> None:
         """Close the open files."""

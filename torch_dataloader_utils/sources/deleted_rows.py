@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.events import during
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.storage import Storage, printable
@@ -158,10 +159,11 @@ class _LiveReader:
     def _live(self, segment_numbers: Sequence[int], arrays: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
         """The remaining rows of all rows of these segments."""
         numbers = list(segment_numbers)
-        if numbers != self._masked[0]:
-            self._masked = (numbers, live_mask([self._segments[number] for number in numbers], self._deleted, {}))
-        live = self._masked[1]
-        return arrays if live is None else [array.filter(live) for array in arrays]
+        with during("delete"):
+            if numbers != self._masked[0]:
+                self._masked = (numbers, live_mask([self._segments[number] for number in numbers], self._deleted, {}))
+            live = self._masked[1]
+            return arrays if live is None else [array.filter(live) for array in arrays]
 
     def prefetch(self, segment_numbers: Sequence[int]) -> None:
         """Fetch these segments."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from time import perf_counter
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -53,6 +54,7 @@ class Source:
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
         paths: where the files were searched for, or the table's name, without secrets; empty for a combination.
         snapshot: the table snapshot that is read, if the data is a table.
+        listed: seconds it took to list the files and read their footers, or to plan the snapshot.
     """
 
     files: tuple[DataFile, ...]
@@ -64,6 +66,7 @@ class Source:
     origin: str = ""
     paths: tuple[str, ...] = field(default=(), repr=False, compare=False)
     snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
+    listed: float = field(default=0.0, repr=False, compare=False)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -108,7 +111,9 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
     """
     sharing = _sharing(options)
     with sharing.failing_together():
+        began = perf_counter()
         manifest = make()
+        listed = perf_counter() - began
         report_pruned(manifest, name)
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
@@ -128,7 +133,7 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
         _LOG.warning("%s: %s; the loader is empty", name, _why_empty(manifest, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     exact = not splits or count or _exact(scan, files)
-    return Source(files, splits, scan, exact, keys, origin=manifest.origin)
+    return Source(files, splits, scan, exact, keys, origin=manifest.origin, listed=listed)
 
 
 def _why_empty(manifest: FileManifest, counted: bool) -> str:

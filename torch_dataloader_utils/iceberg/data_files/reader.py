@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.events import during
 from torch_dataloader_utils.formats.base import Format, Reader
 from torch_dataloader_utils.iceberg.data_files.columns import ROW_NUMBERS, encoded_fields, projection_of, table_columns
 from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
@@ -75,7 +76,8 @@ class IcebergReader:
         self.path = info.path
         self._whole = file.whole
         self._segments = {segment.number: segment for segment in inner.segments}
-        self._positions = deleted_positions(file, storage)
+        with during("delete"):
+            self._positions = deleted_positions(file, storage)
         hints = _hints(inner, wanted, table, file.format)
         self._inner: Reader = form.open(info, inner, storage, given, hints)
         try:
@@ -92,7 +94,8 @@ class IcebergReader:
         projection = projection_of(file, table, info.path)
         self._columns = table_columns(wanted, file, table, fields, projection)
         self.schema: pa.Schema = pa.schema([column.field for column in self._columns.values()])
-        by_value = equality_deletes(file.deletes, table, fields, projection, storage)
+        with during("delete"):
+            by_value = equality_deletes(file.deletes, table, fields, projection, storage)
         wanted_sources = {name for column in self._columns.values() for name in column.sources}
         self._by_value = None if by_value is None else _ByValue(self._inner, by_value, wanted_sources)
         self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last mask, with its segments
@@ -116,15 +119,19 @@ class IcebergReader:
         segments = [self._segments[number] for number in numbers]
         made = [self._columns[name] for name in columns]
         if numbers != self._masked[0]:
-            dead = {} if self._by_value is None else self._by_value.dead(segments)
-            self._masked = (numbers, live_mask(segments, self._positions, dead))
+            with during("delete"):
+                dead = {} if self._by_value is None else self._by_value.dead(segments)
+                self._masked = (numbers, live_mask(segments, self._positions, dead))
         live = self._masked[1]
         names = dict.fromkeys(name for column in made for name in column.sources)
         by_name = self._sources(segments, list(names), read)
         rows = sum(segment.rows or 0 for segment in segments)
         with Naming(self.path, f"columns {', '.join(columns)}"):
             arrays = [column.build([by_name[name] for name in column.sources], rows) for column in made]
-            return arrays if live is None else [array.filter(live) for array in arrays]
+            if live is None:
+                return arrays
+            with during("delete"):
+                return [array.filter(live) for array in arrays]
 
     def prefetch(self, segment_numbers: Sequence[int]) -> None:
         """Fetch these segments."""

@@ -1,0 +1,74 @@
+"""Metrics in Prometheus' text format 0.0.4, as `/metrics` serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_PREFIX = "tdu_"
+
+
+class _Family(NamedTuple):
+    """A metric of Prometheus."""
+
+    name: str
+    kind: str
+    help: str
+
+
+# By key of `metrics`. Prometheus wants base units in names, and `_total` at the end of those of counters.
+_FAMILIES = {
+    "data_wait_s": _Family("data_wait_seconds_total", "counter", "Seconds blocked in next."),
+    "data_wait_fraction": _Family("data_wait_ratio", "gauge", "Share of the time of all passes blocked in next."),
+    "epoch_s": _Family("epoch_seconds_total", "counter", "Seconds for which a pass was live."),
+    "steps": _Family("steps_total", "counter", "Batches delivered."),
+    "rows": _Family("rows_total", "counter", "Rows delivered, including repeats."),
+    "rows_per_s": _Family("rows_per_second", "gauge", "Rows delivered per second of all passes."),
+    "bytes_read": _Family("read_bytes_total", "counter", "Bytes that remote stores sent."),
+    "requests": _Family("requests_total", "counter", "Requests to remote stores."),
+    "retries": _Family("retries_total", "counter", "Requests repeated after a failure."),
+    "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of blocks of bytes found in cache_dir."),
+    "pad_fraction": _Family("pad_ratio", "gauge", "Share of rows that are repeats."),
+}
+_SOURCE_ROWS = _Family("source_rows_total", "counter", "Rows by dataset of a combination.")
+_WORKER_ROWS = _Family("worker_rows_total", "counter", "Rows by I/O worker.")
+_WORKER_SECONDS = _Family("worker_seconds_total", "counter", "Seconds by I/O worker and stage.")
+_STAGE_SECONDS = _Family("stage_seconds_total", "counter", "Seconds by stage.")
+_LABEL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def prometheus_text(metrics: Mapping[str, float], rank: int) -> str:
+    """The metrics as text, one metric after another, each with its help and type.
+
+    Args:
+        metrics: cumulative ones, from `loader.metrics(total=True)`: Prometheus computes rates itself.
+        rank: the value of the label `rank`.
+    """
+    samples: dict[_Family, list[str]] = {}
+    for key, value in metrics.items():
+        family, labels = _sample(key)
+        pairs = {"rank": str(rank)} | labels
+        text = ",".join(f'{name}="{label.translate(_LABEL)}"' for name, label in pairs.items())
+        samples.setdefault(family, []).append(f"{_PREFIX}{family.name}{{{text}}} {float(value)!r}")
+    return "".join(f"{line}\n" for family, lines in samples.items() for line in (*_header(family), *lines))
+
+
+def _header(family: _Family) -> Iterator[str]:
+    yield f"# HELP {_PREFIX}{family.name} {family.help}"
+    yield f"# TYPE {_PREFIX}{family.name} {family.kind}"
+
+
+def _sample(key: str) -> tuple[_Family, dict[str, str]]:
+    """The metric of a key, and its labels besides the rank."""
+    if key in _FAMILIES:
+        return _FAMILIES[key], {}
+    match key.split("/"):
+        case ["rows", source]:
+            return _SOURCE_ROWS, {"source": source}
+        case ["worker", worker, "rows"]:
+            return _WORKER_ROWS, {"worker": worker}
+        case ["worker", worker, stage]:
+            return _WORKER_SECONDS, {"worker": worker, "stage": stage.removesuffix("_s")}
+        case [stage] if stage.endswith("_s"):
+            return _STAGE_SECONDS, {"stage": stage.removesuffix("_s")}
+    raise ValueError(f"{key!r} is no metric of a loader: expected the dict that loader.metrics() returns.")

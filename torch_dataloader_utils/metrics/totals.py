@@ -1,0 +1,87 @@
+"""Sums of what was measured, cumulative or over an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar, get_args
+
+from torch_dataloader_utils.events import BlockEvent, Count, Stage
+
+Sums: TypeAlias = Mapping[str, float]  # by attribute of `Work`, and `rows` and `queue_empty`
+Key = TypeVar("Key")
+
+STAGES = get_args(Stage)
+_OF_WORK = (*STAGES, "queue_full", *(name for name in get_args(Count) if name != "repeats"))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What happened since a dataset was created, or within an interval.
+
+    Attributes:
+        waited: seconds for which `next` was blocked within passes.
+        seconds: for which a pass was live.
+        steps: batches delivered.
+        rows: their rows, including repeats.
+        listed: seconds spent listing files and reading their footers, or planning a table's snapshot.
+        workers: what each I/O worker did for the blocks that were taken, by its number.
+        sources: rows of these blocks by dataset of a combination; empty for a single dataset.
+    """
+
+    waited: float = 0.0
+    seconds: float = 0.0
+    steps: int = 0
+    rows: int = 0
+    listed: float = 0.0
+    workers: Mapping[int, Sums] = field(default_factory=dict)
+    sources: Mapping[int, float] = field(default_factory=dict)
+
+    def since(self, before: Totals) -> Totals:
+        """What was added after `before`."""
+        return Totals(
+            self.waited - before.waited,
+            self.seconds - before.seconds,
+            self.steps - before.steps,
+            self.rows - before.rows,
+            self.listed - before.listed,
+            {worker: _less(sums, before.workers.get(worker, {})) for worker, sums in self.workers.items()},
+            _less(self.sources, before.sources),
+        )
+
+    def of_workers(self, name: str) -> float:
+        """A sum over all workers."""
+        return sum((sums.get(name, 0.0) for sums in self.workers.values()), 0.0)
+
+
+def _less(sums: Mapping[Key, float], before: Mapping[Key, float]) -> dict[Key, float]:
+    return {name: value - before.get(name, 0.0) for name, value in sums.items()}
+
+
+class BlockTotals:
+    """Sums over the blocks taken. One thread at a time adds a block; any thread may read."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, dict[str, float]] = {}
+        self._sources: dict[int, float] = {}
+
+    def add(self, event: BlockEvent) -> None:
+        """Add a block."""
+        work, rows = event.work, event.rows
+        sums = self._workers.setdefault(event.shard, dict.fromkeys(_NAMES, 0.0))
+        for name in _OF_WORK:
+            sums[name] += getattr(work, name)
+        sums["rows"] += rows
+        sums["queue_empty"] += event.queue_empty
+        sums["repeats"] += min(work.repeats, rows)  # of a block begun before, only the rest
+        read = sum(count for _, count in work.sources)
+        for source, count in work.sources:
+            self._sources[source] = self._sources.get(source, 0.0) + (count if read == rows else count * rows / read)
+
+    def sums(self) -> tuple[dict[int, Sums], dict[int, float]]:
+        """The sums by worker, and the rows by source."""
+        # Copies of dicts are atomic: the thread that takes blocks may add to them.
+        return {worker: sums.copy() for worker, sums in self._workers.copy().items()}, self._sources.copy()
+
+
+_NAMES = ("rows", "queue_empty", "repeats", *_OF_WORK)

@@ -1,0 +1,155 @@
+"""The verdict on a pass: what limited its speed, and the one knob to turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from torch_dataloader_utils.metrics.meter import PassTotals, Progress
+from torch_dataloader_utils.metrics.report import batch_seconds
+from torch_dataloader_utils.printing import plural
+
+Limit: TypeAlias = Literal[
+    "storage", "decode", "delete", "filter", "transform", "shuffle", "convert", "batches", "start", "consumer"
+]
+
+_WAITING = 0.1  # the share of the time waited from which on the loader limits the speed
+# The stages of `Work` that each of these limits covers.
+_STAGES: Mapping[Limit, tuple[str, ...]] = {
+    "storage": ("read",),
+    "decode": ("decode",),
+    "delete": ("delete",),
+    "filter": ("filter",),
+    "transform": ("transform",),
+    "shuffle": ("shuffle",),
+    "convert": ("convert", "pack"),
+}
+_NAMES: Mapping[Limit, str] = {
+    "storage": "waiting for the store",
+    "decode": "decoding",
+    "delete": "leaving out deleted rows",
+    "filter": "filtering",
+    "transform": "your transform",
+    "shuffle": "shuffling rows",
+    "convert": "converting to the arrays of batches",
+}
+_KNOBS: Mapping[Limit, str] = {
+    "storage": "Set cache_dir= to keep the data on a local disk, or raise num_workers for more requests at a time.",
+    "decode": "Read fewer columns with columns=, or give the process more cores.",
+    "delete": "Compact the table, so that fewer rows are deleted whenever it is read.",
+    "filter": "Sort the data by the filtered columns, so that whole row groups are skipped.",
+    "transform": "Vectorize it, or use worker_mode='process' if it is Python code.",
+    "shuffle": "Read fewer columns with columns=, or shuffle in smaller windows.",
+    "convert": "Read fewer columns with columns=, or store them in the types that batches have.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a dataset is read, as far as advice depends on it.
+
+    Attributes:
+        inline: whether blocks are read in the consumer's thread.
+        processes: whether I/O workers are processes.
+        local: whether the data is on this machine.
+    """
+
+    inline: bool = False
+    processes: bool = False
+    local: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limited the speed of a pass. Print it for a sentence or two.
+
+    Attributes:
+        progress: the pass: its rows, steps and seconds.
+        limit: what limited it: "storage", "decode", "delete", "filter", "transform", "shuffle", "convert", "batches"
+            (cutting them, `collate_fn`, the device), "start" (the wait for the first batch) or "consumer" (training).
+        waited_fraction: the share of the time for which `next` was blocked.
+        seconds: that I/O workers spent, by the limits from "storage" to "convert".
+        advice: what to change.
+    """
+
+    progress: Progress
+    limit: Limit
+    waited_fraction: float
+    seconds: Mapping[Limit, float]
+    advice: str
+
+    @property
+    def share(self) -> float:
+        """Of the seconds of reading, the share of those that were spent on what took most."""
+        return _fraction(max(self.seconds.values()), sum(self.seconds.values()))
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows per second."""
+        return _fraction(self.progress.rows, self.progress.seconds)
+
+    def __str__(self) -> str:
+        now = self.progress
+        expected = "" if now.rows_expected is None else f" of {now.rows_expected:,}"
+        first = "" if now.first_wait is None else f" ({now.first_wait:.2g} s of it for the first batch)"
+        return (
+            f"epoch {now.epoch}: {now.rows:,}{expected} rows in {plural(now.steps, 'step')}, {self.rows_per_s:,.0f} "
+            f"rows/s, {self.waited_fraction:.0%} of {now.seconds:.3g} s waiting for data{first}. {self.advice}"
+        )
+
+
+def verdict(ended: PassTotals, reading: Reading) -> Verdict:
+    """The verdict on a pass.
+
+    If the wait for the first batch took half of the time, the start limits the speed. Otherwise the loader does if
+    `next` was blocked for a tenth of the time after the first batch: the stage in which I/O workers spent most
+    seconds, unless most of that wait was for cutting batches and `collate_fn`.
+
+    Args:
+        ended: what was measured.
+        reading: how the dataset is read.
+    """
+    now = ended.progress
+    seconds = {limit: sum(map(ended.totals.of_workers, stages)) for limit, stages in _STAGES.items()}
+    slowest = max(seconds, key=seconds.__getitem__)
+    limit = _limit(ended, slowest)
+    judged = Verdict(now, limit, _fraction(now.waited, now.seconds), seconds, "No row was delivered.")
+    return replace(judged, advice=_advice(limit, slowest, judged.share, reading)) if now.steps else judged
+
+
+def _limit(ended: PassTotals, slowest: Limit) -> Limit:
+    steady, now = ended.steady, ended.progress
+    if 2 * (now.first_wait or 0.0) > now.seconds:
+        return "start"
+    if _fraction(steady.waited, steady.seconds) < _WAITING:
+        return "consumer"
+    return "batches" if 2 * batch_seconds(steady) > steady.waited else slowest
+
+
+def _advice(limit: Limit, slowest: Limit, share: float, reading: Reading) -> str:
+    """What limits the speed, and what to change, in words."""
+    name = _NAMES[slowest]
+    if slowest == "decode" and reading.local:
+        name += ", which includes reading local files,"
+    if limit == "consumer":
+        return "Training limits the speed: a faster loader would change nothing."
+    if limit == "start":
+        return (
+            f"Most of that is the wait for the first batch, mostly {name.rstrip(',')}: it matters less in long epochs."
+        )
+    if limit == "batches":
+        return (
+            "Making batches (cutting blocks, collate_fn, the copy to the device) limits the speed: it happens between "
+            "training steps. Move work from collate_fn to transform=, which runs ahead."
+        )
+    knob = _KNOBS[limit]
+    if reading.inline:
+        knob = "num_workers=0 reads between training steps: set num_workers=2 or more to read ahead."
+    elif reading.processes and limit in ("decode", "transform"):
+        knob = "Raise num_workers, if there are idle cores."
+    return f"{name[0].upper()}{name[1:]} limits the speed, with {share:.0%} of the time that reading takes. {knob}"
+
+
+def _fraction(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
