@@ -16,6 +16,8 @@ from pyroaring import BitMap64
 
 from tests.iceberg.conftest import QUESTIONS, TABLES
 from tests.iceberg.helpers import append_files, data_file, names_of, numbers_table
+from tests.terminal import stderr_terminal
+from torch_dataloader_utils import progress
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -109,6 +111,13 @@ def test_files_are_those_of_pyiceberg(name, spark_tables):
     theirs = {task.file.file_path for task in StaticTable.from_metadata(path).scan().plan_files()}
     assert {planned.file.table_path for planned in ours.files} == theirs
     assert all(Path(planned.info.path).stat().st_size == planned.info.file_size for planned in ours.files)
+
+
+def test_manifests_are_counted_on_a_bar(spark_tables, monkeypatch):
+    monkeypatch.setattr(progress, "_SHORT", 0)  # quick work shows none
+    with stderr_terminal() as terminal:
+        plan_table(spark_tables("partitions"), IcebergRead(progress=progress.Progress(show=True)))
+    assert terminal.screen[0].startswith("reading the table's manifests: 100%|")
 
 
 def test_partition_values_and_constants_by_the_spec_of_each_file(spark_tables):

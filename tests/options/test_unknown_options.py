@@ -37,7 +37,7 @@ def error_of(name: str) -> str:
         ("buffer_size", "use shuffle_buffer_size."),
         ("subset", "filters for some rows"),
         ("epochs", "one loop over the loader"),
-        ("progress_bar", "tqdm(loader)"),
+        ("progress_bar", "show_progress=True"),
         ("aws_access_key_id", "storage_options="),
         ("sep", "format_options="),
     ],

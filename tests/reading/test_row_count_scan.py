@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 import tempfile
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_dataloader_utils import progress
 from torch_dataloader_utils.convert.converter import build_converter
-from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError, PlanMismatchError, WorkerError
+from torch_dataloader_utils.errors import FileReadError, OptionError, PlanMismatchError, WorkerError
 from torch_dataloader_utils.formats.parquet import ParquetFormat, ParquetReader
 from torch_dataloader_utils.model import Piece, Rows, Split, Task
 from torch_dataloader_utils.options import parse_options
+from torch_dataloader_utils.progress import LOGGED
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
-from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.sources.source import Source, open_files
 
 THIRDS = pc.field("id") - pc.field("id") / 3 * 3 == 0  # every third row, which no statistics can prune
-QUIET = Progress("row group")
+QUIET = partial(LOGGED.over, work="counting rows", unit="row groups")
 
 
 def write(folder: Path, files: list[list[int]]) -> pa.Table:
@@ -344,37 +345,13 @@ def test_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         pruned, counted = caplog.records
         assert "filters keep 2 of 2 files" in pruned.message
         assert counted.message == f"counted 2 file(s) in {counted.args[1]:.1f} s: 8 live rows; pair.tag: 1 values"
-        caplog.clear()
-        with Progress("stripe", interval=1e-9).over(3) as advance:
-            advance(2)
-            advance(1)
-        assert [record.message for record in caplog.records] == ["counting rows: 2 of 3 stripes"]
 
 
-def test_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SHORT", 0)  # quick work shows none
     write(tmp_path, [[5, 5, 5], [7]])
     source(tmp_path, filters=THIRDS, count_rows=True, show_progress=True)
     shown = capsys.readouterr().err
-    assert "counting rows: 100%" in shown
-    assert "4/4" in shown
+    assert "counting rows: 4 of 4 row groups (100%)" in shown
     source(tmp_path, strings={"pair.tag": "codes"}, columns=["pair.tag"], show_progress=True)
-    assert "collecting values: 100%" in capsys.readouterr().err
-
-
-def test_a_bar_that_nothing_would_move_is_no_bar_of_an_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(tmp_path, [[5]])
-    source(tmp_path, columns=["id"], show_progress=True)
-    [record] = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "use tqdm(loader)" in record.message
-    caplog.clear()
-    source(tmp_path, columns=["id"], show_progress=True, count_rows=True)  # the footers have the counts
-    assert not caplog.records
-
-
-def test_bar_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tqdm", "tqdm.auto"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=r"torch-dataloader-utils\[progress\]"):
-        with Progress("row group", show=True).over(1):
-            pass
+    assert "collecting values: 4 of 4 row groups (100%)" in capsys.readouterr().err

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from tests.terminal import stderr_terminal
+from torch_dataloader_utils import progress
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.storage import Storage
 
@@ -57,3 +59,12 @@ def test_an_error_of_one_file_is_raised(wait: float) -> None:
 
 def test_no_files() -> None:
     assert read_footers(Storage(), str, []) == []
+
+
+def test_footers_are_counted_on_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SHORT", 0)  # quick work shows none
+    for protocol in ("file", "memory"):
+        with stderr_terminal() as terminal:
+            assert read_footers(Storage(protocol), lambda file: file, FILES, progress.Progress(show=True)) == FILES
+        assert terminal.screen[0].startswith("reading footers: 100%|")
+        assert "100/100 [" in terminal.screen[0]

@@ -103,7 +103,7 @@ class IcebergDataset(TableDataset):
         persistent_workers: bool = True,
         multiprocessing_context: Any = None,
         timeout: float = 600,
-        show_progress: bool = False,
+        show_progress: bool | Literal["all"] = False,
         progress_interval_sec: float = 120,
     ) -> tuple[StructuredLoader[OutputFormat, Collated], IcebergDataset]:
         """A loader of a snapshot of an Iceberg table, and its dataset. Needs the iceberg extra.
@@ -185,8 +185,8 @@ class IcebergDataset(TableDataset):
             persistent_workers: keep worker processes between epochs.
             multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
             timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
-            show_progress: show a progress bar during scans at construction (progress extra).
-            progress_interval_sec: the seconds between two log lines about progress.
+            show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
+            progress_interval_sec: the seconds between two lines about progress where there is no bar.
 
         Raises:
             UnknownOptionError: a keyword does not exist.

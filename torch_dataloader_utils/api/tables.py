@@ -96,7 +96,7 @@ class TableDataset(SnapshotDataset):
         persistent_workers: bool = True,
         multiprocessing_context: Any = None,
         timeout: float = 600,
-        show_progress: bool = False,
+        show_progress: bool | Literal["all"] = False,
         progress_interval_sec: float = 120,
     ) -> tuple[StructuredLoader[OutputFormat, Collated], TableDataset]:
         """A loader of a snapshot of a table of any format, and its dataset.
@@ -162,8 +162,8 @@ class TableDataset(SnapshotDataset):
             persistent_workers: keep worker processes between epochs.
             multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
             timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
-            show_progress: show a progress bar during scans at construction (progress extra).
-            progress_interval_sec: the seconds between two log lines about progress.
+            show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
+            progress_interval_sec: the seconds between two lines about progress where there is no bar.
 
         Raises:
             UnknownOptionError: a keyword does not exist.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch_dataloader_utils.iceberg.pruning import Pruning
 from torch_dataloader_utils.iceberg.snapshots import Resolved
 from torch_dataloader_utils.iceberg.table_storage import Places
 from torch_dataloader_utils.model import IcebergDataFileInfo
+from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.tables import check_listed_once
 from torch_dataloader_utils.storage import Naming, printable
 
@@ -28,11 +29,14 @@ _REMOTE_READS = 32  # manifests fetched at once: the threads wait rather than co
 class FileScan:
     """Reads the manifests of a resolved snapshot, once."""
 
-    def __init__(self, opened: OpenTable, resolved: Resolved, places: Places, pruning: Pruning) -> None:
+    def __init__(
+        self, opened: OpenTable, resolved: Resolved, places: Places, pruning: Pruning, progress: Progress
+    ) -> None:
         self._opened = opened
         self._resolved = resolved
         self._places = places
         self._pruning = pruning
+        self._progress = progress
         self._partitions = Partitions(opened.metadata.specs(), resolved.schema)
         self.pruned = PrunedFiles()
 
@@ -85,7 +89,8 @@ class FileScan:
         """The live files of these manifests; for appends, only the added files."""
         appends = self._resolved.appends
         wanted = None if appends is None else {snapshot.snapshot_id for snapshot in appends}
-        for manifest, data in self._read(manifests):
+        read = self._progress.each(self._read(manifests), len(manifests), "reading the table's manifests", "manifests")
+        for manifest, data in read:
             with Naming(manifest.path):
                 for entry in read_manifest(data, manifest):
                     if wanted is None or (entry.added and entry.snapshot_id in wanted):
@@ -125,12 +130,13 @@ class FileScan:
             ),
         )
 
-    def _read(self, manifests: Sequence[Manifest]) -> Iterable[tuple[Manifest, bytes]]:
+    def _read(self, manifests: Sequence[Manifest]) -> Iterator[tuple[Manifest, bytes]]:
         """The manifests with their bytes, fetched concurrently from remote stores."""
         if self._places.storage.local or len(manifests) < 2:
-            return ((manifest, self._bytes(manifest.path)) for manifest in manifests)
+            yield from ((manifest, self._bytes(manifest.path)) for manifest in manifests)
+            return
         with ThreadPoolExecutor(min(_REMOTE_READS, len(manifests)), thread_name_prefix="manifests") as pool:
-            return list(zip(manifests, pool.map(lambda one: self._bytes(one.path), manifests), strict=True))
+            yield from zip(manifests, pool.map(lambda one: self._bytes(one.path), manifests), strict=True)
 
     def _bytes(self, url: str, piece: str = "") -> bytes:
         with Naming(url, piece), self._places.storage.open(self._places.path(url)) as source:

@@ -24,6 +24,7 @@ from torch_dataloader_utils.iceberg.schema import (
 )
 from torch_dataloader_utils.iceberg.snapshots import Resolved, SnapshotChoice, cursor_of, described, resolve
 from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
+from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage import Renewal, Storage
 
@@ -43,6 +44,7 @@ class IcebergRead:
         metadata_columns: such as "_file" and "_pos".
         storage_options: for the table's files; they override the catalog's.
         filesystem: for the table's files; used instead of storage options.
+        progress: shows the reading of manifests.
     """
 
     catalog_config: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -53,6 +55,7 @@ class IcebergRead:
     metadata_columns: Sequence[str] = ()
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: Any = field(default=None, repr=False)
+    progress: Progress = LOGGED
 
 
 def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = None) -> IcebergPlan:
@@ -82,7 +85,7 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
     scan = _filter(read.scan_filter, columns, resolved, opened)
     places = _places(opened, read)
     pruning = Pruning([item for item in (rows, scan) if item is not None], resolved.schema, metadata.specs())
-    scanned = FileScan(opened, resolved, places, pruning)
+    scanned = FileScan(opened, resolved, places, pruning, read.progress)
     files = scanned.files()
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
     mapping = metadata.properties.get(_NAME_MAPPING)

@@ -15,7 +15,8 @@ from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
-from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options import Options, progress_of
+from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
 from torch_dataloader_utils.sources.tables import SnapshotCursor
@@ -94,7 +95,7 @@ class IcebergPlan:
         """
         split, given = options.split, dict(options.read.format_options or {})
         by_bytes = split.split_rows is None and split.split_strategy is None
-        before = _data_files(self, given, int(split.split_bytes or 0) // 8 if by_bytes else -1)
+        before = _data_files(self, given, int(split.split_bytes or 0) // 8 if by_bytes else -1, progress_of(options))
         after = _pruned(self, before)
         evidence: dict[str, str] = {}
         for file in after:
@@ -116,7 +117,7 @@ class IcebergPlan:
         )
 
 
-def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int) -> list[DataFile]:
+def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int, progress: Progress) -> list[DataFile]:
     """The table's files with their layouts; those whose footers are needed are read concurrently."""
     estimate = size_estimate(plan.table.schema)
 
@@ -131,7 +132,7 @@ def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int) -> li
         file_layout = layout(planned)
         return DataFile(replace(planned.info, record_count=file_layout.row_count), file_layout)
 
-    return read_footers(plan.storage, data_file, plan.files)
+    return read_footers(plan.storage, data_file, plan.files, progress)
 
 
 def _pruned(plan: IcebergPlan, files: Sequence[DataFile]) -> list[DataFile]:

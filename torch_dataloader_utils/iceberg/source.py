@@ -8,7 +8,7 @@ from torch_dataloader_utils.iceberg.catalog import again
 from torch_dataloader_utils.iceberg.plan import IcebergRead, newest_snapshot, plan_table
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
 from torch_dataloader_utils.iceberg.snapshots import SnapshotChoice
-from torch_dataloader_utils.options import Options, TableOptions
+from torch_dataloader_utils.options import Options, TableOptions, progress_of
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 
 _PINS = ("snapshot_id", "as_of", "end_snapshot_id")
@@ -60,4 +60,5 @@ class IcebergSource:
             metadata_columns=tuple(chosen.metadata_columns),
             storage_options=read.storage_options,
             filesystem=read.filesystem,
+            progress=progress_of(options),
         )

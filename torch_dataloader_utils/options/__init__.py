@@ -19,5 +19,6 @@ from torch_dataloader_utils.options.policies import POLICY_OPTIONS as POLICY_OPT
 from torch_dataloader_utils.options.policies import PolicyOptions as PolicyOptions
 from torch_dataloader_utils.options.policies import check_names as check_names
 from torch_dataloader_utils.options.policies import split_sharding as split_sharding
+from torch_dataloader_utils.options.showing import progress_of as progress_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions as ShuffleOptions
 from torch_dataloader_utils.options.tables import TableOptions as TableOptions

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.checks import (
@@ -33,6 +33,7 @@ from torch_dataloader_utils.options.checks import (
 )
 from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
+from torch_dataloader_utils.progress import check_bars
 
 EVEN = ("none", "drop", "pad", "sync")
 LAST_BATCH = ("partial", "drop", "pad", "wrap")
@@ -245,13 +246,21 @@ class WorkerOptions(Checked):
         None, _start_method, doc="how worker processes start; None: forkserver, or spawn if unavailable"
     )
     timeout: float = option(600, seconds, doc="seconds without a batch before BatchTimeoutError; 0 waits forever")
-    show_progress: bool = option(False, flag, doc="show a progress bar during scans at construction (progress extra)")
-    progress_interval_sec: float = option(120, interval, doc="the seconds between two log lines about progress")
+    show_progress: bool | Literal["all"] = option(
+        False,
+        one_of(False, True, "all"),
+        doc='a bar for each epoch and for long work at construction; "all": on all ranks',
+    )
+    progress_interval_sec: float = option(
+        120, interval, doc="the seconds between two lines about progress where there is no bar"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.worker_mode == "process" and self.num_workers is None:
             raise OptionError("worker_mode='process' needs num_workers: set the number of processes, such as 2.")
+        if self.show_progress:
+            check_bars()
 
     @property
     def num_shards(self) -> int:

@@ -16,7 +16,7 @@ _TEXT = "options of a file format are keys of format_options={...}."
 _SHARDS = "use num_ranks and rank; under a launcher both are found without you."
 _EPOCHS = "an epoch is one loop over the loader; dataset.set_epoch(epoch) says which."
 _LABELS = "a batch is a dict of all columns: take batch['label'] in your loop."
-_BAR = "use tqdm(loader) for a bar over an epoch; show_progress=True shows the scan that count_rows=True makes."
+_BAR = "use show_progress=True, which shows a bar for each epoch."
 
 # Keywords of other libraries and launchers, and what to do here, in a sentence each.
 _HINTS = {

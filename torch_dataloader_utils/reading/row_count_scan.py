@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,14 +22,15 @@ from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.plan import ColumnPlan
 from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
 from torch_dataloader_utils.model import DataFile, FileKey
+from torch_dataloader_utils.progress import Shown
 from torch_dataloader_utils.reading.scan import ScanSpec, TaskReader, read_encoded
-from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.schemas.columns import top_level
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _JOB_BYTES = 64 * 2**20  # estimated decoded bytes, over all columns, of the segments that a thread takes at a time
 _LEAST_PENDING = 65_536  # values collected before they are merged
 
+Over = Callable[[int], AbstractContextManager[Shown]]
 Exchange = Callable[[object], list[Any]]  # maps this rank's object to those of all ranks, by rank; a collective
 
 
@@ -142,10 +143,15 @@ def _lies_in(plan: ColumnPlan, name: str) -> bool:
 # ------------------------------------------------------------------------------------------------------------- scan
 
 
-def scan_row_counts(
-    spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, progress: Progress
-) -> RowCounts:
+def scan_row_counts(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over) -> RowCounts:
     """This rank's counts: the live rows of its files, and the values of columns of codes without a vocabulary.
+
+    Args:
+        spec: the scan of the loader.
+        files: of all ranks.
+        sharing: the ranks that share the work.
+        threads: that read.
+        over: shows the progress over a number of segments.
 
     Raises:
         FileReadError: a file cannot be read.
@@ -170,12 +176,12 @@ def scan_row_counts(
 
     try:
         with (
-            progress.over(sum(len(run) for _, run in jobs)) as advance,
+            over(sum(len(run) for _, run in jobs)) as shown,
             ThreadPoolExecutor(threads, "count", open_reader) as pool,
         ):
             for (place, _), rows in zip(jobs, pool.map(work, jobs), strict=True):
                 live[place] += rows
-                advance(len(rows))
+                shown.advance(len(rows))
     finally:
         for reader in readers:
             reader.close()

@@ -15,6 +15,7 @@ from fsspec.utils import glob_translate
 
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.storage import Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
 
@@ -45,7 +46,9 @@ class FoundFile:
     named: bool = field(default=False, kw_only=True)
 
 
-def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, list[FoundFile]]:
+def find_files(
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
+) -> tuple[Storage, list[FoundFile]]:
     """The storage and the files at `path`, sorted by relative path within each entry, entries in the order given.
 
     An entry is a file, a folder (read recursively) or a glob (`*`, `?`, `[...]`, and `**` for any depth).
@@ -58,7 +61,13 @@ def find_files(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[St
             an Iceberg table.
     """
     storage, entries = open_entries(path, read)
-    files = [file for _, inner in entries for file in _expand(storage, inner)]
+    files: list[FoundFile] = []
+    # The bar of a remote listing is shown at once: a store may take minutes for one answer.
+    with progress.over(None, "listing", "files", delay=None if storage.local else 0) as shown:
+        for _, inner in entries:
+            found = _expand(storage, inner)
+            shown.advance(len(found))
+            files += found
     _reject_tables(storage, files)
     for twice, times in Counter(file.path for file in files).items():
         if times > 1:

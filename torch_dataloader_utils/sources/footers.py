@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TypeVar
 
+from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.storage import Storage, usable_cores
 
 T = TypeVar("T")
@@ -19,18 +20,34 @@ _SLOW = 1e-3
 _TRIED, _AT_ONCE = 32, 1024  # files read in the calling thread, and then by threads if those were slow
 
 
-def read_footers(storage: Storage, read: Callable[[T], U], files: Sequence[T]) -> list[U]:
-    """The results of `read` for each file, in file order; several threads may call it."""
+def read_footers(
+    storage: Storage,
+    read: Callable[[T], U],
+    files: Sequence[T],
+    progress: Progress = LOGGED,
+    work: str = "reading footers",
+) -> list[U]:
+    """The results of `read` for each file, in file order; several threads may call it.
+
+    Args:
+        storage: where the files are.
+        read: reads a file's footer, or as little.
+        files: the files.
+        progress: how the progress is shown.
+        work: what is shown as the work.
+    """
     most = usable_cores() if storage.local else _REMOTE
     with ThreadPoolExecutor(max(1, min(most, len(files))), thread_name_prefix="footers") as pool:
-        return _read_local(read, files, pool) if storage.local else list(pool.map(read, files))
+        made = _read_local(read, files, pool) if storage.local else pool.map(read, files)
+        return list(progress.each(made, len(files), work, "files"))
 
 
-def _read_local(read: Callable[[T], U], files: Sequence[T], pool: ThreadPoolExecutor) -> list[U]:
-    made: list[U] = []
-    while len(made) < len(files):
+def _read_local(read: Callable[[T], U], files: Sequence[T], pool: ThreadPoolExecutor) -> Iterator[U]:
+    first = 0
+    while first < len(files):
         began = perf_counter()
-        made += map(read, files[len(made) : len(made) + _TRIED])
+        yield from map(read, files[first : first + _TRIED])
+        first += _TRIED
         if perf_counter() - began > _SLOW * _TRIED:
-            made += pool.map(read, files[len(made) : len(made) + _AT_ONCE])
-    return made
+            yield from pool.map(read, files[first : first + _AT_ONCE])
+            first += _AT_ONCE

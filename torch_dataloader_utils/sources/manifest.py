@@ -15,6 +15,7 @@ from torch_dataloader_utils.formats.registry import checked_options, format_name
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, Positions, live_file
 from torch_dataloader_utils.sources.file_schema import files_schema, partition_constants
@@ -79,7 +80,11 @@ class FileManifest:
 
 
 def build_manifest(
-    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None = None, peers: Peers | None = None
+    path: AnyPath | Sequence[AnyPath],
+    read: ReadOptions,
+    num_ranks: int | None = None,
+    peers: Peers | None = None,
+    progress: Progress = LOGGED,
 ) -> FileManifest:
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
 
@@ -92,7 +97,7 @@ def build_manifest(
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
         OptionError: the files have no known format or several, or the filter is invalid.
     """
-    storage, inspected = _inspected(path, read, num_ranks, peers)
+    storage, inspected = _inspected(path, read, num_ranks, peers, progress)
     return manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
 
 
@@ -146,30 +151,38 @@ def manifest_of(
 
 
 def _inspected(
-    path: AnyPath | Sequence[AnyPath], read: ReadOptions, num_ranks: int | None, peers: Peers | None
+    path: AnyPath | Sequence[AnyPath],
+    read: ReadOptions,
+    num_ranks: int | None,
+    peers: Peers | None,
+    progress: Progress,
 ) -> tuple[Storage, Inspected]:
     """The storage and the files, from the manifest file, or else from listing and footers."""
     if read.manifest is None:
-        return _found(path, read)
+        return _found(path, read, progress)
 
     def ask() -> Asked:
         storage, entries = open_entries(path, read)
         return asked_of(entries, storage, read.format, read.format_options or {})
 
-    inspected = kept_inspection(read.manifest, read, ask, lambda: _found(path, read)[1], num_ranks, peers)
+    inspected = kept_inspection(read.manifest, read, ask, lambda: _found(path, read, progress)[1], num_ranks, peers)
     storage, _ = open_entries(path, read)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
-def _found(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[Storage, Inspected]:
+def _found(path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress) -> tuple[Storage, Inspected]:
     """The storage and the files, from listing and footers."""
-    storage, found = find_files(path, read)
-    form, files = select_data(storage, found, read.format)
-    return storage, inspect_files(storage, form, files, read.format_options)
+    storage, found = find_files(path, read, progress)
+    form, files = select_data(storage, found, read.format, progress)
+    return storage, inspect_files(storage, form, files, read.format_options, progress)
 
 
 def inspect_files(
-    storage: Storage, form: Format, files: Sequence[FoundFile], format_options: Mapping[str, Any] | None
+    storage: Storage,
+    form: Format,
+    files: Sequence[FoundFile],
+    format_options: Mapping[str, Any] | None,
+    progress: Progress = LOGGED,
 ) -> Inspected:
     """The files with the layouts and schemas from their footers."""
     options = checked_options(form, format_options)
@@ -184,7 +197,7 @@ def inspect_files(
         latest = schema = known if known.equals(schema, check_metadata=True) else schema
         return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
 
-    return Inspected(form.name, tuple(read_footers(storage, inspect, files)))
+    return Inspected(form.name, tuple(read_footers(storage, inspect, files, progress)))
 
 
 def _data_file(file: InspectedFile, constants: tuple[tuple[str, Any], ...]) -> DataFile:

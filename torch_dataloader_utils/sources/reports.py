@@ -1,4 +1,4 @@
-"""Log lines about a new dataset: what filters ruled out, columns missing from files, progress bars not shown."""
+"""Log lines about a new dataset: what filters ruled out, and columns missing from files."""
 
 from __future__ import annotations
 
@@ -49,16 +49,4 @@ def report_missing(manifest: FileManifest, columns: Sequence[str], name: str) ->
     _LOG.info(
         "%s: columns missing from some files%s are null there: %s%s",
         name, " (judged by their first MiB)" if sampled else "", "; ".join(listed), more,
-    )  # fmt: skip
-
-
-def warn_no_progress(name: str) -> None:
-    """Warn that `show_progress` has nothing to show.
-
-    Args:
-        name: the data's name.
-    """
-    _LOG.warning(
-        "%s: show_progress=True shows the scan that count_rows=True or strings='codes' makes before the first batch, "
-        "and neither was given. For a bar over an epoch use tqdm(loader).", name,
     )  # fmt: skip

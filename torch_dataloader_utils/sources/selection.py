@@ -18,6 +18,7 @@ from torch_dataloader_utils.formats.registry import (
     format_of,
     has_suffix,
 )
+from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.files import FoundFile, listed
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.storage import Naming, Storage, printable
@@ -29,7 +30,9 @@ _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json")
 _UNKNOWN = ""
 
 
-def select_data(storage: Storage, files: Sequence[FoundFile], name: str | None) -> tuple[Format, list[FoundFile]]:
+def select_data(
+    storage: Storage, files: Sequence[FoundFile], name: str | None, progress: Progress = LOGGED
+) -> tuple[Format, list[FoundFile]]:
     """The format called `name`, or else the only format found, and the files that are data, in order.
 
     Files that the user named, and files without a suffix, are data. Any other file is data if its suffix (if that is
@@ -46,7 +49,7 @@ def select_data(storage: Storage, files: Sequence[FoundFile], name: str | None) 
             "with IcebergDataset.create_dataloader."
         )
     wanted = None if name is None else entry_named(name)
-    kinds = _kinds(storage, files, wanted)
+    kinds = _kinds(storage, files, wanted, progress)
     entry = wanted or _only_format(files, kinds)
     data = [file for file, kind in zip(files, kinds, strict=True) if kind == entry.name]
     left = [file for file, kind in zip(files, kinds, strict=True) if kind != entry.name]
@@ -57,13 +60,16 @@ def select_data(storage: Storage, files: Sequence[FoundFile], name: str | None) 
     return entry.format, data
 
 
-def _kinds(storage: Storage, files: Sequence[FoundFile], wanted: FormatEntry | None) -> list[str | None]:
+def _kinds(
+    storage: Storage, files: Sequence[FoundFile], wanted: FormatEntry | None, progress: Progress
+) -> list[str | None]:
     """The name of each file's format, `_UNKNOWN` for data whose format cannot be inferred, None for other files."""
     described = _described(files)
     kinds = [_kind_by_name(file, described, wanted) for file in files]
     unclear = [number for number, kind in enumerate(kinds) if kind == _UNKNOWN]
     if wanted is None or wanted.magic:
-        inside = read_footers(storage, partial(_kind_by_bytes, storage), [files[number] for number in unclear])
+        sought = [files[number] for number in unclear]
+        inside = read_footers(storage, partial(_kind_by_bytes, storage), sought, progress, "inferring formats")
     else:
         inside = [None if wanted.suffixes else wanted.name] * len(unclear)
     for number, kind in zip(unclear, inside, strict=True):

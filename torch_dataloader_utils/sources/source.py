@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TypeAlias
 
@@ -17,19 +17,18 @@ from torch_dataloader_utils.distributed.exchange import object_exchange
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.model import DataFile, FileKey
-from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, repeats_rows
+from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, progress_of, repeats_rows
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
-from torch_dataloader_utils.reading.scan_progress import Progress
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
-from torch_dataloader_utils.sources.reports import report_missing, report_pruned, warn_no_progress
+from torch_dataloader_utils.sources.reports import report_missing, report_pruned
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, printable, usable_cores
 
@@ -87,7 +86,7 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
     name = ", ".join(paths)
 
     def manifest() -> FileManifest:
-        made = build_manifest(path, options.read, shard.num_ranks, shard.peers)
+        made = build_manifest(path, options.read, shard.num_ranks, shard.peers, progress_of(options))
         if not made.has_rows:
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they hold no rows at all.")
         return made
@@ -122,9 +121,7 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
         count = options.shard.count_rows and not _exact(scan, manifest.files)
         scanned = RowCounts()
         if count or scan.converter.unlearned:
-            scanned = _row_counts(scan, manifest.files, sharing, _progress(options, count, scan.opener.segment_name))
-        elif options.worker.show_progress and not _asks_scan(options):
-            warn_no_progress(name)
+            scanned = _row_counts(scan, manifest.files, sharing, options, count)
     scanned = sharing.joined(scanned)
     files = with_counts(manifest.files, scanned) if count else manifest.files
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
@@ -175,15 +172,12 @@ def _sharing(options: Options) -> Sharing:
     return Sharing(*object_exchange(options.shard.num_ranks, options.shard.peers))
 
 
-def _progress(options: Options, count: bool, unit: str) -> Progress:
-    worker = options.worker
-    work = "counting rows" if count else "collecting values"
-    return Progress(unit, work, worker.show_progress, worker.progress_interval_sec)
-
-
-def _row_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, progress: Progress) -> RowCounts:
+def _row_counts(
+    scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool
+) -> RowCounts:
     threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
-    return scan_row_counts(scan, files, sharing, threads, progress)
+    work, unit = "counting rows" if count else "collecting values", f"{scan.opener.segment_name}s"
+    return scan_row_counts(scan, files, sharing, threads, partial(progress_of(options).over, work=work, unit=unit))
 
 
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:

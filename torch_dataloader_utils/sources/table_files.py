@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.registry import format_named
-from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.sources.deleted_rows import Positions
 from torch_dataloader_utils.sources.files import FoundFile, open_entries
 from torch_dataloader_utils.sources.manifest import FileManifest, inspect_files, manifest_of
@@ -74,7 +74,7 @@ class FileSnapshot:
         files = [FoundFile(path, file.size, file.path) for path, file in zip(paths, self.files, strict=True)]
         manifest = manifest_of(
             storage,
-            inspect_files(storage, format_named(self.format), files, read.format_options),
+            inspect_files(storage, format_named(self.format), files, read.format_options, progress_of(options)),
             [file.partition for file in self.files],
             read,
             {path: file.deleted for path, file in zip(paths, self.files, strict=True)},
