@@ -1,9 +1,8 @@
-# docs/cookbook/progress.md: tqdm(loader
-from tqdm.auto import tqdm
-
+# docs/cookbook/progress.md: show_progress=True
 from torch_dataloader_utils import StructuredDataset
 
-loader, dataset = StructuredDataset.create_dataloader("data/", batch_size=300, shuffle=True)
-bar = tqdm(loader, desc="epoch 0")
-for batch in bar:
-    bar.set_postfix(rows=len(batch["id"]))
+loader, dataset = StructuredDataset.create_dataloader("data/", batch_size=300, shuffle=True, show_progress=True)
+for epoch in range(2):
+    dataset.set_epoch(epoch)
+    for _ in loader:
+        ...

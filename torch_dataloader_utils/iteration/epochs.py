@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import torch
@@ -18,14 +19,16 @@ from torch_dataloader_utils.distributed.agreement import check_reports, smallest
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.iteration.execution import Execution
+from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
 from torch_dataloader_utils.metrics.verdict import Reading
 from torch_dataloader_utils.metrics.verdict_log import VerdictLog
-from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.planner import Planner, digest
+from torch_dataloader_utils.options import Options, progress_of
+from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.sources.source import Source
 
@@ -142,6 +145,12 @@ class Epochs:
         self._before_reading()
         return RankRun(self._recipe(place, plan, steps), place)
 
+    def _show(self, begun: ShownPass) -> PassProgress:
+        """Begin to show a pass; workers of a foreign loader show nothing."""
+        options, world = self._options, self.planner.world
+        progress = Progress(interval=inf) if self.worker is not None else progress_of(options, world)
+        return PassProgress(begun, progress, plan_options(options), world.num_ranks, self.meter)
+
     def _recipe(self, place: EpochPosition, plan: RankPlan, steps: int | None) -> Recipe:
         return Recipe(
             plan_of=lambda lap: plan if lap == 0 else self._plan_at(place, lap),
@@ -153,6 +162,7 @@ class Epochs:
             ended=lambda batches, taken: self._ended(batches, taken, steps),
             collate=self._options.batch.collate_fn,
             hooks=self.hooks,
+            show=self._show,
         )
 
     def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:

@@ -45,6 +45,9 @@ class BatchIterator:
             finally:
                 meter.returned = perf_counter()
                 meter.mark += meter.returned
+            current = self._pass
+            if current is not None and meter.returned >= current.shown.due:
+                current.shown.update(current)
         if batch is END:
             raise StopIteration
         return batch

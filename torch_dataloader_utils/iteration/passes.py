@@ -25,19 +25,9 @@ class Pass:
     """A pass that has begun: what it executes, and its progress."""
 
     __slots__ = (
-        "_ahead",
-        "_counted",
-        "_skip",
-        "clock",
-        "closed",
-        "error",
-        "jump_at",
-        "over",
-        "place",
-        "reported",
-        "run",
-        "taken",
-    )
+        "_ahead", "_counted", "_skip", "clock", "closed", "error", "jump_at", "over", "place", "reported", "run",
+        "shown", "taken",
+    )  # fmt: skip
 
     def __init__(self, place: EpochPosition, run: RankRun, clock: PassClock) -> None:
         self.place = place
@@ -49,6 +39,7 @@ class Pass:
         self._counted = (0, 0, place.taken)  # batches and rows before the last jump, or the beginning; then its place
         self.over = self.closed = self.reported = False
         self.skip(place)
+        self.shown = run.show(self)
 
     @property
     def epoch(self) -> int:
@@ -60,6 +51,12 @@ class Pass:
         """Its progress; for any thread."""
         taken = self.taken
         return replace(self.place, taken=taken, cursor=self.run.cursor(taken))
+
+    @property
+    def steps(self) -> int:
+        """How many batches it delivered; for any thread."""
+        batches, _, begun = self._counted
+        return batches + max(self.taken - begun, 0)
 
     @property
     def delivered(self) -> tuple[int, int]:
@@ -98,7 +95,7 @@ class Pass:
             return self._ahead.pop() if self._ahead else next(self.run.batches, END)
         except BaseException as error:
             self.error, self.closed = error, True
-            self.clock.stop(False)
+            self._stop(False)
             if not isinstance(error, StaleIteratorError):  # else the thread that ended the wait closes it
                 self.run.close()
             raise
@@ -139,9 +136,13 @@ class Pass:
 
     def close(self) -> None:
         """End it: no thread, file or buffer of it stays behind; idempotent."""
-        self.clock.stop(self.complete and not self.over)
+        self._stop(self.complete and not self.over)
         self.closed = True
         self.run.close()
+
+    def _stop(self, delivered: bool) -> None:
+        self.clock.stop(delivered)
+        self.shown.close(self)
 
 
 class Passes:

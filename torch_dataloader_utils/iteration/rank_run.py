@@ -29,6 +29,7 @@ from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.executors.laps import LapDriver
 from torch_dataloader_utils.executors.reported import ReportedDriver
 from torch_dataloader_utils.iteration.execution import Execution
+from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
 from torch_dataloader_utils.iteration.replayed import Replayed
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, rows_of_batches
@@ -52,6 +53,7 @@ class Recipe:
         ended: cuts the batches where all ranks end; also receives the number of batches taken before them.
         collate: the final function applied to each batch.
         hooks: where blocks are reported.
+        show: begins to show a pass that executes it.
     """
 
     plan_of: Callable[[int], RankPlan]
@@ -63,6 +65,7 @@ class Recipe:
     ended: Callable[[Iterator[Any], int], Iterator[Any]]
     collate: Callable[[Any], Any] | None
     hooks: Hooks
+    show: Callable[[ShownPass], PassProgress]
 
 
 class RankRun:
@@ -75,6 +78,7 @@ class RankRun:
         batches: in order; a StopIteration ends them and is never an error of the user's.
         steps: batches of the whole phase, including those before the position; None if known only after reading.
         exact: whether counts are known.
+        show: as in the recipe.
     """
 
     batches: Iterator[Any]
@@ -86,7 +90,7 @@ class RankRun:
         self._logs: list[BlockLog] = []
         self._driver: Driver | None = None
         self._closing = threading.Lock()  # taken once
-        self.steps = recipe.steps
+        self.steps, self.show = recipe.steps, recipe.show
         self.exact = recipe.plan_of(0).rows is not None
         # Asked for at any time, by any thread: for millions of pieces, counting them takes a second.
         self._lap_rows = Replayed(itertools.islice(lap_rows(recipe.plan_of), None if recipe.laps else 1))
