@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections import Counter
@@ -278,3 +279,13 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(page.read_text(), page, "exec"), names)
     assert names["trainer"].current_epoch == 2
     assert Path("checkpoints/last.ckpt").exists()
+
+
+def test_metrics_reach_lightnings_loggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = program("cookbook/logging.md", tmp_path)
+    exec(compile(page.read_text(), page, "exec"), {"__name__": "page"})
+    with Path("logs/lightning_logs/version_0/metrics.csv").open() as file:
+        logged = [row for row in csv.DictReader(file) if row["data/rows"]]
+    assert [int(row["step"]) for row in logged] == list(range(50, 313, 50))
+    assert all(float(row["data/rows"]) >= 50 * 256 and float(row["data/data_wait_s"]) > 0 for row in logged)
