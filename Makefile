@@ -44,6 +44,7 @@ check: .venv/dev
 	$(BIN)/lint-imports
 	for picture in rooms plan plan_page speed; do $(BIN)/python scripts/draw_$$picture.py --check || exit 1; done
 	$(BIN)/python scripts/write_signatures.py --check
+	$(BIN)/python scripts/write_command_line.py --check
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "check: OK"
 

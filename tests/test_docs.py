@@ -1,11 +1,12 @@
 """Every Python block of the README and the documentation runs, and the tables of the documentation are complete.
 
 The blocks of a page are one program, run from top to bottom. A block that calls `init_process_group` is a program of
-its own, run by two processes. See CONTRIBUTING.md.
+its own, run by two processes. The lines of shell blocks that use `tdu` run one after another. See CONTRIBUTING.md.
 """
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -16,14 +17,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from typer.testing import CliRunner
 
 from tests import forkrun
 from torch_dataloader_utils import DataLoaderUtilsError, errors
+from torch_dataloader_utils.cli.app import app
 from torch_dataloader_utils.options import POLICY_OPTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COLUMNS = 106  # of code on a page, in a window of 1400 pixels: see docs/stylesheets/site.css
 LAUNCHED = "init_process_group"
 # The program ends here, without Python's own shutdown: gloo's threads may still release what the last all_reduce held,
@@ -65,6 +69,25 @@ def test_page_runs(page, data, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", module)
     for code in blocks(page, launched=False):
         exec(compile(code, page, "exec"), vars(module))
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of the page's shell blocks, in blocks that use `tdu`."""
+    return [line for block in SHELL.findall(page.read_text()) if "tdu " in block for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_commands_of_a_page_run(page, data):
+    """In this process where they are plain commands, because each process takes seconds to import torch."""
+    for line in commands(page):
+        words = shlex.split(line, comments=True)
+        if words[0] == "tdu" and not {"|", ">"}.intersection(words):
+            done = CliRunner().invoke(app, words[1:])
+            assert done.exit_code == 0, f"{line}: {done.output}"
+        else:
+            function = f'tdu() {{ {sys.executable} -m torch_dataloader_utils "$@"; }}'
+            shell = ["bash", "-c", f"set -e; {function}; {line}"]
+            subprocess.run(shell, check=True, capture_output=True, timeout=120)
 
 
 @pytest.mark.slow

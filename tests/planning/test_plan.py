@@ -304,3 +304,5 @@ def test_read_amplification_of_each_kind() -> None:
     assert make_plan(files, 4, sharding="contiguous").read_amplification(0) == 2.0
     assert make_plan(files, 4, sharding="strided").read_amplification(0) == 4.0
     assert make_plan([data_file("a.csv", [None])], 4).read_amplification(0) == 1.0
+    counted = data_file("a.csv", [None, None], live=[8, 8])
+    assert make_plan([counted], 4, sharding="contiguous").read_amplification(0) == 2.0

@@ -116,13 +116,14 @@ class Description:
         return {**values, "idle_ranks": list(self.idle_ranks)}
 
     def __repr__(self) -> str:
-        return text_of(self._sections)
+        return text_of(self.sections)
 
     def _repr_html_(self) -> str:
-        return html_of(self._sections)
+        return html_of(self.sections)
 
     @property
-    def _sections(self) -> list[Section]:
+    def sections(self) -> list[Section]:
+        """The description as sections, in the order in which they are shown."""
         ranks = plural(self.num_ranks, "rank")
         sections: list[Section] = [
             Facts(self.dataset, self._overview),

@@ -19,7 +19,9 @@ def read_amplification(ranks: Iterable[Iterable[Piece]], layouts: Mapping[FileKe
     by_any: set[tuple[FileKey, int]] = set()
 
     def rows(read: set[tuple[FileKey, int]]) -> int:
-        return sum(layouts[key].segments[number].rows or 0 for key, number in read)
+        found = (layouts[key].segments[number] for key, number in read)
+        # Text has no other count than that of a scan.
+        return sum((segment.live_rows if segment.rows is None else segment.rows) or 0 for segment in found)
 
     for pieces in ranks:
         by_rank = set()

@@ -82,7 +82,7 @@ def _short_table(shards: Shards) -> tuple[str, list[str], list[Row]]:
     """The folder of the files shown, the table's header, and its rows: the first reads of each worker."""
     each = max(_LEAST_SHOWN, _SHOWN // max(1, len(shards)))
     shown = [list(islice(_reads_of(worker, shard), each)) for worker, shard in enumerate(shards[:_WORKERS_SHOWN])]
-    folder = _common_folder(read["file"] for part in shown for read in part)
+    folder = common_folder(read["file"] for part in shown for read in part)
     extra = [name for name in ("window", "padding") if any(read[name] for part in shown for read in part)]
     rows: list[Row] = []
     for worker, part in enumerate(shown):
@@ -102,7 +102,7 @@ def _row(read: Read, folder: str, extra: Sequence[str]) -> Row:
     return str(read["worker"]), file, read["first_row"], read["last_row"], read["rows"], *(marks[n] for n in extra)
 
 
-def _common_folder(paths: Iterable[str]) -> str:
+def common_folder(paths: Iterable[str]) -> str:
     """The folder that all paths have in common, with its trailing slash; "" if there is none."""
     start = os.path.commonprefix(list(paths))  # noqa: RUF071 - URLs are allowed; cut at a slash below
     return start[: start.rfind("/") + 1]

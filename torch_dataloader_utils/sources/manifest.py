@@ -159,18 +159,25 @@ def _inspected(
 ) -> tuple[Storage, Inspected]:
     """The storage and the files, from the manifest file, or else from listing and footers."""
     if read.manifest is None:
-        return _found(path, read, progress)
+        return found_and_inspected(path, read, progress)
 
-    def ask() -> Asked:
-        storage, entries = open_entries(path, read)
-        return asked_of(entries, storage, read.format, read.format_options or {})
+    def inspect() -> Inspected:
+        return found_and_inspected(path, read, progress)[1]
 
-    inspected = kept_inspection(read.manifest, read, ask, lambda: _found(path, read, progress)[1], num_ranks, peers)
+    inspected = kept_inspection(read.manifest, read, lambda: asked_by(path, read), inspect, num_ranks, peers)
     storage, _ = open_entries(path, read)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
-def _found(path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress) -> tuple[Storage, Inspected]:
+def asked_by(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> Asked:
+    """The request that a manifest of these files answers."""
+    storage, entries = open_entries(path, read)
+    return asked_of(entries, storage, read.format, read.format_options or {})
+
+
+def found_and_inspected(
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
+) -> tuple[Storage, Inspected]:
     """The storage and the files, from listing and footers."""
     storage, found = find_files(path, read, progress)
     form, files = select_data(storage, found, read.format, progress)

@@ -78,25 +78,46 @@ def kept_inspection(
     """
 
     def loaded_or_made() -> bytes:
-        filesystem = None if name.startswith("file://") else read.filesystem
-        storage, path = open_storage(manifest, read.storage_options, filesystem)
+        storage, path = _opened(manifest, read)
         data = read_manifest(storage, path)
-        if data is None:
-            asked = ask()
-            _reject_among_data(_spelled(manifest, path, storage), asked)
-            data = pack_manifest(inspect(), asked)
-            write_manifest(storage, path, data)
-        return data
+        return new_manifest(manifest, read, ask, inspect) if data is None else data
 
-    name = printable(str(stringify_path(manifest)))
+    name = name_of(manifest)
     # Everything that can fail runs inside the collective or after it, so no rank leaves the others waiting.
     data = from_first_rank(loaded_or_made, num_ranks, peers)
     return unpack_manifest(data, ask(), name)
 
 
+def new_manifest(
+    manifest: AnyPath, read: ReadOptions, ask: Callable[[], Asked], inspect: Callable[[], Inspected]
+) -> bytes:
+    """The bytes of a new manifest, after they were written; takes the arguments of `kept_inspection`.
+
+    Raises:
+        OptionError: it lies among the data, or cannot be saved.
+    """
+    storage, path = _opened(manifest, read)
+    asked = ask()
+    _reject_among_data(_spelled(manifest, path, storage), asked)
+    data = pack_manifest(inspect(), asked)
+    write_manifest(storage, path, data)
+    return data
+
+
+def _opened(manifest: AnyPath, read: ReadOptions) -> tuple[Storage, str]:
+    """The storage of the manifest, and its path there."""
+    filesystem = None if name_of(manifest).startswith("file://") else read.filesystem
+    return open_storage(manifest, read.storage_options, filesystem)
+
+
+def name_of(manifest: AnyPath) -> str:
+    """The manifest's name, for messages."""
+    return printable(str(stringify_path(manifest)))
+
+
 def stale_remedy(manifest: AnyPath) -> str:
     """The remedy for a file that differs from the manifest: a sentence for the error."""
-    name = printable(str(stringify_path(manifest)))
+    name = name_of(manifest)
     return f"It was planned from manifest={name}: delete the manifest, and the next run creates a new one."
 
 

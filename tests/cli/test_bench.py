@@ -1,0 +1,141 @@
+"""`tdu bench`: what it measures, and what it advises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.cli.benchmark import layouts, settings
+from torch_dataloader_utils.cli.benchmark.layouts import Layout
+from torch_dataloader_utils.cli.benchmark.passes import Measured, first_pass, measured
+from torch_dataloader_utils.cli.benchmark.settings import Trial, groups, trials
+from torch_dataloader_utils.cli.data import Data
+from torch_dataloader_utils.metrics.totals import Totals
+
+SECONDS = ("--seconds", "1")
+
+
+def test_loader_raw_decoding_settings_and_layouts_are_measured(tdu):
+    report = tdu.json("bench", "data", "--nulls", "mask", *SECONDS, "--shuffle")
+    loader = report["loader"]
+    assert loader["rows"] >= loader["steps"] >= 1
+    assert loader["rows_per_s"] == pytest.approx(loader["rows"] / loader["seconds"])
+    assert report["ratio_to_raw"] == pytest.approx(loader["rows_per_s"] / report["raw_rows_per_s"])
+    assert 0 < loader["waited"] <= loader["seconds"]
+    assert loader["worker_seconds"]["decode"] > 0
+    tried = [set(trial["keywords"]) for trial in report["trials"]]
+    assert {"num_workers", "worker_mode"} in tried
+    assert any("split_bytes" in keywords for keywords in tried)
+    assert {layout["codec"] for layout in report["layouts"]} == {"SNAPPY", "LZ4", "ZSTD", "NONE"}
+    (now,) = [layout for layout in report["layouts"] if layout["as_now"]]
+    assert (now["row_group_rows"], now["codec"]) == (100, "SNAPPY")
+
+
+def test_report_for_people_has_all_of_it(tdu):
+    shown = tdu("bench", "data", "--nulls", "mask", *SECONDS)
+    for part in ("rows/s", "raw decode", "Where the time of reading goes", "Other settings", "SNAPPY (now)"):
+        assert part in shown
+    assert "too short for a verdict" in shown  # 800 rows
+
+
+def test_the_culprit_is_where_the_time_goes(tdu):
+    rows = pa.table({"id": np.arange(700_000)})
+    pq.write_table(rows, "ids.parquet", row_group_size=70_000)  # too large to be read together: ten tasks
+    found = tdu.json("bench", "ids.parquet", *SECONDS, "--set", "transform=doctored:slow", "--num-workers", "0")
+    seconds = found["loader"]["worker_seconds"]
+    assert (found["limit"], max(seconds, key=seconds.get)) == ("transform", "transform")
+    found = tdu.json("bench", "ids.parquet", *SECONDS, "--step-ms", "20", "--batch-size", "16384")
+    assert found["limit"] == "consumer"
+
+
+def test_no_row_to_measure_is_bad_input(tdu):
+    assert "no row" in tdu.error("bench", "data", "--nulls", "mask", *SECONDS, "--filters", '[["id", "<", 0]]')
+
+
+def test_measured_rows_are_those_delivered(tdu):
+    data = Data("files", "data", {"nulls": "mask", "batch_size": 30})
+    assert (found := measured(data, 0.0, 5)).passes == 1
+    assert (found.totals.rows, found.totals.steps) == (150, 5)
+    whole = measured(data, 0.0, 1000)
+    assert (whole.totals.rows, whole.totals.steps) == (800, 27)
+
+
+def test_passes_are_long_enough_for_a_shuffle_window(tdu):
+    """A pass that time ends at its first batches would seem slow: the window was read for many more."""
+    data = Data("files", "data", {"nulls": "mask", "batch_size": 10, "shuffle": True})
+    steps, first = first_pass(data, 0.0)
+    assert steps == 80  # one window holds all 800 rows
+    assert first > 0
+
+
+def rate(rows: float) -> Measured:
+    return Measured(Totals(rows=int(rows), seconds=1.0))
+
+
+def test_the_best_setting_of_a_group_is_kept_for_the_next():
+    rates = {(): 100, (2,): 90, (3,): 200, (3, "2MiB"): 150, (3, "9MiB"): 300}
+    given = Data("files", "data", {})
+    chosen = [[{"num_workers": 2}, {"num_workers": 3}], [{"split_bytes": "2MiB"}, {"split_bytes": "9MiB"}]]
+    found = list(trials(given, chosen, lambda data: rate(rates[tuple(data.keywords.values())])))
+    assert [trial.gain for trial in found] == pytest.approx([0.9, 2.0, 1.5, 3.0])
+    best = settings.best_of(found)
+    assert best is not None
+    assert best.keywords == {"num_workers": 3, "split_bytes": "9MiB"}
+
+
+def test_a_gain_of_some_per_cent_is_no_advice():
+    assert settings.best_of([Trial({"a": 1}, 105.0, 1.05)]) is None
+
+
+def test_settings_given_are_not_tried_again():
+    given = Data("files", "data", {"num_workers": None, "split_bytes": "2MiB", "shuffle": True})
+    found = list(trials(given, groups(False, given.keywords), lambda data: rate(100)))
+    assert {"num_workers": None, "worker_mode": "thread"} not in [trial.keywords for trial in found]
+    assert {"split_bytes": "2MiB"} not in [trial.keywords for trial in found]
+
+
+def test_the_best_setting_is_advised_only_if_it_is_again():
+    rates = iter([200, 100])  # the second measurement, then that of the call given
+    given, found = (
+        Data("files", "data", {}),
+        [Trial({"num_workers": 2}, 300.0, 3.0), Trial({"num_workers": 4}, 99, 0.9)],
+    )
+    first, other = settings.confirmed(given, found, lambda data: rate(next(rates)))
+    assert (first.gain, other.gain) == (2.0, 0.9)
+    rates = iter([100, 100])
+    assert settings.best_of(settings.confirmed(given, found, lambda data: rate(next(rates)))) is None
+
+
+def test_a_refused_setting_says_why(tdu):
+    given = Data("files", "data", {"transform": lambda rows: rows, "nulls": "mask"})
+    (found,) = trials(given, [[{"num_workers": 2, "worker_mode": "process"}]], lambda data: rate(len(data.open())))
+    assert found.rate is None
+    assert "cannot be sent to worker processes" in found.problem
+
+
+def test_the_call_to_copy_makes_the_loader_and_hides_credentials():
+    given = Data("files", "data", {"batch_size": 7, "shuffle": False, "storage_options": {"secret": "hunter2"}})
+    call = settings.call_of(given)
+    assert call == "StructuredDataset.create_dataloader('data', batch_size=7, storage_options=...)"
+
+
+def test_more_bytes_are_no_advice_for_a_remote_store():
+    now, plain = Layout(100, "ZSTD", 10, 100.0, True), Layout(100, "NONE", 20, 200.0, False)
+    assert layouts.best_of([now, plain], local=True) is plain
+    assert layouts.best_of([now, plain], local=False) is None
+
+
+def test_the_sample_is_of_the_rows_that_are_read(tdu):
+    _, dataset = StructuredDataset.create_dataloader("data", columns=["id", "x"])
+    found = layouts.layouts(dataset.source, 0.0, lambda what, share: None)
+    assert {layout.row_group_rows for layout in found} == {100}  # no larger one fits 800 rows
+    assert all(layout.rate > 0 for layout in found)
+
+
+def test_files_of_other_formats_have_no_layouts(tdu, tmp_path):
+    pc.write_csv(pa.table({"id": range(100)}), tmp_path / "ids.csv")
+    assert tdu.json("bench", "ids.csv", *SECONDS)["layouts"] == []

@@ -1,0 +1,182 @@
+"""What each command shows of data, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from torch_dataloader_utils import StructuredDataset
+
+SPLITS = ("--set", "split_rows=100", "--nulls", "mask")  # every row group is a split
+
+
+def test_schema_shows_types_shapes_and_nulls_that_footers_count(tdu):
+    columns = {item["key"]: item for item in tdu.json("schema", "data")["columns"]}
+    assert columns["id"] | {"nulls": 0, "problem": ""} == columns["id"]
+    assert (columns["x"]["arrow"], columns["x"]["dtype"], columns["x"]["shape"]) == ("double", "float64", "[B]")
+    assert columns["tags"]["shape"] == "values [*], offsets [B + 1]"
+    assert columns["tags"]["nulls"] is None  # no footer counts the nulls of lists
+    assert columns["age"]["nulls"] == 80
+    assert "nulls mask" in columns["age"]["problem"]
+
+
+def test_schema_counts_the_rows_of_files_that_lack_a_column_as_nulls(tdu):
+    pq.write_table(pa.table({"id": range(7)}), "data/c.parquet")
+    columns = {item["key"]: item for item in tdu.json("schema", "data")["columns"]}
+    assert (columns["id"]["nulls"], columns["x"]["nulls"], columns["age"]["nulls"]) == (0, 7, 87)
+
+
+def test_schema_warns_only_of_nulls_that_batches_refuse(tdu):
+    assert "Column age" in tdu("schema", "data")
+    assert "Column age" not in tdu("schema", "data", "--nulls", "mask")
+
+
+def test_describe_shows_what_the_dataset_says(tdu):
+    _, dataset = StructuredDataset.create_dataloader("data", nulls="mask", even="pad", num_ranks=3, rank=0)
+    arguments = ("describe", "data", "--nulls", "mask", "--even", "pad", "--num-ranks", "3")
+    assert tdu.json(*arguments) == json.loads(json.dumps(dataset.describe().to_dict()))
+    shown = tdu(*arguments)
+    assert "800" in shown
+    assert "age_valid" in shown
+
+
+def test_plan_shows_rows_of_ranks_workers_and_files(tdu):
+    found = tdu.json("plan", "data", *SPLITS, "--num-ranks", "3", "--num-workers", "2", "--batch-size", "50")
+    assert [rank["rows"] for rank in found["ranks"]] == [300, 300, 200]
+    assert [rank["steps"] for rank in found["ranks"]] == [6, 6, 4]
+    assert [[worker["rows"] for worker in rank["workers"]] for rank in found["ranks"]] == [[200, 100]] * 2 + [[100] * 2]
+    assert [(file["rows"], file["segments"], file["splits"], file["ranks"]) for file in found["file_shares"]] == [
+        (400, 4, 4, [0, 1, 2]),
+        (400, 4, 4, [0, 1, 2]),
+    ]
+
+
+def test_plan_marks_the_steps_that_not_every_rank_has(tdu):
+    shown = tdu("plan", "data", *SPLITS, "--num-ranks", "3", "--batch-size", "50")
+    assert shown.count("+2") == 2
+    assert "different numbers of steps" in shown
+    assert "different numbers of steps" not in tdu.done.stderr  # not a second time
+
+
+def test_plan_is_written_as_a_page(tdu, tmp_path):
+    shown = tdu("plan", "data", *SPLITS, "--num-ranks", "3", "--html", "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert page.startswith("<!")
+    assert "a.parquet" in page
+    assert "wrote plan.html" in tdu.done.stderr
+    assert "a.parquet" in shown  # the plan is printed, too
+    assert "there is no folder" in tdu.error("plan", "data", *SPLITS, "--html", "none/plan.html")
+
+
+def test_plan_shows_padding_and_rows_of_short_last_batches(tdu):
+    shared = ("plan", "data", *SPLITS, "--num-ranks", "3", "--batch-size", "64")
+    padded = tdu.json(*shared, "--even", "pad")["ranks"]
+    assert sum(rank["padding"] for rank in padded) == 3 * 5 * 64 - 800
+    dropped = tdu.json(*shared, "--last-batch", "drop")["ranks"]
+    assert [rank["dropped"] for rank in dropped] == [300 % 64, 300 % 64, 200 % 64]
+
+
+def test_plan_of_counted_text_says_how_often_ranges_are_decoded(tdu):
+    Path("csv").mkdir()
+    for number in range(3):
+        pc.write_csv(pa.table({"id": range(100)}), f"csv/{number}.csv")
+    arguments = ("plan", "csv", "--num-ranks", "2", "--count-rows", "--even", "drop", "--batch-size", "10")
+    assert tdu.json(*arguments)["read_amplification"] == pytest.approx(4 / 3)
+
+
+def test_plan_of_uncounted_text_leaves_numbers_open(tdu):
+    pc.write_csv(pa.table({"id": range(100)}), "ids.csv")
+    (rank,) = tdu.json("plan", "ids.csv")["ranks"]
+    assert (rank["rows"], rank["steps"], rank["dropped"]) == (None, None, None)
+    assert "unknown" in tdu("plan", "ids.csv")
+
+
+def test_head_shows_the_first_rows_after_filters_and_columns(tdu):
+    rows = tdu.json("head", "data", "-n", "3", "--columns", "id,x", "--filters", '[["id", ">=", 397]]')
+    assert rows == [{"id": 397, "x": 198.5}, {"id": 398, "x": 199.0}, {"id": 399, "x": 199.5}]
+
+
+def test_head_has_the_rows_of_the_epoch_in_the_order_of_batches(tdu):
+    loader, dataset = StructuredDataset.create_dataloader("data", columns=["id"], shuffle=True)
+    dataset.set_epoch(2)
+    first = next(iter(loader))["id"][:5].tolist()
+    rows = tdu.json("head", "data", "--columns", "id", "--shuffle", "--epoch", "2", "-n", "5")
+    assert [row["id"] for row in rows] == first
+
+
+def test_head_shows_nulls_and_brackets_as_they_are(tdu):
+    pq.write_table(pa.table({"[red]": ["[b]x[/b]", None]}), "odd.parquet")
+    shown = tdu("head", "odd.parquet")
+    assert "[red]" in shown
+    assert "[b]x[/b]" in shown
+
+
+def test_json_of_values_that_json_lacks_is_valid(tdu):
+    pq.write_table(pa.table({"x": [float("nan"), float("inf"), 1.5, None]}), "odd.parquet")
+    (nan, inf, number, null) = (row["x"] for row in tdu.json("head", "odd.parquet"))
+    assert (nan, inf, number, null) == ("nan", "inf", 1.5, None)
+    assert "null" in tdu("head", "odd.parquet")
+
+
+def test_head_batch_shows_tensors(tdu):
+    entries = {
+        item["key"]: item for item in tdu.json("head", "data", "--batch", "--nulls", "mask", "--batch-size", "8")
+    }
+    assert entries["x"] | {"type": "Tensor", "dtype": "float64", "shape": "[8]"} == entries["x"]
+    assert entries["age_valid"]["dtype"] == "bool"
+    assert entries["tags.offsets"]["shape"] == "[9]"
+
+
+def test_index_writes_a_manifest_that_loaders_read(tdu, tmp_path):
+    written = tdu.json("index", "data", "--manifest", "m.manifest")
+    assert (written["files"], written["segments"], written["rows"]) == (2, 8, 800)
+    assert written["bytes"] == (tmp_path / "m.manifest").stat().st_size
+    _, dataset = StructuredDataset.create_dataloader("data", manifest="m.manifest", nulls="mask")
+    assert dataset.source.splits.rows == 800
+    assert "up to date" in tdu("index", "data", "--manifest", "m.manifest", "--check")
+
+
+def test_index_check_finds_files_that_came_went_and_changed(tdu, tmp_path):
+    write = pq.write_table
+    write(pa.table({"id": range(5)}), "data/c.parquet")
+    tdu("index", "data", "--manifest", "m.manifest")
+    before = (tmp_path / "m.manifest").read_bytes()
+    write(pa.table({"id": range(6)}), "data/c.parquet")
+    write(pa.table({"id": range(6)}), "data/d.parquet")
+    Path("data/a.parquet").unlink()
+    found = tdu.json("index", "data", "--manifest", "m.manifest", "--check", code=1)
+    names = {kind: [Path(path).name for path in found[kind]] for kind in ("added", "removed", "changed")}
+    assert names == {"added": ["d.parquet"], "removed": ["a.parquet"], "changed": ["c.parquet"]}
+    assert (tmp_path / "m.manifest").read_bytes() == before
+    tdu("index", "data", "--manifest", "m.manifest")
+    assert not tdu.json("index", "data", "--manifest", "m.manifest", "--check")["stale"]
+
+
+def test_index_refuses_tables_missing_names_and_places_among_the_data(tdu):
+    assert "--manifest FILE" in tdu.error("index", "data")
+    assert "Tables need none" in tdu.error("index", "--table", "a.b", "--manifest", "m")
+    assert "lies among the data" in tdu.error("index", "data", "--manifest", "data/m.parquet")
+    assert "no such file" in tdu.error("index", "data", "--manifest", "none", "--check")
+
+
+def test_iceberg_tables_are_read_by_catalog_and_name(tdu, tmp_path):
+    catalog = load_catalog("default", type="sql", uri="sqlite:///t.db", warehouse=str(tmp_path / "warehouse"))
+    catalog.create_namespace("db")
+    rows = pa.table({"id": range(50)})
+    table = catalog.create_table("db.events", schema=rows.schema)
+    table.append(rows)
+    table.delete("id < 10")
+    catalog.close()
+    Path("catalog.yaml").write_text("type: sql\nuri: sqlite:///t.db\n")
+    by_options = ("--table", "db.events", "--catalog", "type=sql", "--catalog", "uri=sqlite:///t.db")
+    by_file = ("--table", "db.events", "--catalog-config", "catalog.yaml")
+    assert tdu.json("head", *by_options, "-n", "1") == tdu.json("head", *by_file, "-n", "1") == [{"id": 10}]
+    read = tdu.json("verify", *by_file, "--num-ranks", "2", "--read")
+    assert read["ok"]
+    assert read["read"] | {"rows": 40, "ids": ["_file", "_pos"]} == read["read"]

@@ -1,0 +1,157 @@
+"""Options: their values, where they come from, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import Field
+from pathlib import Path
+
+import pytest
+import typer
+
+from torch_dataloader_utils.cli.app import app
+from torch_dataloader_utils.cli.data import data_of
+from torch_dataloader_utils.cli.declared import OWN_OPTIONS, completed, declared
+from torch_dataloader_utils.cli.texts import plain, value_of
+from torch_dataloader_utils.errors import OptionError
+
+
+def option(name: str) -> Field:
+    return declared()[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("num_ranks", "8", 8),
+        ("num_workers", "null", None),
+        ("shuffle", "true", True),
+        ("shuffle", "splits", "splits"),
+        ("columns", "id,x", ["id", "x"]),
+        ("columns", '["a,b"]', ["a,b"]),
+        ("format", "7", "7"),
+        ("ref", "1.0", "1.0"),
+        ("split_bytes", "32MiB", "32MiB"),
+        ("split_bytes", "1000", 1000),
+        ("filters", '[["id", ">", 3]]', [["id", ">", 3]]),
+        ("filters", "id > 3 and city = 'Oslo'", "id > 3 and city = 'Oslo'"),
+        ("sharding", "{policy: rotate, total_shards: 8}", {"policy": "rotate", "total_shards": 8}),
+        ("dtypes", "{x: float32}", {"x": "float32"}),
+        ("nulls", "mask", "mask"),
+        ("nulls", "{age: no}", {"age": False}),  # as YAML has it: quote words such as "no"
+        ("as_of", "2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z"),
+        ("transform", "pathlib:Path", Path),
+    ],
+)
+def test_text_becomes_the_value_that_is_declared(name, text, value):
+    assert value_of(text, option(name)) == value
+
+
+@pytest.mark.parametrize("text", ["none:such", "pathlib:NoSuch"])
+def test_an_object_that_cannot_be_imported_is_named(text):
+    with pytest.raises(OptionError, match=f"transform='{text}'"):
+        value_of(text, option("transform"))
+
+
+def test_a_broken_list_or_dict_is_an_error_without_its_text():
+    with pytest.raises(OptionError, match="expected a list or dict") as error:
+        plain("{secret: [hunter2", "--set")
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        (["plan", "--shuffle", "data"], ["plan", "--shuffle", "true", "data"]),
+        (["plan", "data", "--shuffle"], ["plan", "data", "--shuffle", "true"]),
+        (["--shuffle", "splits", "data"], ["--shuffle", "splits", "data"]),
+        (["--shuffle", "--count-rows", "false"], ["--shuffle", "true", "--count-rows", "false"]),
+        (["--num-ranks", "3", "--", "--shuffle"], ["--num-ranks", "3", "--", "--shuffle"]),
+    ],
+)
+def test_an_option_that_takes_true_may_stand_alone(given, becomes):
+    assert completed(given) == becomes
+
+
+def test_each_option_has_the_help_and_the_default_of_its_declaration(tdu):
+    params = {param.name: param for param in typer.main.get_command(app).commands["plan"].params}
+    for name in OWN_OPTIONS:
+        assert params[name].help.lower() == f"{option(name).metadata['doc']}.".lower()
+        default = option(name).default
+        assert params[name].show_default == (False if default is None else str(default).lower())
+    assert "--split-bytes" in tdu("plan", "--help")
+
+
+def test_config_may_be_the_value_of_one_key(tdu):
+    Path("config.yaml").write_text("loader:\n  path: data\n  nulls: mask\n  batch_size: 7\n")
+    assert tdu.json("describe", "--config", "config.yaml")["batch_rows"] == 7
+
+
+def test_single_properties_are_added_to_those_of_the_config(tdu):
+    Path("config.yaml").write_text("path: data\nstorage_options: {anon: true, region: a}\nnum_ranks: 3\n")
+    empty = dict.fromkeys((*OWN_OPTIONS, "paths", "table", "catalog_config"))
+    given = {**empty, "config": Path("config.yaml"), "set_": [], "catalog": [], "storage_option": ["region=b"]}
+    assert data_of(given).keywords == {"storage_options": {"anon": True, "region": "b"}, "num_ranks": 3, "rank": 0}
+
+
+def test_config_file_holds_path_and_keywords_which_options_replace(tdu):
+    Path("loader.yaml").write_text(
+        "_target_: torch_dataloader_utils.StructuredDataset.create_dataloader\n"
+        "path: data\nnulls: mask\nbatch_size: 7\nfilters: [[id, '<', 100]]\n"
+    )
+    assert tdu.json("describe", "--config", "loader.yaml")["batch_rows"] == 7
+    assert tdu.json("describe", "--config", "loader.yaml", "--batch-size", "9")["batch_rows"] == 9
+    assert tdu.json("describe", "--config", "loader.yaml")["rows_unfiltered"] == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("plan", "nowhere"), "nowhere: there is no such file or folder"),
+        (("plan", "data", "--nulls", "mask", "--num-ranks", "x"), "num_ranks='x': expected a whole number"),
+        (("plan", "data", "--set", "bach_size=3"), "did you mean 'batch_size'"),
+        (("plan", "data", "--set", "drop_last=true"), "use last_batch='drop'"),
+        (("plan", "data", "--set", "batch_size=3", "--batch-size", "4"), "both given"),
+        (("plan", "data", "--set", "batch_size"), "--set, number 1: expected key=value"),
+        (("plan", "data", "--table", "a.b"), "either PATH"),
+        (("plan", "--num-ranks", "2"), "either PATH"),
+        (("plan", "data", "--rank", "2", "--num-ranks", "2"), "rank=2 with num_ranks=2"),
+        (("plan", "data"), "column 'age' has a null"),
+        (("plan", "data", "--config", "none.yaml"), "none.yaml: No such file"),
+        (("head", "data", "--set", "transform=doctored:fails", "--set", "transform_schema=null"), "of the user"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(tdu, arguments, said):
+    error = tdu.error(*arguments)
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_bad_usage_is_exit_code_2_and_names_close_options(tdu):
+    assert "--num-ranks" in tdu.error("plan", "data", "--num-rank", "2")
+    assert "No such command" in tdu.error("plam")
+
+
+def test_a_config_file_that_is_none_is_not_shown(tdu):
+    Path("bad.yaml").write_text("storage_options: {secret: hunter2\n")
+    error = tdu.error("plan", "--config", "bad.yaml")
+    assert re.search(r"bad\.yaml, line \d: it is not YAML or JSON", error)
+    assert "hunter2" not in error
+    Path("bad.yaml").write_text("- hunter2\n")
+    assert "expected keywords" in tdu.error("plan", "--config", "bad.yaml")
+
+
+def test_debug_shows_the_traceback(tdu):
+    assert "Traceback" in tdu.error("plan", "nowhere", "--debug")
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_secrets_are_never_printed(tdu, debug):
+    url = "http://user:hunter2@127.0.0.1:9/a.parquet?signature=hunter3"
+    error = tdu.error("schema", url, "--storage-option", "password=hunter4", *debug)
+    assert "127.0.0.1" in error
+    nested = "storage_options={password: hunter6, client_kwargs: {token: hunter7}}"
+    error += tdu.error("schema", url, "--set", nested, *debug)
+    table = ("--table", "a.b", "--catalog", "type=rest", "--catalog", "uri=http://127.0.0.1:9")
+    error += tdu.error("schema", *table, "--catalog", "credential=me:hunter5", *debug)
+    assert "hunter" not in error

@@ -1,0 +1,117 @@
+"""Other settings of a loader that deliver the same rows, tried one group after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+from torch_dataloader_utils.cli.benchmark.passes import Measured
+from torch_dataloader_utils.cli.data import Data
+from torch_dataloader_utils.cli.declared import declared
+from torch_dataloader_utils.errors import DataLoaderUtilsError
+from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.storage import usable_cores
+
+GAIN = 1.1  # a setting is advised if it is faster by this factor: measurements differ by some per cent
+
+Keywords = Mapping[str, Any]
+Measure = Callable[[Data], Measured]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was tried.
+
+    Attributes:
+        keywords: what differs from the call given.
+        rate: rows per second; None if the loader refuses the setting.
+        gain: how many times as fast it is as the call given.
+        problem: why it was refused; "" if it was not.
+    """
+
+    keywords: Keywords
+    rate: float | None
+    gain: float
+    problem: str = ""
+
+
+def groups(parquet: bool, keywords: Keywords) -> list[list[Keywords]]:
+    """The settings to try, in groups: the best of a group is kept for those that follow."""
+    cores = usable_cores()
+    shuffled = bool(keywords.get("shuffle"))
+    workers: list[Keywords] = [
+        {"num_workers": None, "worker_mode": "thread"},
+        {"num_workers": cores, "worker_mode": "thread"},
+        {"num_workers": cores, "worker_mode": "process"},
+    ]
+    # In file order, splits change who reads what, not how fast.
+    splits: list[Keywords] = [{"split_bytes": size} for size in ("2MiB", "32MiB") if shuffled]
+    return [workers, splits, list(_format_options(parquet and shuffled, keywords))]
+
+
+def _format_options(polars_decodes: bool, keywords: Keywords) -> Iterator[Keywords]:
+    given = dict(keywords.get("format_options") or {})
+    if polars_decodes and find_spec("polars") is not None and "engine" not in given:
+        yield {"format_options": {**given, "engine": "polars"}}
+
+
+def trials(data: Data, chosen: Sequence[Sequence[Keywords]], measure: Measure) -> Iterator[Trial]:
+    """Each setting, measured in turn with the best one so far, so that a machine that slows down slows both."""
+    kept = Trial({}, None, 1.0)
+    for group in chosen:
+        found = []
+        for keywords in group:
+            given = data.but(**kept.keywords)
+            if not all(_is_given(given, name, value) for name, value in keywords.items()):
+                found.append(_tried(data, kept, keywords, measure))
+                yield found[-1]
+        best = max(found, key=lambda trial: trial.gain, default=kept)
+        kept = best if best.gain >= kept.gain * GAIN else kept
+
+
+def confirmed(data: Data, found: Sequence[Trial], measure: Measure) -> list[Trial]:
+    """The trials, the best of them measured again: of many, one is fastest by chance."""
+    best = best_of(found)
+    if best is None:
+        return list(found)
+    again = _tried(data, Trial({}, None, 1.0), best.keywords, measure)
+    return [replace(trial, gain=min(trial.gain, again.gain)) if trial is best else trial for trial in found]
+
+
+def _is_given(data: Data, name: str, value: Any) -> bool:
+    return bool(data.keywords.get(name, declared()[name].default) == value)
+
+
+def _tried(data: Data, kept: Trial, keywords: Keywords, measure: Measure) -> Trial:
+    changed = {**kept.keywords, **keywords}
+    try:
+        found = measure(data.but(**changed))
+    except DataLoaderUtilsError as error:
+        return Trial(changed, None, 0.0, printable(str(error)))
+    before = measure(data.but(**kept.keywords)).rate
+    return Trial(changed, found.rate, kept.gain * found.rate / before if before else 0.0)
+
+
+def best_of(found: Sequence[Trial]) -> Trial | None:
+    """The fastest setting, if it is worth a change."""
+    fast = [trial for trial in found if trial.rate is not None and trial.gain >= GAIN]
+    return max(fast, key=lambda trial: trial.gain, default=None)
+
+
+def call_of(data: Data) -> str:
+    """The call that makes the loader, as Python. Credentials, and values that are no plain ones, are left out."""
+    name = "StructuredDataset" if data.call == "files" else "IcebergDataset"
+    where = [printable(each) for each in data.where] if isinstance(data.where, list) else printable(data.where)
+    known = declared()
+    given = [
+        f"{key}={'...' if key in known and not known[key].repr else _shown(value)}"
+        for key, value in data.keywords.items()
+        if key not in known or not known[key].repr or value != known[key].default
+    ]
+    return f"{name}.create_dataloader({', '.join([repr(where), *given])})"
+
+
+def _shown(value: Any) -> str:
+    return getattr(value, "__name__", "...") if callable(value) else repr(value)

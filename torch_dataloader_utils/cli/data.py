@@ -1,0 +1,108 @@
+"""What a command reads: files or a table, and the keywords of their loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch_dataloader_utils.cli.declared import OWN_OPTIONS, declared, flag_of
+from torch_dataloader_utils.cli.texts import config_of, pairs, plain, value_of
+from torch_dataloader_utils.errors import OptionError
+
+_PROPERTIES = ("storage_options", "catalog_config")
+_TARGETS = {"StructuredDataset": "files", "IcebergDataset": "iceberg"}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Files or an Iceberg table, and the keywords of its loader.
+
+    Attributes:
+        call: the call that makes its loader.
+        where: the path, the paths or the table.
+        keywords: those given; may hold credentials, so never printed.
+    """
+
+    call: Literal["files", "iceberg"]
+    where: str | list[str]
+    keywords: Mapping[str, Any] = field(repr=False)
+
+    def open(self, **others: Any) -> tuple[Any, Any]:
+        """A loader and its dataset; `others` are keywords that replace those given."""
+        from torch_dataloader_utils import IcebergDataset, StructuredDataset
+
+        make = StructuredDataset.create_dataloader if self.call == "files" else IcebergDataset.create_dataloader
+        return make(self.where, **{**self.keywords, **others})
+
+    def but(self, *names: str, **others: Any) -> Data:
+        """The same data without these keywords, and with others."""
+        kept = {name: value for name, value in self.keywords.items() if name not in names}
+        return replace(self, keywords={**kept, **others})
+
+
+def data_of(given: Mapping[str, Any]) -> Data:
+    """The data that a command line names; its options replace the keywords of the config file.
+
+    Args:
+        given: the command's parameters by name, keywords as text.
+
+    Raises:
+        OptionError: no data or several are named, or a text is no value of its option.
+    """
+    config = _loader(config_of(given["config"])) if given["config"] else {}
+    target = _TARGETS.get(str(config.pop("_target_", "")).split(".")[-2:][0])
+    where = {
+        "files": list(given["paths"] or ()) or config.pop("path", None),
+        "iceberg": given["table"] or config.pop("table", None),
+    }
+    call = _one_of(where, target)
+    named = where[call]
+    keywords = _joined(config, _options(given))
+    return Data(call, named[0] if isinstance(named, list) and len(named) == 1 else named, keywords)
+
+
+def _joined(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of both; single properties of a store or catalog are added to those of the config."""
+    added = {name: {**(config.get(name) or {}), **options[name]} for name in _PROPERTIES if name in options}
+    keywords = {**config, **options, **added}
+    if keywords.get("num_ranks") is not None:
+        keywords.setdefault("rank", 0)
+    return keywords
+
+
+def _loader(config: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a config, which may be the value of its only key, such as `loader`."""
+    inner = next(iter(config.values()), None)
+    return dict(inner) if len(config) == 1 and isinstance(inner, Mapping) and not config.keys() & declared() else config
+
+
+def _one_of(where: Mapping[str, Any], target: str | None) -> Literal["files", "iceberg"]:
+    named = [call for call, value in where.items() if value]
+    if len(named) != 1 or target not in (None, *named):
+        raise OptionError("expected either PATH (files) or --table (an Iceberg table), here or in --config.")
+    return "files" if named == ["files"] else "iceberg"
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords given by options."""
+    known = declared()
+    texts = {name: given[name] for name in OWN_OPTIONS if given[name] is not None}
+    for name, text in pairs(given["set_"], "--set").items():
+        key = name.replace("-", "_")
+        if key in texts:
+            raise OptionError(f"{flag_of(key)} and --set {key}=... were both given: pass one.")
+        texts[key] = text
+    values = {name: value_of(text, known[name]) if name in known else plain(text, name) for name, text in texts.items()}
+    storage = pairs(given["storage_option"], "--storage-option")
+    if storage:
+        values["storage_options"] = {name: plain(text, "--storage-option") for name, text in storage.items()}
+    return values | _catalog(given)
+
+
+def _catalog(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword `catalog_config`, from its options."""
+    path: Path | None = given["catalog_config"]
+    catalog = {**(config_of(path) if path else {}), **pairs(given["catalog"], "--catalog")}
+    return {"catalog_config": catalog} if catalog else {}
