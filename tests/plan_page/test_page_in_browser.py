@@ -98,6 +98,9 @@ def same(page_plan, python_plan):
 
 
 class OneFileEach:
+    def __repr__(self):  # in the test's id, which must be the same in each test process
+        return "OneFileEach()"
+
     def generate(self, files, num_workers, epoch, num_ranks, rank):
         return [Shard(0, tuple(Split(file) for file in files[(rank + epoch) % num_ranks :: num_ranks]))]
 
