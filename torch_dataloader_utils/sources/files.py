@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from glob import has_magic
@@ -18,6 +18,8 @@ from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.storage import Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
+
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
@@ -37,6 +39,7 @@ class FoundFile:
             if the file was given by name. It determines order and partitions.
         version: the storage's identifier of its content; "" if it has none.
         named: whether the user named it: by its path, or by a glob that ends in its suffix.
+        real: its path without links; "" where the storage has none.
     """
 
     path: str
@@ -44,6 +47,7 @@ class FoundFile:
     relative: str
     version: str = ""
     named: bool = field(default=False, kw_only=True)
+    real: str = field(default="", kw_only=True, compare=False)
 
 
 def find_files(
@@ -69,9 +73,7 @@ def find_files(
             shown.advance(len(found))
             files += found
     _reject_tables(storage, files)
-    for twice, times in Counter(file.path for file in files).items():
-        if times > 1:
-            raise OptionError(f"path: {printable(twice)} is listed {times} times: list it once, or its rows repeat.")
+    _reject_repeats(files)
     return storage, files
 
 
@@ -105,11 +107,26 @@ def _reject_tables(storage: Storage, files: Sequence[FoundFile]) -> None:
             )
 
 
+def _reject_repeats(files: Sequence[FoundFile]) -> None:
+    """Reject files that several entries list, also by other names."""
+    names: dict[str, list[str]] = {}
+    for file in files:
+        names.setdefault(file.real or file.path, []).append(file.path)
+    for first, *others in names.values():
+        if others:
+            link = next((f" (as {printable(other)}, too)" for other in others if other != first), "")
+            raise OptionError(
+                f"path: {printable(first)} is listed {1 + len(others)} times{link}: list it once, or its rows repeat."
+            )
+
+
 def _expand(storage: Storage, entry: str) -> list[FoundFile]:
     """The files of one entry."""
     stored = storage.look(entry)
+    if stored is not None and stored.special:
+        raise DataNotFoundError(f"{printable(entry)} is {printable(stored.special)}: expected a file or folder.")
     if stored is not None and not stored.folder:
-        return [FoundFile(entry, stored.size, entry, stored.version, named=True)]
+        return [FoundFile(entry, stored.size, entry, stored.version, named=True, real=stored.real)]
     if stored is not None:
         return _visible(storage.find(entry), entry, "", printable(entry))
     if not has_magic(entry):
@@ -175,12 +192,52 @@ def _base(folder: str) -> str:
 def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[FoundFile]:
     """The files that are not hidden (a first character in `wanted` does not hide a file), sorted by relative path."""
     base = _base(folder)
-    named = [FoundFile(file.path, file.size, file.path.removeprefix(base), file.version) for file in files]
-    visible = [file for file in named if not _hidden(file.relative, wanted)]
-    if not visible:
-        instead = f"{len(named)} files, all hidden: {listed([f.relative for f in named])}" if named else "nothing"
+    visible = [file for file in files if not _hidden(file.path.removeprefix(base), wanted)]
+    regular = _once(_regular(visible))
+    if not regular:
+        names, why = [file.path.removeprefix(base) for file in files], "no regular files" if visible else "hidden"
+        instead = f"{len(names)} files, all {why}: {listed(names)}" if names else "nothing"
         raise DataNotFoundError(f"{entry}: no data files; found {instead}.")
-    return sorted(visible, key=lambda file: file.relative)
+    return [
+        FoundFile(file.path, file.size, file.path.removeprefix(base), file.version, real=file.real)
+        for file in sorted(regular, key=lambda file: file.path)
+    ]
+
+
+def _regular(files: Sequence[Stored]) -> list[Stored]:
+    """The regular files: another one is never opened, since reading from a pipe may wait without end.
+
+    Raises:
+        DataNotFoundError: one is a link that leads nowhere, perhaps to data on a disk that is not mounted.
+    """
+    special = [file for file in files if file.special]
+    for file in special:
+        if file.linked and not file.real:
+            raise DataNotFoundError(f"{printable(file.path)} is {printable(file.special)}: restore it, or remove it.")
+    if special:
+        _LOG.warning(
+            "left out %d of %d that are no regular files; the first is %s, %s",
+            len(special), len(files), printable(special[0].path), special[0].special,
+        )  # fmt: skip
+    return [file for file in files if not file.special]
+
+
+def _once(files: Sequence[Stored]) -> list[Stored]:
+    """Each file by a single name: its own, or if it is only found behind links, the first."""
+    if not any(file.linked for file in files):
+        return list(files)
+    names: dict[str, Stored] = {}
+    for file in sorted(files, key=lambda file: (file.linked, file.path)):
+        names.setdefault(file.real, file)
+    left = len(files) - len(names)
+    if left:
+        kept = {file.path for file in names.values()}
+        first = min(file.path for file in files if file.path not in kept)
+        _LOG.info(
+            "left out %d of %d names, because they are links to files that have others; the first is %s",
+            left, len(files), printable(first),
+        )  # fmt: skip
+    return list(names.values())
 
 
 def _hidden(relative: str, wanted: str) -> bool:

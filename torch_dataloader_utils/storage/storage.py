@@ -25,6 +25,7 @@ from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, printable
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient
+from torch_dataloader_utils.storage.local_files import LocalClient
 from torch_dataloader_utils.storage.locks import ForkLock
 from torch_dataloader_utils.storage.open_file import HeldFile
 from torch_dataloader_utils.storage.recipes import Recipe, built
@@ -223,7 +224,7 @@ def _checked_local(file: DataFileInfo) -> pa.NativeFile:
 @lru_cache(maxsize=32)
 def _client(storage: Storage, pid: int) -> Client:
     if storage.local:
-        return ArrowClient(pafs.LocalFileSystem())
+        return LocalClient()
     if storage.recipe is not None:
         fs = built(storage.recipe)
     else:

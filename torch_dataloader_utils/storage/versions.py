@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -50,12 +50,18 @@ class Stored:
         size: bytes; 0 where the store does not report it.
         version: identifies its content; "" where the store reports nothing about it.
         folder: whether it is a folder.
+        real: its path without links; "" where the store has none.
+        linked: whether it was found behind a link.
+        special: what it is if it is neither a file nor a folder, such as "a named pipe"; else "".
     """
 
     path: str
     size: int = 0
     version: str = ""
     folder: bool = False
+    real: str = field(default="", compare=False)
+    linked: bool = field(default=False, compare=False)
+    special: str = ""
 
 
 def facts_of(info: Mapping[Any, Any]) -> Facts:

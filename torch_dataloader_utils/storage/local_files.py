@@ -1,0 +1,122 @@
+"""The files of the local disk: links are followed, and what is no regular file is named for what it is."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+import pyarrow.fs as pafs
+
+from torch_dataloader_utils.errors import DataNotFoundError
+from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.storage.clients import ArrowClient
+from torch_dataloader_utils.storage.versions import Facts, Stored
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class LocalClient(ArrowClient):
+    """The local disk."""
+
+    def __init__(self) -> None:
+        super().__init__(pafs.LocalFileSystem())
+
+    def look(self, path: str) -> Stored | None:
+        """The file or folder at `path`, or None; a link that leads nowhere is a `special` one."""
+        try:
+            return _stored(path, os.stat(path), os.path.realpath(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return _dangling(path) if os.path.islink(path) else None
+
+    def find(self, folder: str, recursive: bool) -> list[Stored]:
+        """The files in `folder`, and below it if `recursive`, those behind links too.
+
+        A file occurs once by each name, with the same `real` path. A link to a folder that contains the link, perhaps
+        through other links, is not followed.
+
+        Raises:
+            DataNotFoundError: links lead to each other in too many ways.
+        """
+        found, links = _scanned(folder.rstrip("/"), os.path.realpath(folder), recursive)
+        followed = 0
+        while links:
+            path, holders = links.popitem()
+            target = os.path.realpath(path)
+            if not os.path.isdir(target):
+                found.append(_behind(path, target))
+            elif recursive and not any(_within(holder, target) for holder in holders):
+                files, more = _scanned(path, target, recursive, holders)
+                found += files
+                links |= more
+                followed += 1
+                if followed > _MOST_LINKS:
+                    raise DataNotFoundError(
+                        f"{printable(folder)}: more than {_MOST_LINKS} links to folders, the last of them "
+                        f"{printable(path)}: remove links that lead to each other, or name the folders."
+                    )
+        return found
+
+
+_MOST_LINKS = 10_000  # followed to folders: links among n folders make up to n! paths
+
+
+def _scanned(
+    folder: str, real: str, recursive: bool, holders: tuple[str, ...] = ()
+) -> tuple[list[Stored], dict[str, tuple[str, ...]]]:
+    """The files in a folder, and below it if `recursive`; and the links there, each with the real folders that hold it.
+
+    Args:
+        folder: the folder's path.
+        real: that path without links.
+        recursive: whether to look below it.
+        holders: the real folders that hold the links behind which the folder is.
+    """
+    files: list[Stored] = []
+    links: dict[str, tuple[str, ...]] = {}
+    folders = [(folder, real)]
+    while folders:
+        path, place = folders.pop()
+        for entry in _entries(path or "/"):
+            name, its = f"{path}/{entry.name}", os.path.join(place, entry.name)
+            if entry.is_symlink():
+                links[name] = (*holders, place)
+            elif not entry.is_dir():
+                files.append(_stored(name, entry.stat(), its, linked=bool(holders)))
+            elif recursive:
+                folders.append((name, its))
+    return files, links
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
+
+
+def _behind(path: str, target: str) -> Stored:
+    """What a link that does not lead to a folder leads to."""
+    try:
+        return _stored(path, os.stat(target), target, linked=True)
+    except OSError:  # there is nothing, or the link leads to itself
+        return _dangling(path)
+
+
+def _dangling(path: str) -> Stored:
+    return Stored(path, special=f"a link to {os.readlink(path)}, which does not exist", linked=True)
+
+
+def _stored(path: str, status: os.stat_result, real: str, linked: bool = False) -> Stored:
+    folder = stat.S_ISDIR(status.st_mode)
+    special = "" if folder or stat.S_ISREG(status.st_mode) else _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
+    version = Facts(mtime=status.st_mtime_ns).version
+    return Stored(path, 0 if folder else status.st_size, version, folder, real, linked, special)
+
+
+def _within(folder: str, other: str) -> bool:
+    """Whether a folder is `other` or below it."""
+    return f"{folder}/".startswith(f"{other.rstrip('/')}/")
