@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 import threading
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.metrics.throttled import TOTAL, make
+from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.metrics.meter import Progress
 
 
@@ -185,6 +187,31 @@ def test_the_time_after_a_pass_is_not_its_own(folder: Path, ending: str) -> None
     time.sleep(0.05)
     assert progress(dataset) == first
     assert dataset.meter.totals().seconds == first.seconds
+
+
+def test_the_garbage_collector_may_end_a_pass_while_its_rows_are_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = Epochs._plan_at
+
+    def plan_at(*args: Any) -> Any:
+        gc.collect()
+        return planned(*args)
+
+    loader, dataset = make(folder, num_workers=0, steps_per_epoch=200, show_progress=True)
+    iterator = iter(loader)
+    for _ in range(100):
+        next(iterator)
+    cycle: list[Any] = [iterator]
+    cycle.append(cycle)
+    del iterator, cycle
+    monkeypatch.setattr(Epochs, "_plan_at", plan_at)
+    rows: list[float] = []
+    thread = threading.Thread(target=lambda: rows.append(dataset.metrics()["rows"]), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert rows == [100 * 50]
+    assert not progress(dataset).live
 
 
 def test_a_loop_that_stops_at_the_last_batch_ends_the_pass_there(folder: Path) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from torch_dataloader_utils.batching.batches import (
@@ -30,7 +30,6 @@ from torch_dataloader_utils.executors.laps import LapDriver
 from torch_dataloader_utils.executors.reported import ReportedDriver
 from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
-from torch_dataloader_utils.iteration.replayed import Replayed
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, rows_of_batches
 from torch_dataloader_utils.planning.schedule import turns
@@ -92,8 +91,9 @@ class RankRun:
         self._closing = threading.Lock()  # taken once
         self.steps, self.show = recipe.steps, recipe.show
         self.exact = recipe.plan_of(0).rows is not None
-        # Asked for at any time, by any thread: for millions of pieces, counting them takes a second.
-        self._lap_rows = Replayed(itertools.islice(lap_rows(recipe.plan_of), None if recipe.laps else 1))
+        # Asked for at any time, by any thread, and by the garbage collector, so without a lock. Kept, because counting
+        # millions of pieces takes a second.
+        self._shard_rows = cache(lambda lap: recipe.plan_of(lap).shard_rows())
         self._open(place.taken, place.cursor)
 
     def jump(self, taken: int, target: int) -> None:
@@ -118,7 +118,11 @@ class RankRun:
     def rows(self, first: int, last: int) -> int:
         """The number of rows in the batches `[first, last)`, none of them before the last jump."""
         if self.exact:
-            rows = [rows_of_batches(self._recipe.plan_of(0), self._lap_rows, taken) for taken in (first, last)]
+            plan, laps = self._recipe.plan_of(0), None if self._recipe.laps else 1
+            rows = [
+                rows_of_batches(plan, itertools.islice(lap_rows(self._shard_rows), laps), taken)
+                for taken in (first, last)
+            ]
         else:
             size, drops = self._recipe.cut.size, self._recipe.cut.last_batch == "drop"
             rows = [rows_after(self._logs, self._turn, taken - self._base, size, drops) for taken in (first, last)]
@@ -170,7 +174,7 @@ class RankRun:
             for shard, log in enumerate(self._logs)
         ]
         if recipe.laps and self.exact and len(shards) > 1:
-            return scheduled_batches(shards, itertools.islice(turns(lap_rows(recipe.plan_of), cut.size), taken, None))
+            return scheduled_batches(shards, itertools.islice(turns(lap_rows(self._shard_rows), cut.size), taken, None))
         return rank_batches(shards, turn)
 
     def _open_driver(self, starts: Sequence[WorkerCursor]) -> Driver:

@@ -124,6 +124,10 @@ class RankPlan:
         rows = sum(known) if len(known) == len(counts) else None
         return Shard(worker, splits, rows, sum(split.size_bytes for split in splits))
 
+    def shard_rows(self) -> list[int]:
+        """The number of rows of each shard, including repeats; with known row counts."""
+        return [total_rows(shard) for shard in self.shards]
+
     def tasks(self, worker: int) -> tuple[Task, ...]:
         """The decode jobs of a worker, in delivery order."""
         return make_tasks(self.shards[worker], self._segments)
@@ -133,16 +137,16 @@ class RankPlan:
         return SegmentTable(self.layouts)
 
 
-def lap_rows(plans: Callable[[int], RankPlan]) -> Iterator[list[int]]:
+def lap_rows(sizes: Callable[[int], Sequence[int]]) -> Iterator[list[int]]:
     """The number of rows of each shard in lap 0, 1, ...; a shard without rows in a lap after its first has ended.
 
     Args:
-        plans: returns the rank's plan for a lap; with known row counts.
+        sizes: returns the number of planned rows of each shard in a lap.
     """
-    going = [True] * len(plans(0).shards)
+    going: list[bool] = []
     for lap in count():
-        rows = [total_rows(shard) for shard in plans(lap).shards]
-        going = [more and (size > 0 or not lap) for more, size in zip(going, rows, strict=True)]
+        rows = sizes(lap)
+        going = [more and size > 0 for more, size in zip(going, rows, strict=True)] if lap else [True] * len(rows)
         if not any(going):
             return
         yield [size * more for size, more in zip(rows, going, strict=True)]
@@ -158,7 +162,8 @@ def places_after(plans: Callable[[int], RankPlan], batches: int, *, laps: bool) 
         batches: the number of batches that the rank has delivered.
         laps: whether shards that have ended start again (`steps_per_epoch`).
     """
-    seen, rows, turn = _delivered(plans(0), lap_rows(plans) if laps else islice(lap_rows(plans), 1), batches)
+    sizes = lap_rows(lambda lap: plans(lap).shard_rows())
+    seen, rows, turn = _delivered(plans(0), sizes if laps else islice(sizes, 1), batches)
     return [_lap_place([lap[shard] for lap in seen], done) for shard, done in enumerate(rows)], turn
 
 
