@@ -96,3 +96,18 @@ def test_a_closed_stderr_does_not_stop_the_work(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(sys, "stderr", stream)
         with BARS.over(1, "listing", "files", delay=0) as shown:
             shown.advance()
+
+
+def test_a_stream_that_only_writes_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that copies stderr to a file."""
+
+    written = io.StringIO()
+
+    class Copied:
+        def write(self, text: str) -> int:
+            return written.write(text)
+
+    monkeypatch.setattr(sys, "stderr", Copied())
+    with BARS.over(1, "listing", "files", delay=0) as shown:
+        shown.advance()
+    assert written.getvalue().startswith("listing: 1 of 1 files (100%), ")

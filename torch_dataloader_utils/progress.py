@@ -222,7 +222,8 @@ def _log(line: str) -> None:
 
 
 def _print(line: str) -> None:
-    with suppress(OSError, ValueError):  # as tqdm: work must not fail because nobody sees its progress
+    # As tqdm: work must not fail because nobody sees its progress. A program's own stream may have no `flush`.
+    with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
@@ -230,7 +231,10 @@ def _print(line: str) -> None:
 def _redraws() -> bool:
     """Whether stderr is a terminal, or the output of a notebook's cell."""
     stream = sys.stderr
-    return not stream.closed and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
+    if type(stream).__module__.startswith("ipykernel"):
+        return True
+    # A program's own stream may have no method but `write`.
+    return hasattr(stream, "isatty") and not getattr(stream, "closed", False) and stream.isatty()
 
 
 def check_bars() -> None:
