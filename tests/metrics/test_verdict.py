@@ -70,7 +70,23 @@ def test_the_limit_is_where_the_time_goes(
 def test_a_wait_for_batches_is_no_wait_for_blocks() -> None:
     judged = verdict(ended(90, {"decode": 80}, empty=10), AHEAD)
     assert judged.limit == "batches"
-    assert "collate_fn" in judged.advice
+    assert judged.advice.startswith("Making batches (cutting blocks, the copy to the device) limits the speed: ")
+
+
+@pytest.mark.parametrize(
+    ("reading", "words", "not_said"),
+    [
+        (AHEAD, "a larger batch_size=", "collate_fn"),
+        (INLINE, "a larger batch_size=", "runs ahead"),
+        (Reading(collates=True), "from collate_fn to transform=, which runs ahead", "batch_size"),
+        (Reading(inline=True, collates=True), "and set num_workers=2 or more", "which runs ahead"),
+        (Reading(in_step=True), "waiting for the other ranks", "collate_fn"),
+    ],
+)
+def test_advice_on_making_batches_fits_the_options(reading: Reading, words: str, not_said: str) -> None:
+    advice = verdict(ended(90, {"decode": 80}, empty=10), reading).advice
+    assert words in advice
+    assert not_said not in advice
 
 
 def test_a_long_start_is_told_from_the_steady_state() -> None:
@@ -121,7 +137,9 @@ def test_slow_training_limits_the_speed(folder: Path, executor: dict[str, Any]) 
 
 
 def test_a_slow_collate_fn_limits_the_speed(folder: Path) -> None:
-    assert judged(*make(folder, num_workers=1, collate_fn=slow_collate)).limit == "batches"
+    found = judged(*make(folder, num_workers=1, collate_fn=slow_collate))
+    assert found.limit == "batches"
+    assert "from collate_fn" in found.advice
 
 
 def test_a_loop_that_counts_its_steps_gets_the_verdict_after_the_last_one(folder: Path) -> None:

@@ -17,6 +17,7 @@ from torch_dataloader_utils.cli.benchmark.settings import Trial
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import FAINT, GOOD, WARNING, Output, Result, Screen
 from torch_dataloader_utils.errors import EmptyDatasetError
+from torch_dataloader_utils.iteration.epochs import reading_of
 from torch_dataloader_utils.metrics.verdict import Reading, Verdict
 from torch_dataloader_utils.printing import in_bytes
 from torch_dataloader_utils.sources.source import Source
@@ -103,7 +104,7 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
         parquet = layouts.is_parquet(source)
         report = Report(
             data,
-            reading_of(dataset),
+            reading_of(dataset.source, dataset.options),
             loader,
             first,
             raw,
@@ -111,13 +112,6 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
             layouts.layouts(source, seconds * _LAYOUTS, begin) if parquet else [],
         )
     return Result(_values(report), partial(show, report))
-
-
-def reading_of(dataset: Any) -> Reading:
-    """How a dataset is read, as far as advice depends on it."""
-    worker = dataset.options.worker
-    inline = worker.num_workers == 0
-    return Reading(inline, worker.worker_mode == "process" and not inline, dataset.source.scan.storage.local)
 
 
 def _in_turn(

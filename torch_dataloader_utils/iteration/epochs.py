@@ -63,7 +63,7 @@ class Epochs:
         self.passes = Passes(self._start, self.hooks)
         self.meter = self.passes.meter
         self.meter.listed = source.listed
-        self.verdicts = VerdictLog(self.meter, _reading(source, options, worker))
+        self.verdicts = VerdictLog(self.meter, reading_of(source, options, worker))
         self.hooks.add(self.verdicts.log)
         self._next: Source | None = None  # what is read from the next epoch on
         self._read(source)
@@ -244,11 +244,17 @@ class Epochs:
         self.planner.warn_of_small_windows(plan)
 
 
-def _reading(source: Source, options: Options, worker: tuple[int, int] | None) -> Reading:
-    """How this process reads the source."""
+def reading_of(source: Source, options: Options, worker: tuple[int, int] | None = None) -> Reading:
+    """How this process reads the source; `worker` as for `Epochs`."""
     workers = options.worker
     inline = workers.num_workers == 0 or worker is not None
-    return Reading(inline, not inline and workers.worker_mode == "process", source.scan.local)
+    return Reading(
+        inline,
+        processes=not inline and workers.worker_mode == "process",
+        local=source.scan.local,
+        collates=options.batch.collate_fn is not None,
+        in_step=options.shard.even == "sync",
+    )
 
 
 def _check_processes(options: Options) -> None:

@@ -53,11 +53,15 @@ class Reading:
         inline: whether blocks are read in the consumer's thread.
         processes: whether I/O workers are processes.
         local: whether the data is on this machine.
+        collates: whether there is a `collate_fn`.
+        in_step: whether ranks wait for each other between steps (`even="sync"`).
     """
 
     inline: bool = False
     processes: bool = False
     local: bool = True
+    collates: bool = False
+    in_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +143,25 @@ def _advice(limit: Limit, slowest: Limit, share: float, reading: Reading) -> str
             f"Most of that is the wait for the first batch, mostly {name.rstrip(',')}: it matters less in long epochs."
         )
     if limit == "batches":
-        return (
-            "Making batches (cutting blocks, collate_fn, the copy to the device) limits the speed: it happens between "
-            "training steps. Move work from collate_fn to transform=, which runs ahead."
-        )
+        return _batches_advice(reading)
     knob = _KNOBS[limit]
     if reading.inline:
         knob = "num_workers=0 reads between training steps: set num_workers=2 or more to read ahead."
     elif reading.processes and limit in ("decode", "transform"):
         knob = "Raise num_workers, if there are idle cores."
     return f"{name[0].upper()}{name[1:]} limits the speed, with {share:.0%} of the time that reading takes. {knob}"
+
+
+def _batches_advice(reading: Reading) -> str:
+    parts = ["cutting blocks", *["collate_fn"] * reading.collates, "the copy to the device"]
+    parts += ["waiting for the other ranks"] * reading.in_step
+    if not reading.collates:
+        knob = "Use a larger batch_size=, or strings='bytes' for columns of text."
+    elif reading.inline:
+        knob = "Move work from collate_fn to transform=, and set num_workers=2 or more, so that it runs ahead."
+    else:
+        knob = "Move work from collate_fn to transform=, which runs ahead."
+    return f"Making batches ({', '.join(parts)}) limits the speed: it happens between training steps. {knob}"
 
 
 def _fraction(part: float, whole: float) -> float:
