@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.metrics.throttled import TOTAL, make
 from torch_dataloader_utils.iteration.epochs import Epochs
-from torch_dataloader_utils.metrics.meter import Progress
+from torch_dataloader_utils.metrics.meter import PassStatus
 
 
-def progress(dataset: Any) -> Progress:
+def progress(dataset: Any) -> PassStatus:
     found = dataset.meter.progress()
     assert found is not None
     return found
@@ -122,7 +122,7 @@ def test_a_wait_is_seen_by_other_threads_while_it_lasts(folder: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"filters": [("id", ">=", 0)]}, {"steps_per_epoch": 100}])
 def test_what_other_threads_see_never_goes_back(folder: Path, hasty: None, options: dict[str, Any]) -> None:
     loader, dataset = make(folder, batch_size=25, num_workers=0, **options)
-    seen: list[Progress] = []
+    seen: list[PassStatus] = []
     totals: list[Any] = []
     over = threading.Event()
 

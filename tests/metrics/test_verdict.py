@@ -21,7 +21,7 @@ from tests.metrics.throttled import (
     slow_collate,
     slow_transform,
 )
-from torch_dataloader_utils.metrics.meter import PassTotals, Progress
+from torch_dataloader_utils.metrics.meter import PassStatus, PassTotals
 from torch_dataloader_utils.metrics.totals import Totals
 from torch_dataloader_utils.metrics.verdict import Reading, verdict
 
@@ -31,7 +31,7 @@ REMOTE = Reading(local=False)
 
 def ended(waited: float, stages: Mapping[str, float], *, empty: float | None = None, first: float = 1.0) -> PassTotals:
     """A pass of 100 s, of which `next` was blocked for some."""
-    progress = Progress(3, 50, 50, 1000, 1000, waited, first, 100.0, live=False, complete=True)
+    progress = PassStatus(3, 50, 50, 1000, 1000, waited, first, 100.0, live=False, complete=True)
     half = {name: seconds / 2 for name, seconds in stages.items()}
     empty = waited - first if empty is None else empty
     workers = {0: {**half, "queue_empty": empty / 2}, 1: {**half, "queue_empty": empty / 2}}
@@ -96,7 +96,7 @@ def test_a_long_start_is_told_from_the_steady_state() -> None:
 
 
 def test_a_pass_without_batches_has_a_verdict() -> None:
-    empty = Progress(0, 0, None, 0, None, 0.0, None, 0.0, live=False, complete=True)
+    empty = PassStatus(0, 0, None, 0, None, 0.0, None, 0.0, live=False, complete=True)
     judged = verdict(PassTotals(empty, Totals(), Totals()), AHEAD)
     assert str(judged) == "epoch 0: 0 rows in 0 steps, 0 rows/s, 0% of 0 s waiting for data. No row was delivered."
 

@@ -41,7 +41,7 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PassStatus:
     """How far a pass is. A resumed pass counts from where it began.
 
     Attributes:
@@ -79,7 +79,7 @@ class PassTotals:
         steady: what of that happened after the first batch.
     """
 
-    progress: Progress
+    progress: PassStatus
     totals: Totals
     steady: Totals
 
@@ -149,7 +149,7 @@ class Meter:
         self.returned = 0.0
         self.blocks = BlockTotals()
         self.listed = 0.0
-        self.last: Progress | None = None
+        self.last: PassStatus | None = None
         self._completed: PassTotals | None = None  # the last complete pass that has ended
         # What the passes that have ended delivered; then the pass that has not.
         self._state: tuple[Totals, Measured | None] = (Totals(), None)
@@ -200,7 +200,7 @@ class Meter:
         now = self.totals()
         return PassTotals(_progress(measured), now.since(self._begun), now.since(measured.clock.first or now))
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> PassStatus | None:
         """The progress of the live pass, else that of the last one; None before the first."""
         current, last = self._state[1], self.last
         return last if current is None else _progress(current)
@@ -228,11 +228,11 @@ def _times(measured: Measured) -> tuple[float, float]:
     return measured.clock.times(measured.complete and not measured.over)
 
 
-def _progress(measured: Measured) -> Progress:
+def _progress(measured: Measured) -> PassStatus:
     (steps, rows), (steps_expected, rows_expected) = measured.delivered, measured.expected
     seconds, waited = _times(measured)
     clock = measured.clock
-    return Progress(
+    return PassStatus(
         measured.epoch, steps, steps_expected, rows, rows_expected, waited, clock.first_wait, seconds, clock.running,
         measured.complete,
     )  # fmt: skip

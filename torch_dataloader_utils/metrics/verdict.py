@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from torch_dataloader_utils.metrics.meter import PassTotals, Progress
+from torch_dataloader_utils.metrics.meter import PassStatus, PassTotals
 from torch_dataloader_utils.metrics.report import batch_seconds
 from torch_dataloader_utils.printing import plural
 
@@ -77,7 +77,7 @@ class Verdict:
         advice: what to change.
     """
 
-    progress: Progress
+    progress: PassStatus
     limit: Limit
     waited_fraction: float
     seconds: Mapping[Limit, float]

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.events import BlockEvent, Event
-from torch_dataloader_utils.metrics.meter import PassTotals, Progress
+from torch_dataloader_utils.metrics.meter import PassStatus, PassTotals
 from torch_dataloader_utils.metrics.totals import STAGES, Totals
 from torch_dataloader_utils.metrics.verdict import Reading, Verdict, verdict
 from torch_dataloader_utils.storage import usable_cores
@@ -59,7 +59,7 @@ class Measured:
         """What limits the speed."""
         now = self.totals
         steady = replace(now, waited=now.waited - self.started, seconds=now.seconds - self.started)
-        progress = Progress(
+        progress = PassStatus(
             0, now.steps, None, now.rows, None, now.waited, self.started, now.seconds, live=False, complete=True
         )
         return verdict(PassTotals(progress, now, steady), reading)
