@@ -34,11 +34,13 @@ _SOURCE_ROWS = _Family("source_rows_total", "counter", "Rows by dataset of a com
 _WORKER_ROWS = _Family("worker_rows_total", "counter", "Rows by I/O worker.")
 _WORKER_SECONDS = _Family("worker_seconds_total", "counter", "Seconds by I/O worker and stage.")
 _STAGE_SECONDS = _Family("stage_seconds_total", "counter", "Seconds by stage.")
+# The rest of a wait while it lasts: it falls once the block that `next` waits for arrives, and a counter must not.
+_NOT_A_COUNTER = "batch_s"
 _LABEL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def prometheus_text(metrics: Mapping[str, float], rank: int) -> str:
-    """The metrics as text, one metric after another, each with its help and type.
+    """The metrics as text, one metric after another, each with its help and type; `batch_s` is left out.
 
     Args:
         metrics: cumulative ones, from `loader.metrics(total=True)`: Prometheus computes rates itself.
@@ -46,6 +48,8 @@ def prometheus_text(metrics: Mapping[str, float], rank: int) -> str:
     """
     samples: dict[_Family, list[str]] = {}
     for key, value in metrics.items():
+        if key == _NOT_A_COUNTER:
+            continue
         family, labels = _sample(key)
         pairs = {"rank": str(rank)} | labels
         text = ",".join(f'{name}="{label.translate(_LABEL)}"' for name, label in pairs.items())
