@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tests.metrics.throttled import TOTAL, make
 from torch_dataloader_utils.iteration.epochs import Epochs
-from torch_dataloader_utils.metrics.meter import PassStatus
+from torch_dataloader_utils.metrics.meter import Meter, PassStatus
+from torch_dataloader_utils.metrics.totals import Totals
 
 
 def progress(dataset: Any) -> PassStatus:
@@ -146,6 +147,17 @@ def test_what_other_threads_see_never_goes_back(folder: Path, hasty: None, optio
     assert [(now.steps, now.rows) for now in totals] == sorted((now.steps, now.rows) for now in totals)
     assert seen
     assert all(0 <= now.waited <= now.seconds + 0.01 for now in seen)
+
+
+def test_seconds_never_fall() -> None:
+    """Which a pass that ends while another thread reads its time would let happen."""
+    meter, later = Meter(), iter([Totals(2.0, 3.0, 1, 10), Totals(1.9, 2.9, 2, 20), Totals(2.5, 3.5, 2, 20)])
+    meter.totals = lambda: next(later)  # type: ignore[method-assign]
+    first, second = meter.read(), meter.read()
+    assert (second.waited, second.seconds, second.rows) == (first.waited, first.seconds, 20)
+    assert meter.take().seconds == 3.5
+    meter.totals = lambda: Totals(2.4, 3.4, 2, 20)  # type: ignore[method-assign]
+    assert (meter.take().waited, meter.take().seconds) == (0, 0)
 
 
 def test_threads_that_share_an_iterator_wait_in_turn(folder: Path) -> None:

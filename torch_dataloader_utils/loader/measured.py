@@ -26,7 +26,7 @@ class MeasuredDataset:
             detail: whether to include seconds by stage, for all I/O workers together and for each.
             total: whether to return what happened since the dataset was created; other calls are not affected.
         """
-        return metrics(self.meter.totals() if total else self.meter.take(), detail=detail)
+        return metrics(self.meter.read() if total else self.meter.take(), detail=detail)
 
     def metrics_text(self, detail: bool = False) -> str:
         """The metrics since the dataset was created, in Prometheus' text format, with this process's rank as a label.

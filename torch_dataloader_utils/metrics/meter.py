@@ -5,7 +5,7 @@ Nothing is done per batch but to read the clock twice. Counts are those that a p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
@@ -154,8 +154,9 @@ class Meter:
         # What the passes that have ended delivered; then the pass that has not.
         self._state: tuple[Totals, Measured | None] = (Totals(), None)
         self._begun = Totals()  # when that pass began
+        self._seen = Totals()  # what `read` returned last
         self._taken = Totals()  # what `take` has returned so far
-        self._taking = ForkLock()
+        self._reading = ForkLock()
         renew_in_children(self)
 
     def __reduce__(self) -> tuple[type[Meter], tuple[()]]:
@@ -215,10 +216,19 @@ class Meter:
             *self.blocks.sums(),
         )  # fmt: skip
 
+    def read(self) -> Totals:
+        """What has happened so far, never less than in an earlier call; for any thread."""
+        with self._reading:
+            now, before = self.totals(), self._seen
+            # A pass that ends while another thread reads its time ends a moment before that.
+            waited, seconds = max(now.waited, before.waited), max(now.seconds, before.seconds)
+            self._seen = replace(now, waited=waited, seconds=seconds)
+            return self._seen
+
     def take(self) -> Totals:
         """What has happened since the last call; for any thread."""
-        with self._taking:
-            now, before = self.totals(), self._taken
+        with self._reading:
+            now, before = self.read(), self._taken
             self._taken = now
             return now.since(before)
 
