@@ -159,9 +159,6 @@ class Meter:
         self._reading = ForkLock()
         renew_in_children(self)
 
-    def __reduce__(self) -> tuple[type[Meter], tuple[()]]:
-        return Meter, ()  # a copy measures passes of its own
-
     def add(self, event: Event) -> None:
         """Measure the block of this event, if it is one."""
         if isinstance(event, BlockEvent):
