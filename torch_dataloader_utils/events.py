@@ -162,13 +162,21 @@ class Recorder:
         for name in get_args(Count):
             self.count(name, getattr(work, name))
 
+    def pause(self) -> None:
+        """Assign the time so far to its stage."""
+        self.enter(self._stage)
+
+    def resume(self) -> None:
+        """Continue after `pause`: the time since then is not counted."""
+        self._since = perf_counter()
+
     def work(self, queue_full: float = 0.0) -> Work:
         """Everything recorded so far.
 
         Args:
             queue_full: seconds waited before.
         """
-        self.enter(self._stage)
+        self.pause()
         return Work(**self._noted, queue_full=queue_full)
 
 
@@ -198,9 +206,11 @@ def during(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """Give this thread a recorder of its own within the `with` block."""
+    """Give this thread a recorder of its own within the `with` block; its previous one does not count that time."""
     before, _THREAD.recorder = _THREAD.recorder, Recorder()
+    before.pause()
     try:
         yield _THREAD.recorder
     finally:
         _THREAD.recorder = before
+        before.resume()

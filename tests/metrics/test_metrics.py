@@ -242,6 +242,29 @@ def test_in_line_all_seconds_of_the_wait_are_in_a_stage(folder: Path) -> None:
     assert values["batch_s"] >= NAP * values["steps"]
 
 
+@pytest.mark.parametrize("stack", [None, {"both": ["x"]}])
+def test_in_line_no_second_of_a_row_shuffle_counts_twice(folder: Path, stack: Any) -> None:
+    loader, dataset = remote(folder, SlowStore, num_workers=0, shuffle=True, shuffle_buffer_size=400, stack=stack)
+    list(loader)
+    values = dataset.metrics(detail=True)
+    assert sum(values[f"{stage}_s"] for stage in STAGES) == pytest.approx(values["queue_empty_s"], rel=0.2)
+    assert values["read_s"] > values["shuffle_s"]
+
+
+@pytest.mark.parametrize("stack", [None, {"both": ["x"]}])
+def test_processes_report_what_a_row_shuffle_takes(folder: Path, stack: Any) -> None:
+    seen = []
+    for executor in ({"num_workers": 0}, {"num_workers": 1, **PROCESS}):
+        options = {"shuffle": True, "shuffle_buffer_size": 400, "stack": stack, **executor}
+        loader, dataset = remote(folder, SlowStore, **options)
+        list(loader)
+        dataset.close()
+        seen.append(dataset.metrics(detail=True))
+    assert seen[1]["requests"] == seen[0]["requests"] > 0
+    assert seen[1]["read_s"] == pytest.approx(seen[0]["read_s"], rel=0.3)
+    assert seen[1]["decode_s"] > 0
+
+
 @pytest.mark.parametrize("executor", [{"num_workers": 1}, {"num_workers": 1, **PROCESS}], ids=["thread", "process"])
 def test_a_worker_that_is_always_busy_accounts_for_the_whole_time(folder: Path, executor: dict[str, Any]) -> None:
     loader, dataset = make(folder, transform=slow_transform, **executor)

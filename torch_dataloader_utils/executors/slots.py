@@ -117,7 +117,7 @@ def pack(
         packed = _packed(reader, task, reserve)
         if task.pad:
             noted.count("repeats", packed.rows)
-        return replace(packed, work=noted.work(queue_full))
+        return replace(packed, work=packed.work + noted.work(queue_full))
 
 
 def _packed(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
@@ -129,7 +129,7 @@ def _packed(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArra
     if block.columns is None:
         return _pack_table(block, reserve)
     packer.add(block.columns)
-    return packer.packed(block.rows)
+    return replace(packer.packed(block.rows), work=block.work)  # of a shared read, which records it itself
 
 
 def _pack_table(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
