@@ -17,7 +17,7 @@ from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.fixed import planned
 from torch_dataloader_utils.plan_page.page import page_of
 from torch_dataloader_utils.planner import Planner
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.printing import printable, printable_path
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,26 @@ def test_credentials_are_not_on_the_page(folder):
     call = data_in(html)["call"]
     assert call["options"]["storage_options"] == {"hidden": True}
     assert call["target"]["value"] == "https://store/part.parquet"
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("https://store/a b.parquet?sig=SECRET", "https://store/a b.parquet"),
+        ("https://store/it's.parquet?sig=SECRET", "https://store/it's.parquet"),
+        ("https://store/a.parquet?sig=SEC'RET)SECRET", "https://store/a.parquet"),
+        ("https://SECRET@store/a.parquet", "https://store/a.parquet"),
+        ("https://me:SE@CRET:SECRET@store/a.parquet", "https://store/a.parquet"),
+        ("zip://a.csv::https://me:SECRET@store/a.zip?sig=SECRET", "zip://a.csv::https://store/a.zip"),
+        (
+            "abfs://container@account.dfs.core.windows.net/a?sig=SECRET",
+            "abfs://container@account.dfs.core.windows.net/a",
+        ),
+        ("/data/what?/a@b:c.parquet", "/data/what?/a@b:c.parquet"),
+    ],
+)
+def test_paths_are_shown_without_secrets(path, shown):
+    assert printable_path(path) == shown
 
 
 def test_the_source_keeps_the_paths_that_were_given(folder):
