@@ -170,6 +170,13 @@ def identity(batch):
     return batch
 
 
+def test_a_function_that_has_no_usable_name_is_called_by_its_option(folder):
+    dataset = dataset_of(folder, transform=lambda batch: batch)
+    assert call_values("StructuredDataset", dataset.source, dataset.options)["options"] == {
+        "transform": {"code": "transform"}
+    }
+
+
 def test_splits_are_listed_as_cut_with_and_without_a_shuffle(tmp_path):
     rows = pa.table({"text": ["x" * 1000] * 40_000})  # 40 MB
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=4000, use_dictionary=False)
