@@ -12,6 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_dataloader_utils import OptionError, StructuredDataset
 from torch_dataloader_utils.options import parse_options
+from torch_dataloader_utils.plan_page import fixed
 from torch_dataloader_utils.plan_page.call import call_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.fixed import planned
@@ -223,16 +224,27 @@ class Halves:
 def test_plans_that_only_python_can_make_are_on_the_page(folder, options, reason):
     dataset = dataset_of(folder, num_ranks=2, batch_size=50, **options)
     planner = Planner(dataset.source, dataset.options)
-    fixed = page_data("StructuredDataset", dataset.source, dataset.options, planner, 7)["fixed"]
-    assert reason in fixed["reason"]
-    assert list(fixed["plans"]) == ["7", "8", "9", "10"]
+    shown = page_data("StructuredDataset", dataset.source, dataset.options, planner, 7)["fixed"]
+    assert reason in shown["reason"]
+    assert list(shown["plans"]) == ["7", "8", "9", "10"]
     pieces = [
-        piece for rank in fixed["plans"]["8"]["ranks"] for worker in rank["workers"] for piece in worker["pieces"]
+        piece for rank in shown["plans"]["8"]["ranks"] for worker in rank["workers"] for piece in worker["pieces"]
     ]
     whole = {number: [0] * 250 for number in range(4)}
     for file, start, stop in pieces:
         whole[file][start:stop] = [count + 1 for count in whole[file][start:stop]]
     assert all(count == 1 for counts in whole.values() for count in counts)
+
+
+def test_large_plans_of_python_are_on_the_page_for_fewer_epochs(folder, monkeypatch):
+    dataset = dataset_of(folder, num_ranks=2, canonical_ranks=4, batch_size=50)
+
+    def epochs():
+        return list(fixed.fixed_plans(dataset.source, dataset.options, dataset._here.planner, 7))
+
+    assert epochs() == ["7", "8", "9", "10"]
+    monkeypatch.setattr(fixed, "_PIECES", 1)
+    assert epochs() == ["7"]
 
 
 def test_a_plan_that_the_page_can_make_is_not_on_it(folder):
