@@ -13,7 +13,8 @@ Row: TypeAlias = Sequence[Cell]
 
 # A URL's query, where signed links carry their secret; and its user and password.
 _QUERY = re.compile(r"(\w://[^\s?'\"]+)\?[^\s'\")>]+")
-_PASSWORD = re.compile(r"(\w://)[^\s/@'\"]+:[^\s/@'\"]*@")
+# Before the last @; a name without a password is a token in web addresses only (elsewhere, a container).
+_PASSWORD = re.compile(r"(\w://)[^\s/@'\"]+:[^\s/'\"]*@|(https?://)[^\s/'\"]+@")
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 # No colour of its own but this grey, which shows on white and on black.
@@ -24,7 +25,13 @@ _FIRST = "white-space:nowrap;"
 
 def printable(text: str) -> str:
     """A path or message without the queries and passwords of URLs."""
-    return _PASSWORD.sub(r"\1", _QUERY.sub(r"\1", text)) if "://" in text else text
+    return _PASSWORD.sub(r"\1\2", _QUERY.sub(r"\1", text)) if "://" in text else text
+
+
+def printable_path(path: str) -> str:
+    """A path without its query and passwords: unlike a message, a URL alone may hold spaces, quotes and brackets."""
+    begin = path.find("?", path.find("://") + 1) if "://" in path else -1
+    return printable(path if begin < 0 else path[:begin])
 
 
 def in_bytes(size: int) -> str:

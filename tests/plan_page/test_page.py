@@ -12,12 +12,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_dataloader_utils import OptionError, StructuredDataset
 from torch_dataloader_utils.options import parse_options
+from torch_dataloader_utils.plan_page import fixed
 from torch_dataloader_utils.plan_page.call import call_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.fixed import planned
 from torch_dataloader_utils.plan_page.page import page_of
 from torch_dataloader_utils.planner import Planner
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.printing import printable, printable_path
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,26 @@ def test_credentials_are_not_on_the_page(folder):
     assert call["target"]["value"] == "https://store/part.parquet"
 
 
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("https://store/a b.parquet?sig=SECRET", "https://store/a b.parquet"),
+        ("https://store/it's.parquet?sig=SECRET", "https://store/it's.parquet"),
+        ("https://store/a.parquet?sig=SEC'RET)SECRET", "https://store/a.parquet"),
+        ("https://SECRET@store/a.parquet", "https://store/a.parquet"),
+        ("https://me:SE@CRET:SECRET@store/a.parquet", "https://store/a.parquet"),
+        ("zip://a.csv::https://me:SECRET@store/a.zip?sig=SECRET", "zip://a.csv::https://store/a.zip"),
+        (
+            "abfs://container@account.dfs.core.windows.net/a?sig=SECRET",
+            "abfs://container@account.dfs.core.windows.net/a",
+        ),
+        ("/data/what?/a@b:c.parquet", "/data/what?/a@b:c.parquet"),
+    ],
+)
+def test_paths_are_shown_without_secrets(path, shown):
+    assert printable_path(path) == shown
+
+
 def test_the_source_keeps_the_paths_that_were_given(folder):
     assert dataset_of(folder).source.paths == (str(folder),)
     files = sorted(map(str, folder.iterdir()))
@@ -148,6 +169,13 @@ def test_the_call_has_the_options_that_were_given(folder):
 
 def identity(batch):
     return batch
+
+
+def test_a_function_that_has_no_usable_name_is_called_by_its_option(folder):
+    dataset = dataset_of(folder, transform=lambda batch: batch)
+    assert call_values("StructuredDataset", dataset.source, dataset.options)["options"] == {
+        "transform": {"code": "transform"}
+    }
 
 
 def test_splits_are_listed_as_cut_with_and_without_a_shuffle(tmp_path):
@@ -196,16 +224,27 @@ class Halves:
 def test_plans_that_only_python_can_make_are_on_the_page(folder, options, reason):
     dataset = dataset_of(folder, num_ranks=2, batch_size=50, **options)
     planner = Planner(dataset.source, dataset.options)
-    fixed = page_data("StructuredDataset", dataset.source, dataset.options, planner, 7)["fixed"]
-    assert reason in fixed["reason"]
-    assert list(fixed["plans"]) == ["7", "8", "9", "10"]
+    shown = page_data("StructuredDataset", dataset.source, dataset.options, planner, 7)["fixed"]
+    assert reason in shown["reason"]
+    assert list(shown["plans"]) == ["7", "8", "9", "10"]
     pieces = [
-        piece for rank in fixed["plans"]["8"]["ranks"] for worker in rank["workers"] for piece in worker["pieces"]
+        piece for rank in shown["plans"]["8"]["ranks"] for worker in rank["workers"] for piece in worker["pieces"]
     ]
     whole = {number: [0] * 250 for number in range(4)}
     for file, start, stop in pieces:
         whole[file][start:stop] = [count + 1 for count in whole[file][start:stop]]
     assert all(count == 1 for counts in whole.values() for count in counts)
+
+
+def test_large_plans_of_python_are_on_the_page_for_fewer_epochs(folder, monkeypatch):
+    dataset = dataset_of(folder, num_ranks=2, canonical_ranks=4, batch_size=50)
+
+    def epochs():
+        return list(fixed.fixed_plans(dataset.source, dataset.options, dataset._here.planner, 7))
+
+    assert epochs() == ["7", "8", "9", "10"]
+    monkeypatch.setattr(fixed, "_PIECES", 1)
+    assert epochs() == ["7"]
 
 
 def test_a_plan_that_the_page_can_make_is_not_on_it(folder):

@@ -94,7 +94,8 @@ def _shown(item: Field[Any], value: Any) -> Values:
         return {"hidden": True}
     plain = _plain(value)
     if plain is None:
-        return {"code": getattr(value, "__name__", item.name)}
+        name = getattr(value, "__name__", item.name)
+        return {"code": name if name.isidentifier() else item.name}  # "<lambda>" is no code
     return {"value": _without_secrets(json.loads(plain))}
 
 

@@ -17,6 +17,7 @@ from torch_dataloader_utils.sources.source import Source
 _KNOWN = ("interleave", "contiguous", "rotate", "strided", "auto")
 _SAFE_INTEGER = 2**53  # JavaScript's numbers are exact below it
 _EPOCHS = 4  # shown if a plan is fixed: enough to see whether ranks change places
+_PIECES = 200_000  # no further epoch once so many are on the page: they take some 20 bytes each
 
 
 def why_fixed(source: Source, options: Options) -> str | None:
@@ -35,8 +36,14 @@ def why_fixed(source: Source, options: Options) -> str | None:
 
 
 def fixed_plans(source: Source, options: Options, planner: Planner, epoch: int) -> dict[str, Any]:
-    """The plans of a few epochs from this one on, by epoch."""
-    return {str(number): planned(source, options, planner, number) for number in range(epoch, epoch + _EPOCHS)}
+    """The plans of a few epochs from this one on, by epoch: fewer if they are large."""
+    plans: dict[str, Any] = {}
+    pieces = 0
+    for number in range(epoch, epoch + _EPOCHS):
+        if pieces < _PIECES:
+            plan = plans[str(number)] = planned(source, options, planner, number)
+            pieces += sum(len(worker["pieces"]) for rank in plan["ranks"] for worker in rank["workers"])
+    return plans
 
 
 def planned(source: Source, options: Options, planner: Planner, epoch: int) -> dict[str, Any]:
@@ -65,14 +72,9 @@ def _without_windows(plan: Plan) -> Plan:
 
 def _counts(plan: RankPlan, *, repeats: bool) -> dict[str, int | None]:
     if plan.rows is None or plan.steps is None:
-        return {"rows": plan.rows, "steps": plan.steps, "padded": None, "dropped": None}
+        return {"rows": plan.rows, "steps": plan.steps, "padded": None}
     surplus = plan.steps * plan.batch_rows - plan.rows
-    return {
-        "rows": plan.rows,
-        "steps": plan.steps,
-        "padded": max(0, surplus) if repeats else 0,
-        "dropped": max(0, -surplus),
-    }
+    return {"rows": plan.rows, "steps": plan.steps, "padded": max(0, surplus) if repeats else 0}
 
 
 def _uneven(steps: list[int | None]) -> dict[str, int] | None:

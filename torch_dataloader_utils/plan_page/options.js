@@ -25,6 +25,8 @@ const PlannerOptions = (() => {
     "shuffle_open_splits",
   ];
 
+  const MOST_PIECES = 2 ** 20; // more would take seconds to plan, and more memory than a tab has
+
   // A value as Python writes it.
   function shown(value) {
     if (typeof value === "string") return `'${value}'`;
@@ -55,7 +57,25 @@ const PlannerOptions = (() => {
     if (data.fixed) return data.fixed.reason;
     if (!Number.isSafeInteger(data.seed)) return "the seed is too large for JavaScript's numbers";
     const splits = Math.max(data.splits.shuffled.rows.length, data.splits.unshuffled.rows.length);
-    return splits > PlannerHash.MOST ? `there are more than ${PlannerHash.MOST} splits` : null;
+    if (splits > PlannerHash.MOST) return `there are more than ${PlannerHash.MOST} splits`;
+    return tooManyPieces(data, all);
+  }
+
+  // Ranks that take rows in turn have a part of almost every split; and rows repeat until a batch is full.
+  function tooManyPieces({ splits }, options) {
+    const { num_ranks, sharding, even, last_batch } = options;
+    const { rows } = options.shuffle ? splits.shuffled : splits.unshuffled;
+    const batchRows = Math.max(1, PlannerSharing.batchRowsOf(options));
+    const block = options.shard_batches || options.split_batches ? batchRows : 1;
+    const total = rows.reduce((sum, count) => sum + count, 0);
+    const parts = (count) => (sharding === "strided" ? Math.min(num_ranks, Math.ceil(count / block) + 1) : 1);
+    const repeats = [even, last_batch].some((word) => word === "pad" || word === "wrap");
+    const laps = repeats && total ? Math.ceil((num_ranks * batchRows) / total) : 1;
+    if (sharding !== "strided" && laps === 1) return null;
+    const pieces = Math.max(num_ranks, rows.reduce((sum, count) => sum + parts(count), 0)) * laps;
+    if (!(pieces > MOST_PIECES)) return null;
+    const remedy = laps > 1 ? "fewer ranks, or a smaller batch_size" : "fewer ranks, or larger splits";
+    return `${num_ranks} ranks read more than ${MOST_PIECES} parts of ${rows.length} splits, too many for a page: use ${remedy}`;
   }
 
   // PolicyOptions.check_policy: an option of another policy

@@ -28,8 +28,6 @@ const PlanPage = (() => {
 
   function planOf(values) {
     if (data.fixed) return data.fixed.plans[values.epoch] ?? null;
-    const reason = Planner.supported(planned(values));
-    if (reason) throw new Error(reason);
     return Planner.plan(data, planned(values));
   }
 
@@ -70,6 +68,12 @@ const PlanPage = (() => {
     get("verdict-text").textContent = text;
   }
 
+  function problem(values, { message }) {
+    const reason = Planner.supported(planned(values), data);
+    if (reason) return { kind: "warn", title: "This page cannot show the plan", text: `${reason[0].toUpperCase()}${reason.slice(1)}.` };
+    return { kind: "bad", title: "These options do not fit together", text: message };
+  }
+
   function showCall(values) {
     get("python").textContent = Call.asPython(data, values, data.call.defaults);
     get("yaml").textContent = Call.asYaml(data, values, data.call.defaults);
@@ -105,7 +109,7 @@ const PlanPage = (() => {
     } catch (error) {
       page.plan = null;
       page.error = error.message;
-      showVerdict({ kind: "bad", title: "These options do not fit together", text: error.message });
+      showVerdict(problem(values, error));
     }
     document.querySelectorAll("main > section:not(.verdict)").forEach((section) => section.classList.toggle("stale", !page.plan));
     page.milliseconds = performance.now() - begin;

@@ -38,7 +38,8 @@ const PlanMap = (() => {
     const roomy = layout.files.filter((box) => box.width >= 58).length > layout.files.length / 2;
     const unit = layout.data.files.length === 1 ? "file" : "files";
     if (layout.files.some((box) => box.y !== layout.files[0].y) || !roomy) {
-      pen.fillText(`${Words.number(layout.files.length)} ${unit}, in order, with the rows that are read`, 0, layout.filesTop - 11);
+      const rest = layout.narrow ? "" : ", with the rows that are read";
+      pen.fillText(`${Words.number(layout.files.length)} ${unit}, in order${rest}`, 0, layout.filesTop - 11);
       return;
     }
     layout.files.forEach((box, i) => pen.fillText(fitted(pen, layout.data.short[i], box.width - 4), box.x, box.y - 11));
