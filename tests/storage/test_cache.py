@@ -243,6 +243,47 @@ def test_options_are_checked_at_construction(tmp_path: Path) -> None:
         cache_options(tmp_path / "file" / "below")
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o720, 0o707, 0o1777])
+def test_a_folder_that_others_may_write_to_is_refused(mode: int, tmp_path: Path) -> None:
+    made = cache_options(tmp_path / "made")
+    assert made is not None
+    assert Path(made.folder).stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(mode)
+    with pytest.raises(OptionError, match=f"its mode is {mode:o}.*chmod 700"):
+        cache_options(tmp_path / "open")
+    (tmp_path / "open").chmod(0o755)
+    assert cache_options(tmp_path / "open") is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    os.chown(tmp_path / "theirs", 12345, -1)
+    with pytest.raises(OptionError, match="belongs to the user with the number 12345"):
+        cache_options(tmp_path / "theirs")
+
+
+def test_nothing_is_written_or_removed_behind_links_in_the_folder(
+    options: CacheOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    store = cache_store.BlockStore(options.folder, options.size_bytes)
+    key = f"{'ab' * 16}-0"
+    (outside / f"{key}.block").write_bytes(b"x" * 100)
+    (Path(options.folder) / "ab").symlink_to(outside)
+    store.put(f"{'ab' * 16}-1", memoryview(b"data"))
+    cache_store.BlockStore(options.folder, 0)  # evicts all
+    assert [path.name for path in outside.iterdir()] == [f"{key}.block"]
+    assert "is a link: remove it" in warnings_of(caplog)[0]
+    (tmp_path / "victim").write_bytes(b"precious")
+    (Path(options.folder) / "count").unlink()
+    (Path(options.folder) / "count").symlink_to(tmp_path / "victim")
+    cache_store.BlockStore(options.folder, options.size_bytes).put(key, memoryview(b"data"))
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
 # --------------------------------------------------------------------------------------------- eviction and sizes
 
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import logging
 import os
+import stat
 import tempfile
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | s
     """The checked options of a cache, or None without a folder. Creates the folder if needed.
 
     Raises:
-        OptionError: the folder cannot be written to, or `cache_bytes` is not a size or is too small.
+        OptionError: the folder cannot be written to, or by other users too, or belongs to one; or `cache_bytes` is not
+            a size or is too small.
     """
     size = parse_bytes(cache_bytes, "cache_bytes")
     if cache_dir is None:
@@ -50,14 +52,30 @@ def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | s
         raise OptionError(f"cache_bytes={cache_bytes!r}: expected at least 16 MiB.")
     folder = os.path.abspath(os.path.expanduser(cache_dir))
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise OptionError(
             f"cache_dir={os.fspath(cache_dir)!r}: expected a writable folder on a local disk: {error}"
         ) from error
+    _check_private(folder)
     return CacheOptions(folder, size)
+
+
+def _check_private(folder: str) -> None:
+    """Check that no other user can change what the folder holds: the rows that are read from it would be theirs."""
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid():
+        raise OptionError(
+            f"cache_dir={folder!r} belongs to the user with the number {status.st_uid}, who could change the data in "
+            f"it: choose a folder of your own (user {os.geteuid()})."
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OptionError(
+            f"cache_dir={folder!r}: other users may write to it (its mode is {stat.S_IMODE(status.st_mode):o}) and "
+            "could change the data in it: run chmod 700 on it, or choose another folder."
+        )
 
 
 def can_cache(storage_identity: str, file: DataFileInfo) -> bool:

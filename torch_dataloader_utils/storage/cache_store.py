@@ -82,7 +82,7 @@ class BlockStore:
     def _write(self, key: str, block: memoryview) -> None:
         path, size = self._path(key), len(block) + _SEAL
         unfinished = f"{path.removesuffix('.block')}.{os.urandom(8).hex()}.block"
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _make_folder(os.path.dirname(path))
         try:
             with open(unfinished, "xb") as file:
                 self._admit(size, lambda: file.truncate(size))  # others that count now see its full size
@@ -146,10 +146,21 @@ def _seal(key: str, block: memoryview) -> bytes:
     return ((checksum_of(block) + mark) % (1 << 8 * _SEAL)).to_bytes(_SEAL, "little")
 
 
+def _make_folder(path: str) -> None:
+    """Make the folder unless it exists.
+
+    Raises:
+        NotADirectoryError: it is a link, behind which nothing may be written.
+    """
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    if os.path.islink(path):
+        raise NotADirectoryError(f"{path} is a link: remove it")
+
+
 def _block_files(folder: str) -> Iterator[tuple[float, int, str, bool]]:
     """Per block: when it was last written (seconds since 1970), bytes, path, whether it lacks its final name."""
     for below in os.scandir(folder):
-        if len(below.name) == 2 and below.is_dir():
+        if len(below.name) == 2 and below.is_dir(follow_symlinks=False):
             for entry in os.scandir(below):
                 match = _NAME.fullmatch(entry.name)
                 if match:
@@ -165,7 +176,7 @@ def _locked(path: str) -> Iterator[int]:
     Raises:
         TimeoutError: another process has held the lock for too long; it may be suspended.
     """
-    descriptor, end = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), time.monotonic() + _BUSY
+    descriptor, end = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), time.monotonic() + _BUSY
     try:
         while True:
             try:
