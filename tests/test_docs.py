@@ -150,7 +150,8 @@ def test_links_of_the_readme_are_absolute_on_pypi():
     repository = project["project"]["urls"]["Repository"].removeprefix("https://github.com/")
     for path in relative:
         raw = f"https://raw.githubusercontent.com/{repository}/main/{path}"
-        assert (raw if path.endswith((".svg", ".png")) else f"https://github.com/{repository}/blob/main/{path}") in targets
+        picture = path.endswith((".svg", ".png"))
+        assert (raw if picture else f"https://github.com/{repository}/blob/main/{path}") in targets
     assert all(target.startswith(("https://", "#")) for target in targets)
 
 
