@@ -145,8 +145,8 @@ def test_the_source_keeps_the_paths_that_were_given(folder):
 
 def test_it_keeps_them_without_credentials():
     filesystem = MemoryFileSystem()
-    filesystem.pipe("/me:SECRET@bucket/a.csv", b"id\n1\n")
-    _, dataset = StructuredDataset.create_dataloader("memory://me:SECRET@bucket/a.csv", filesystem=filesystem)
+    filesystem.pipe("/bucket/a.csv?signature=SECRET", b"id\n1\n")
+    _, dataset = StructuredDataset.create_dataloader("memory://bucket/a.csv?signature=SECRET", filesystem=filesystem)
     assert dataset.source.paths == ("memory://bucket/a.csv",)
 
 

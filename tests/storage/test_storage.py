@@ -15,6 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.printing import printable
 from torch_dataloader_utils.storage import Storage, Stored, open_storage
 
 
@@ -164,6 +165,48 @@ def test_errors_name_the_path_without_a_signed_urls_query() -> None:
     expected = "http://h/x: cannot be read: PermissionError: denied: http://h/x and http://h/x"
     assert str(caught.value) == expected
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://AKIA:s3cret@bucket/x",
+        "s3://AKIA:s3/cret+s3cret@bucket/x",
+        "simplecache::s3://AKIA:s3cret@bucket/x",
+        "memory://me:s3cret@bucket/x",
+    ],
+)
+def test_a_password_that_would_become_a_part_of_the_path_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(OptionError, match=r"bucket/x was given with a password, but .* storage_options=") as caught:
+        open_storage(url)
+    assert "cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_given_filesystem_gets_no_password_as_a_part_of_the_path() -> None:
+    with pytest.raises(OptionError, match="memory://bucket/x was given with a password"):
+        open_storage("memory://me:s3cret@bucket/x", filesystem=MemoryFileSystem())
+
+
+def test_a_password_that_its_client_takes_is_kept() -> None:
+    pytest.importorskip("aiohttp")
+    assert open_storage("http://me:s3cret@host/x")[1] == "http://me:s3cret@host/x"
+
+
+def test_a_path_that_looks_like_a_password_is_a_path(tmp_path: Path) -> None:
+    assert open_storage(tmp_path / "12:30@home")[1] == str(tmp_path / "12:30@home")
+    assert open_storage("memory://folder/12:30@home")[1] == "/folder/12:30@home"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at s3://AKIA:s3/cret@b/x and http://:s3cret@h:80/x", "at s3://b/x and http://h:80/x"),
+        ("http://host:8080/12:30@home", "http://host:8080/12:30@home"),
+        ("abfss://container@account/x: no", "abfss://container@account/x: no"),
+    ],
+)
+def test_passwords_of_urls_are_not_printable(text: str, shown: str) -> None:
+    assert printable(text) == shown
 
 
 def test_an_identity_tells_stores_apart_and_no_secret() -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch_dataloader_utils.cli.data import Data
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.printing import printable, user_and_password
 
 _SECRET = re.compile("secret|token|passw|key|credential|sas", re.IGNORECASE)
-_IN_URL = (re.compile(r"://[^\s/@:]+:([^\s/@]+)@"), re.compile(r"\?(.+)$"))
 
 
 def without_secrets(text: str, data: Data | None) -> str:
@@ -30,7 +29,8 @@ def without_secrets(text: str, data: Data | None) -> str:
 def _of_paths(data: Data) -> Iterator[str]:
     for path in data.where if isinstance(data.where, list) else [data.where]:
         if "://" in str(path):
-            yield from (match[1] for pattern in _IN_URL if (match := pattern.search(str(path))))
+            password = user_and_password(str(path))[:-1].partition(":")[2]
+            yield from filter(None, (password, str(path).partition("?")[2]))
 
 
 def _of_mapping(values: Mapping[str, Any], secret: bool = False) -> Iterator[str]:

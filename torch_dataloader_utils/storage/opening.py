@@ -14,7 +14,7 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from torch_dataloader_utils.errors import DataNotFoundError, MissingExtraError, OptionError
-from torch_dataloader_utils.storage.errors import printable
+from torch_dataloader_utils.printing import printable, user_and_password
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.storage import Storage
 
@@ -39,15 +39,30 @@ def open_storage(
 
     Raises:
         MissingExtraError: the protocol's client is not installed.
-        OptionError: the protocol is unknown, its client has no such option, or `filesystem` is not a filesystem.
+        OptionError: the protocol is unknown, its client has no such option or takes no password in URLs, or
+            `filesystem` is not a filesystem.
     """
     url = stringify_path(path)
     if not isinstance(url, str) or not url:
         raise OptionError(f"path={path!r}: expected a path or URL, or a list of these.")
-    if filesystem is not None:
-        return _given_storage(url, filesystem)
+    storage, inner = _storage(url, storage_options or {}) if filesystem is None else _given_storage(url, filesystem)
+    _reject_password(url, inner)
+    return storage, inner
+
+
+def _reject_password(url: str, inner: str) -> None:
+    """Reject a URL whose user and password its client takes for a part of the path, which errors and plans show."""
+    secret = user_and_password(url)
+    if secret and secret in inner and "://" not in inner:
+        raise OptionError(
+            f"{printable(url)} was given with a password, but its client takes none in URLs: pass it in "
+            "storage_options=, or in the environment."
+        )
+
+
+def _storage(url: str, options: Mapping[str, Any]) -> tuple[Storage, str]:
     protocol = split_protocol(url.rpartition("::")[2])[0] or "file"
-    fs, inner = _url_to_fs(url, protocol, storage_options or {})
+    fs, inner = _url_to_fs(url, protocol, options)
     if type(fs) is LocalFileSystem:
         return Storage(), inner
     return Storage(protocol, (type(fs), tuple(fs.storage_args), dict(fs.storage_options))), inner
