@@ -184,9 +184,15 @@ class _Audit:
 
     def _fault(self, start: int, stop: int) -> Fault:
         touched = [place for place, (first, last) in enumerate(self.spans) if first < stop and last > start]
-        ranks = [rank for rank, given in self.ranks.items() if self._counted(given)[start:stop].any()]
+        ranks = [rank for rank, given in self.ranks.items() if any(self._touches(p, start, stop) for p in given)]
         numbers = tuple(self.file.layout.segments[place].number for place in touched)
         return Fault(self.file.info.path, start, stop, int(self.times[start]), numbers, tuple(ranks))
+
+    def _touches(self, part: Part, start: int, stop: int) -> bool:
+        places = _places(part[0], part[1] if self.known else None)
+        if isinstance(places, slice):
+            return places.start < stop and (places.stop is None or places.stop > start)
+        return bool(((places >= start) & (places < stop)).any())
 
     def _counted(self, parts: Iterable[Part]) -> I64:
         counts = np.zeros(len(self.wanted), np.int64)
