@@ -94,3 +94,11 @@ def test_filtered_rows_are_verified_before_the_filter_and_compared_after_it(tdu)
     assert found["plan"]["expected"] == 400  # the row groups that statistics do not rule out
     assert found["read"]["rows"] == 349
     assert "before filters" in tdu("verify", *SPLITS, *options)
+
+
+def test_rows_are_assigned_and_not_said_to_be_delivered_if_steps_end_the_epoch(tdu):
+    options = ("--num-ranks", "2", "--batch-size", "64", "--set", "steps_per_epoch=3", "--read", "--id-column", "id")
+    shown = tdu("verify", *SPLITS, *options)
+    assert f"{2 * 3 * 64} rows, compared by id" in shown
+    assert "delivered" not in shown
+    assert "Every row is assigned exactly once; each rank ends after 3 steps." in shown

@@ -36,6 +36,7 @@ class Checked:
         broken: the promises of `even` that the plan does not keep.
         exact: whether all planned rows are delivered; if not, filters or `transform` drop some while reading.
         segment_name: what the format calls a segment.
+        steps_per_epoch: the steps after which each rank ends, whatever rows it is assigned; None for all of them.
     """
 
     epochs: list[int]
@@ -45,6 +46,7 @@ class Checked:
     broken: list[str]
     exact: bool
     segment_name: str
+    steps_per_epoch: int | None
 
     @property
     def ok(self) -> bool:
@@ -95,6 +97,7 @@ def checked_plan(source: Source, options: Options, epoch: int) -> Checked:
         list(_broken(options, union, world.num_ranks * planner.batch_rows, [each for each in steps if each])),
         source.exact,
         getattr(getattr(source.scan, "opener", None), "segment_name", "segment"),
+        options.shard.steps_per_epoch,
     )
 
 
@@ -142,9 +145,15 @@ def show(checked: Checked, arrived: Delivered | None, screen: Screen) -> None:
     if arrived is not None:
         arrived.show_faults(screen)
     if checked.ok and (arrived is None or arrived.ok):
-        screen.line(f"Every {unit} exactly once{', as promised' if plan.left_out or plan.padding else ''}.", GOOD)
+        screen.line(_praise(checked, unit), GOOD)
     else:
         screen.line(f"{plan.missing:,} missing, {plan.repeated:,} repeated.", BAD)
+
+
+def _praise(checked: Checked, unit: str) -> str:
+    if checked.steps_per_epoch is not None:
+        return f"Every {unit} is assigned exactly once; each rank ends after {plural(checked.steps_per_epoch, 'step')}."
+    return f"Every {unit} exactly once{', as promised' if checked.plan.left_out or checked.plan.padding else ''}."
 
 
 def _facts(checked: Checked, unit: str) -> list[tuple[str, str]]:
@@ -152,7 +161,7 @@ def _facts(checked: Checked, unit: str) -> list[tuple[str, str]]:
     counted = "" if checked.exact or unit != "row" else ", before filters and transform"
     return [
         (f"{unit}s", f"{plan.expected:,}{counted}"),
-        ("delivered", f"{plan.delivered:,}"),
+        ("delivered" if checked.steps_per_epoch is None else "assigned", f"{plan.delivered:,}"),
         *([("left out", f"{plan.left_out:,}, as the options say")] if plan.left_out else []),
         *([("padding", f"{plan.padding:,} marked repeats, as the options say")] if plan.padding else []),
     ]
