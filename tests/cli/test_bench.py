@@ -110,6 +110,13 @@ def test_the_best_setting_is_advised_only_if_it_is_again():
     assert settings.best_of(settings.confirmed(given, found, lambda data: rate(next(rates)))) is None
 
 
+def test_a_setting_is_advised_only_if_it_was_measured_again():
+    rates = iter([100, 100, 100, 100])  # none of the two is faster when measured again
+    found = [Trial({"num_workers": 2}, 300.0, 3.0), Trial({"num_workers": 4}, 200.0, 2.0)]
+    again = settings.confirmed(Data("files", "data", {}), found, lambda data: rate(next(rates)))
+    assert settings.best_of(again) is None
+
+
 def test_a_refused_setting_says_why(tdu):
     given = Data("files", "data", {"transform": lambda rows: rows, "nulls": "mask"})
     (found,) = trials(given, [[{"num_workers": 2, "worker_mode": "process"}]], lambda data: rate(len(data.open())))
