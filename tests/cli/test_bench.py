@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -10,6 +12,7 @@ import pytest
 
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.cli.benchmark import layouts, settings
+from torch_dataloader_utils.cli.benchmark.decoding import decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
 from torch_dataloader_utils.cli.benchmark.passes import Measured, first_pass, measured
 from torch_dataloader_utils.cli.benchmark.settings import Trial, groups, trials
@@ -141,6 +144,23 @@ def test_the_sample_is_of_the_rows_that_are_read(tdu):
     found = layouts.layouts(dataset.source, 0.0, lambda what, share: None)
     assert {layout.row_group_rows for layout in found} == {100}  # no larger one fits 800 rows
     assert all(layout.rate > 0 for layout in found)
+
+
+def test_raw_decoding_reads_small_row_groups_together(tdu):
+    _, dataset = StructuredDataset.create_dataloader("data", columns=["id"])
+    calls: list[list[int]] = []
+    opener = dataset.source.scan.opener
+
+    class Counting:
+        def open(self, *given):
+            reader = opener.open(*given)
+            read = reader.read
+            reader.read = lambda numbers, names: [calls.append(list(numbers)), read(numbers, names)][1]
+            return reader
+
+    source = replace(dataset.source, scan=replace(dataset.source.scan, opener=Counting()))
+    assert decoded(source, 0.02).rows % 400 == 0
+    assert all(numbers == [0, 1, 2, 3] for numbers in calls)
 
 
 def test_files_of_other_formats_have_no_layouts(tdu, tmp_path):

@@ -12,6 +12,8 @@ from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.storage import usable_cores
 
+_ROWS = 1 << 16  # read by one call, at least: row by row group, small ones are far slower than a loader reads them
+
 Item = tuple[DataFile, Sequence[int]]  # a file and the numbers of segments that one thread reads, in order
 
 
@@ -64,27 +66,37 @@ def decoded(source: Source, seconds: float) -> Decoded:
 
 
 def _items(source: Source) -> Iterator[Item]:
-    """The segments, one by one, without an end; those of a file that must be read in order together."""
+    """The segments, a few at a time, without an end; those of a file that must be read in order together."""
     files = [file for file in source.files if file.layout.segments]
     while files:
         for file in files:
-            numbers = [segment.number for segment in file.layout.segments]
-            if file.layout.sequential:
-                yield file, numbers
-            else:
-                yield from ((file, [number]) for number in numbers)
+            yield from ((file, numbers) for numbers in _runs(file))
+
+
+def _runs(file: DataFile) -> Iterator[list[int]]:
+    """The numbers of consecutive segments with so many rows; each segment alone if its rows are not known."""
+    run: list[int] = []
+    rows = 0
+    for segment in file.layout.segments:
+        run.append(segment.number)
+        rows += _ROWS if segment.rows is None else segment.rows
+        if rows >= _ROWS and not file.layout.sequential:
+            yield run
+            run, rows = [], 0
+    if run:
+        yield run
 
 
 def _read(scan: ScanSpec, file: DataFile, numbers: Sequence[int]) -> int:
-    """Decode segments one by one; returns their number of rows."""
+    """Decode segments, those of a file that must be read in order one by one; returns their number of rows."""
     schema = scan.schema
     reader = scan.opener.open(file.info, file.layout, scan.storage, scan.format_options, schema)
     rows = 0
     try:
         names = [name for name in schema.names if name in reader.schema.names]
-        for number in numbers:
-            reader.prefetch([number])
-            columns = reader.read([number], names)
+        for run in [[number] for number in numbers] if file.layout.sequential else [numbers]:
+            reader.prefetch(run)
+            columns = reader.read(run, names)
             rows += len(columns[0]) if columns else 0
     finally:
         reader.close()
