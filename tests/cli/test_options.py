@@ -141,6 +141,13 @@ def test_a_config_file_that_is_none_is_not_shown(tdu):
     assert "expected keywords" in tdu.error("plan", "--config", "bad.yaml")
 
 
+def test_properties_are_given_once_and_a_text_is_none(tdu):
+    assert "storage_options" in (error := tdu.error("plan", "data", "--set", "storage_options=hunter2"))
+    assert "TypeError" not in error
+    both = ("--set", "storage_options={a: 1}", "--storage-option", "b=2")
+    assert "storage_options was given by --set and by its own option" in tdu.error("plan", "data", *both)
+
+
 def test_debug_shows_the_traceback(tdu):
     assert "Traceback" in tdu.error("plan", "nowhere", "--debug")
 

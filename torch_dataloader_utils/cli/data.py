@@ -65,7 +65,8 @@ def data_of(given: Mapping[str, Any]) -> Data:
 
 def _joined(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of both; single properties of a store or catalog are added to those of the config."""
-    added = {name: {**(config.get(name) or {}), **options[name]} for name in _PROPERTIES if name in options}
+    both = [name for name in _PROPERTIES if isinstance(config.get(name), Mapping)]
+    added = {name: {**config[name], **options[name]} for name in both if isinstance(options.get(name), Mapping)}
     keywords = {**config, **options, **added}
     if keywords.get("num_ranks") is not None:
         keywords.setdefault("rank", 0)
@@ -95,10 +96,14 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
             raise OptionError(f"{flag_of(key)} and --set {key}=... were both given: pass one.")
         texts[key] = text
     values = {name: value_of(text, known[name]) if name in known else plain(text, name) for name, text in texts.items()}
-    storage = pairs(given["storage_option"], "--storage-option")
-    if storage:
-        values["storage_options"] = {name: plain(text, "--storage-option") for name, text in storage.items()}
-    return values | _catalog(given)
+    storage = {
+        name: plain(text, "--storage-option")
+        for name, text in pairs(given["storage_option"], "--storage-option").items()
+    }
+    properties = {**({"storage_options": storage} if storage else {}), **_catalog(given)}
+    for name in properties.keys() & values.keys():
+        raise OptionError(f"{name} was given by --set and by its own option: pass one.")
+    return values | properties
 
 
 def _catalog(given: Mapping[str, Any]) -> dict[str, Any]:
