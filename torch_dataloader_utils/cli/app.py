@@ -89,7 +89,7 @@ def verify(
 
 
 def bench(
-    seconds: Annotated[float, typer.Option("--seconds", min=1, metavar="S", help="How long to measure.")] = 20,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, metavar="S", help="About how long to measure.")] = 20,
     step_ms: Annotated[
         float, typer.Option("--step-ms", min=0, metavar="MS", help="The duration of a training step, simulated.")
     ] = 0,
