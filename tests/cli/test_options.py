@@ -10,8 +10,9 @@ import pytest
 import typer
 
 from torch_dataloader_utils.cli.app import app
-from torch_dataloader_utils.cli.data import data_of
+from torch_dataloader_utils.cli.data import Data, data_of
 from torch_dataloader_utils.cli.declared import OWN_OPTIONS, completed, declared
+from torch_dataloader_utils.cli.secrets import without_secrets
 from torch_dataloader_utils.cli.texts import plain, value_of
 from torch_dataloader_utils.errors import OptionError
 
@@ -162,3 +163,9 @@ def test_secrets_are_never_printed(tdu, debug):
     table = ("--table", "a.b", "--catalog", "type=rest", "--catalog", "uri=http://127.0.0.1:9")
     error += tdu.error("schema", *table, "--catalog", "credential=me:hunter5", *debug)
     assert "hunter" not in error
+
+
+@pytest.mark.parametrize("name", ["connection_string", "header.Authorization", "pwd"])
+def test_credentials_are_known_by_the_names_that_stores_and_catalogs_give_them(name):
+    given = Data("files", "data", {"storage_options": {name: "AccountKey=hunter2"}})
+    assert without_secrets("refused: AccountKey=hunter2", given) == "refused: ..."

@@ -9,7 +9,7 @@ from typing import Any
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.printing import printable, user_and_password
 
-_SECRET = re.compile("secret|token|passw|key|credential|sas", re.IGNORECASE)
+_SECRET = re.compile("secret|token|passw|pwd|key|credential|sas|authorization|connection_string", re.IGNORECASE)
 
 
 def without_secrets(text: str, data: Data | None) -> str:
