@@ -146,6 +146,13 @@ def test_the_sample_is_of_the_rows_that_are_read(tdu):
     assert all(layout.rate > 0 for layout in found)
 
 
+def test_data_too_small_to_judge_is_not_to_be_written_again(tdu):
+    shown = tdu("bench", "data", "--nulls", "mask", *SECONDS)
+    assert "too short for a verdict" in shown
+    assert "Writing the files" not in shown
+    assert "leave the files as they are" not in shown
+
+
 def test_raw_decoding_reads_small_row_groups_together(tdu):
     _, dataset = StructuredDataset.create_dataloader("data", columns=["id"])
     calls: list[list[int]] = []

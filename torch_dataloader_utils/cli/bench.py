@@ -73,8 +73,9 @@ class Report:
 
     @property
     def best_layout(self) -> Layout | None:
-        """The way to write the files instead; None for the current one."""
-        return layouts.best_of(self.layouts, self.reading.local) if self.layouts else None
+        """The way to write the files instead; None for the current one, or if passes are too short to gain by it."""
+        judged = self.layouts and not self.loader.short
+        return layouts.best_of(self.layouts, self.reading.local) if judged else None
 
     @property
     def layout_gain(self) -> float:
@@ -219,6 +220,8 @@ def _show_layouts(report: Report, screen: Screen) -> None:
     screen.heading("Row groups and codecs: a sample of the rows, written again, decoded on one core")
     header = ("row group rows", "codec", "size", "rows/s", "times as fast")
     screen.table(header, rows, ("row group rows", "size", "rows/s", "times as fast"))
+    if report.loader.short:
+        return
     if best is None:
         screen.line(f"None is faster by {layouts.GAIN - 1:.0%} or more: leave the files as they are.")
         return
