@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,25 @@ def test_the_sample_is_of_the_rows_that_are_read(tdu):
     found = layouts.layouts(dataset.source, 0.0, lambda what, share: None)
     assert {layout.row_group_rows for layout in found} == {100}  # no larger one fits 800 rows
     assert all(layout.rate > 0 for layout in found)
+
+
+def test_a_slow_beginning_does_not_shorten_the_passes(tdu):
+    data = Data("files", "data", {"nulls": "mask", "batch_size": 10, "transform": BeginsSlowly(), "num_workers": 0})
+    steps, first = first_pass(data, 0.1)
+    assert first > 0.2
+    assert steps == 80
+
+
+class BeginsSlowly:
+    """Takes long once."""
+
+    seconds = 0.25
+
+    def __call__(self, rows):
+        if len(rows):  # not while the loader is made
+            time.sleep(self.seconds)
+            self.seconds = 0
+        return rows
 
 
 def test_data_too_small_to_judge_is_not_to_be_written_again(tdu):

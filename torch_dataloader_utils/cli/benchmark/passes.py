@@ -116,19 +116,21 @@ def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0) 
 
 
 def first_pass(data: Data, seconds: float, step_seconds: float = 0.0) -> tuple[int, float]:
-    """The steps of a pass for about so many seconds, and the seconds to its first batch.
+    """The steps of a pass for about so many seconds after its first batch, and the seconds to that batch.
 
-    It has at least the rows of a shuffle window, which are read together, and those that all cores read at first.
+    It has at least the rows of a shuffle window, which are read together, and those that all cores read at first. The
+    first batch does not count: after a slow beginning, all later passes would be too short to judge.
     """
     with _opened(data) as (loader, dataset):
         began, first, steps = time.perf_counter(), 0.0, 0
+        seconds = max(seconds, 2 * _SHORT)
         least = _least_rows(dataset) // dataset.plan().batch_rows
         batches = iter(loader)
         for _ in batches:
             first = first or time.perf_counter() - began
             steps += 1
             _train(step_seconds)
-            if time.perf_counter() - began > seconds and steps >= least:
+            if time.perf_counter() - began - first > seconds and steps >= least:
                 break
         batches.close()
         return steps, first
