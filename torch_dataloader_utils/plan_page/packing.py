@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
+
+from torch_dataloader_utils.planning.plan_table import common_folder
 
 Packed = list[Any]
 
@@ -37,12 +38,6 @@ def runs(values: Sequence[Any]) -> Packed:
         length = len(list(run))
         short += [[value, length]] if length >= _LEAST_RUN else [value] * length
     return short
-
-
-def common_folder(paths: Sequence[str]) -> str:
-    """The folder that all paths have in common, with its trailing slash; "" if there is none."""
-    start = os.path.commonprefix(list(paths))  # noqa: RUF071 - URLs are allowed; cut at a slash below
-    return start[: start.rfind("/") + 1]
 
 
 def _packed_splits(splits: Mapping[str, Any]) -> dict[str, Packed]:

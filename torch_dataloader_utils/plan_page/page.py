@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.plan_page.packing import common_folder, packed
+from torch_dataloader_utils.plan_page.packing import packed
 from torch_dataloader_utils.plan_page.planner_scripts import planner_script
+from torch_dataloader_utils.planning.plan_table import common_folder
 from torch_dataloader_utils.printing import shortened
 
 SCRIPTS = (
