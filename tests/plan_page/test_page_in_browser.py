@@ -478,12 +478,12 @@ def test_ten_thousand_files_stay_smooth(folder, opened, tmp_path):
     """Far below the bound as measured; it is generous because other tests run at the same time."""
     shown = opened(many_files(folder, tmp_path))
     times = []
-    for ranks in (32, 63, 64):
+    for ranks in (32, 63, *range(33, 53), 64):  # many, because other tests may hold the cores for seconds
         shown.settled(lambda ranks=ranks: typed(shown.page, "num_ranks", str(ranks)))
         times.append(shown.page.evaluate("PlanPage.milliseconds"))
-    assert min(times) < 5000, times  # alone it takes 0.1 to 0.2 s; other tests use the same cores
+    assert min(times) < 500, times
     shown.settled(lambda: picked(shown.page, "sharding", "strided"))  # 2,560,000 pieces
-    assert shown.page.evaluate("PlanPage.milliseconds") < 5000
+    assert shown.page.evaluate("PlanPage.milliseconds") < 500
     assert shown.page.inner_text("#verdict-title") == "This page cannot show the plan"
     assert "64 ranks read more than 1048576 parts of 40000 splits" in shown.page.inner_text("#verdict-text")
     shown.settled(lambda: typed(shown.page, "num_ranks", "2"))
