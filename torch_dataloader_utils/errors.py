@@ -10,7 +10,8 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     ├── CatalogError (OSError)               a catalog cannot be reached or refuses access
     ├── SnapshotError (ValueError)           a table has no such snapshot, or it cannot be read as requested
     ├── FileReadError (OSError)              a file cannot be read or decoded
-    │   └── FileChangedError                 a file changed after it was planned
+    │   ├── FileChangedError                 a file changed after it was planned
+    │   └── DamagedFileError                 a file's content is damaged
     ├── ColumnNotFoundError (KeyError)       no file has this column
     ├── SchemaMismatchError (ValueError)     files (or a transform) disagree about a column
     ├── UnsupportedTypeError (TypeError)     the requested output cannot hold a column's type
@@ -70,6 +71,16 @@ class FileChangedError(FileReadError):
     """
 
     size: int | None = None
+
+
+class DamagedFileError(FileReadError):
+    """A file's content is damaged, or not of its format. `on_error="skip"` leaves out such files, and no others.
+
+    Attributes:
+        path: the file, as its storage names it.
+    """
+
+    path: str = ""
 
 
 class ColumnNotFoundError(DataLoaderUtilsError, KeyError):

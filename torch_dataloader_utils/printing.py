@@ -56,6 +56,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def damage_in_words(files: int, rows: int) -> str:
+    """How much is damaged, such as "2 damaged files with at least 20 rows"; 0 rows are not mentioned."""
+    return plural(files, "damaged file") + (f" with at least {plural(rows, 'row')}" if rows else "")
+
+
 def shortened(text: str, width: int) -> str:
     """The text, its middle left out where it is longer than `width`."""
     half = (width - 3) // 2

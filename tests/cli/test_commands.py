@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -180,3 +181,29 @@ def test_iceberg_tables_are_read_by_catalog_and_name(tdu, tmp_path):
     read = tdu.json("verify", *by_file, "--num-ranks", "2", "--read")
     assert read["ok"]
     assert read["read"] | {"rows": 40, "ids": ["_file", "_pos"]} == read["read"]
+
+
+def damage(path: Path, start: int, stop: int) -> None:
+    """Overwrite a part of the file; its size and time stay."""
+    status, data = path.stat(), path.read_bytes()
+    path.write_bytes(data[:start] + b"\xff" * (stop - start) + data[stop:])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("command", ["describe", "plan", "verify"])
+def test_damaged_files_are_named_and_left_out(tdu, command):
+    damage(Path("data/a.parquet"), 4, 60)
+    shown = tdu(command, "data", "--nulls", "mask", "--on-error", "skip")
+    assert "a.parquet" in shown + tdu.done.stderr
+    assert "1 damaged file with at least 400 rows" in shown + tdu.done.stderr
+
+
+def test_index_checks_files_and_keeps_the_result(tdu):
+    damage(Path("data/a.parquet"), 4, 60)
+    assert "1 file" in tdu("index", "data", "--manifest", "m.parquet", "--on-error", "skip")
+    assert "up to date: 2 files" in tdu("index", "data", "--manifest", "m.parquet", "--check")
+    damage(Path("data/b.parquet"), 4, 60)  # decoding it again would find this
+    _, dataset = StructuredDataset.create_dataloader("data", manifest="m.parquet", on_error="skip", nulls="mask")
+    assert [file.relative for file in dataset.source.skipped] == ["a.parquet"]
+    Path("data/a.parquet").touch()
+    assert "changed" in tdu("index", "data", "--manifest", "m.parquet", "--check", code=1)

@@ -23,7 +23,8 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import find_files
-from torch_dataloader_utils.sources.manifest import FileManifest, Pruned, build_manifest, inspect_files
+from torch_dataloader_utils.sources.inspection import inspect_files
+from torch_dataloader_utils.sources.manifest import FileManifest, Pruned, build_manifest
 
 
 def write(path: Path, columns: dict[str, Any], rows: int = 1_000) -> None:

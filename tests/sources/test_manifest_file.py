@@ -123,6 +123,7 @@ def test_the_manifest_is_a_parquet_file_that_says_what_it_is(tmp_path: Path) -> 
         "version": VERSION,
         "checksum": header["checksum"],
         "format": "parquet",
+        "skipped": [],
         "asked": {"path": ["/data"], "format": None, "format_options": {"page_checksums": False}},
     }
 

@@ -53,6 +53,7 @@ class IcebergDataset(TableDataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str = "10GiB",
         format_options: Mapping[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
         transform: Callable[..., Any] | None = None,
         transform_rows: Literal["same", "any"] = "same",
         transform_schema: Any = None,
@@ -135,6 +136,7 @@ class IcebergDataset(TableDataset):
             cache_dir: a local folder that caches data read from a remote store.
             cache_bytes: the maximum size of cache_dir, such as "10GiB".
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
+            on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.
             transform_rows: "any" if transform may change the number of rows.
             transform_schema: the schema that transform returns; None calls it once on an empty batch.

@@ -8,7 +8,10 @@ from torch_dataloader_utils.checkpoint.state_dict import COUNTS, UNKNOWN, short
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import digest
 from torch_dataloader_utils.schemas.merge import kept_schema
+from torch_dataloader_utils.sources.skipped import skipped_names
 from torch_dataloader_utils.sources.source import Source
+
+SKIPPED = "skipped"  # a component only if files are left out: it explains another list of files
 
 
 def counts_are_known(source: Source) -> bool:
@@ -43,6 +46,8 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
+    if source.skipped:
+        components[SKIPPED] = ([file.name for file in source.skipped], short(skipped_names(source.skipped)))
     return {name: [f"{digest(parts):016x}", text] for name, (parts, text) in components.items()}
 
 
@@ -56,10 +61,11 @@ def different_data(
         here: the fingerprint of what this loader reads.
         versions: of the plan algorithm: in the state, and here.
     """
+    same_files = saved.get("files") == here.get("files")
     lines = [
         f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here"
         for name in {**here, **saved}
-        if saved.get(name) != here.get(name)
+        if saved.get(name) != here.get(name) and not (same_files and name == SKIPPED)
     ]
     if versions[0] != versions[1]:
         lines.insert(0, f"  plan version: {versions[0]} in the state, {versions[1]} here")

@@ -35,6 +35,7 @@ OWN_OPTIONS = (
     "split_bytes",
     "nulls",
     "manifest",
+    "on_error",
 )
 _PANEL = "Keywords of create_dataloader"
 _METAVARS = (

@@ -112,7 +112,12 @@ def _unequal(reports: Sequence[RankReport]) -> str | None:
     first = reports[0]
     for name, word, hint in (
         ("epoch", "epoch", "call dataset.set_epoch with the same number on every rank"),
-        ("data", "data", "all ranks must see the same files, with the same rows, filters and split options"),
+        (
+            "data",
+            "data",
+            "all ranks must see the same files, with the same rows, filters and split options, and leave out the same "
+            "damaged ones",
+        ),
         (
             "options",
             "options",

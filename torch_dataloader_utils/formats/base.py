@@ -14,24 +14,11 @@ import pyarrow as pa
 from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Naming, Storage, prefetch
+from torch_dataloader_utils.storage import Decoding, Naming, Storage, prefetch
 
 # (layout, the file's schema, its constants: partition column -> value) -> layout without the segments in which no row
 # can match.
 Pruner = Callable[[FileLayout, pa.Schema, Mapping[str, Any]], FileLayout]
-
-
-class Decoding(Naming):
-    """A context that names file and piece in errors, including those for memory requests caused by wrong sizes."""
-
-    __slots__ = ()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, pa.ArrowMemoryError):
-            problem = ValueError(f"{error}: the piece is too large for this machine, or its sizes are wrong.")
-            problem.__cause__ = error
-            error = problem
-        super().__exit__(kind, error, trace)
 
 
 class Reader(ABC):
@@ -184,7 +171,7 @@ class Format(ABC):
         """
         chosen = {**self.options, **options}
         with (
-            Naming(file.path, self.described),
+            Decoding(file.path, self.described),
             (storage.open_footer if self.described == "footer" else storage.open_data)(file) as source,
         ):
             return self.inspect(source, file, chosen)
@@ -206,7 +193,7 @@ class Format(ABC):
         Raises:
             FileReadError: the message names the file.
         """
-        with Naming(file.path):
+        with Decoding(file.path):
             return self.reader(file, layout, storage, {**self.options, **options}, schema)
 
     def check_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (optional)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch_dataloader_utils.errors import DamagedFileError
 from torch_dataloader_utils.formats.sizes import size_estimate
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
@@ -17,8 +18,10 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.progress import Progress
+from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
+from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage import Storage
 
@@ -95,7 +98,8 @@ class IcebergPlan:
         """
         split, given = options.split, dict(options.read.format_options or {})
         by_bytes = split.split_rows is None and split.split_strategy is None
-        before = _data_files(self, given, int(split.split_bytes or 0) // 8 if by_bytes else -1, progress_of(options))
+        small = int(split.split_bytes or 0) // 8 if by_bytes else -1
+        before, skipped = _data_files(self, given, small, options)
         after = _pruned(self, before)
         evidence: dict[str, str] = {}
         for file in after:
@@ -114,11 +118,59 @@ class IcebergPlan:
             format_options=given,
             predicate=self.row_filter,
             origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}",
+            skipped=skipped,
         )
 
 
-def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int, progress: Progress) -> list[DataFile]:
+def _data_files(
+    plan: IcebergPlan, given: Mapping[str, Any], small: int, options: Options
+) -> tuple[list[DataFile], tuple[SkippedFile, ...]]:
+    """The table's files with their layouts, and the damaged ones that are left out, the same on all ranks.
+
+    Args:
+        plan: the plan of the table.
+        given: the `format_options`.
+        small: files of at most this estimated size are not opened for their layouts.
+        options: the options of the loader.
+    """
+    progress = progress_of(options)
+    if options.read.on_error == "raise":
+        return _layouts(plan, given, small, progress), ()
+    check = SharedCheck.of(options)
+    with check.failing_together():
+        found = _layouts_or_damage(plan, given, small, progress)
+        how = FileCheck(IcebergOpener(plan.table), plan.storage, given, plan.table.schema.remove_metadata(), progress)
+        own = check.own(found, (), how)
+    skipped = check.joined(found, own)
+    left = [file for place, file in enumerate(found) if isinstance(file, DataFile) and place not in skipped]
+    return left, tuple(skipped[place] for place in sorted(skipped))
+
+
+def _layouts(plan: IcebergPlan, given: Mapping[str, Any], small: int, progress: Progress) -> list[DataFile]:
     """The table's files with their layouts; those whose footers are needed are read concurrently."""
+    return read_footers(plan.storage, _layout_reader(plan, given, small), plan.files, progress)
+
+
+def _layouts_or_damage(
+    plan: IcebergPlan, given: Mapping[str, Any], small: int, progress: Progress
+) -> list[DataFile | SkippedFile]:
+    """As `_layouts`, with damaged files as such; a damaged file of deletes is an error."""
+    layout = _layout_reader(plan, given, small)
+
+    def tried(numbered: tuple[int, PlannedFile]) -> DataFile | SkippedFile:
+        place, planned = numbered
+        try:
+            return layout(planned)
+        except DamagedFileError as error:
+            if error.path != planned.info.path:
+                raise
+            return skipped_file(planned.info, place, str(error), planned.info.record_count)
+
+    return read_footers(plan.storage, tried, list(enumerate(plan.files)), progress)
+
+
+def _layout_reader(plan: IcebergPlan, given: Mapping[str, Any], small: int) -> Callable[[PlannedFile], DataFile]:
+    """A function that returns a file with its layout, for which it reads the footer where needed."""
     estimate = size_estimate(plan.table.schema)
 
     def layout(planned: PlannedFile) -> FileLayout:
@@ -126,13 +178,13 @@ def _data_files(plan: IcebergPlan, options: Mapping[str, Any], small: int, progr
         size = estimate(max(file.record_count, 0), info.file_size)
         if size <= small and all(delete.kind == "equality" for delete in file.deletes):
             return whole_file(file, size)
-        return iceberg_layout(info, file, plan.storage, options)
+        return iceberg_layout(info, file, plan.storage, given)
 
     def data_file(planned: PlannedFile) -> DataFile:
         file_layout = layout(planned)
         return DataFile(replace(planned.info, record_count=file_layout.row_count), file_layout)
 
-    return read_footers(plan.storage, data_file, plan.files, progress)
+    return data_file
 
 
 def _pruned(plan: IcebergPlan, files: Sequence[DataFile]) -> list[DataFile]:

@@ -30,6 +30,7 @@ from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.sources.skipped import skipped_counts
 from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -63,6 +64,7 @@ class Epochs:
         self.passes = Passes(self._start, self.hooks)
         self.meter = self.passes.meter
         self.meter.listed = source.listed
+        self.meter.skipped = skipped_counts(source.skipped)
         self.verdicts = VerdictLog(self.meter, reading_of(source, options, worker))
         self.hooks.add(self.verdicts.log)
         self._next: Source | None = None  # what is read from the next epoch on
@@ -122,6 +124,7 @@ class Epochs:
         self._execution.close()
         self._read(source)
         self.meter.listed += source.listed
+        self.meter.skipped = skipped_counts(source.skipped)
         self.__dict__.pop("_form", None)  # its keys may differ
 
     def close(self) -> None:

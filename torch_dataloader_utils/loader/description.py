@@ -9,7 +9,8 @@ from typing import Any
 from torch_dataloader_utils.loader.description_text import Facts, Section, Sentences, Table, html_of, text_of
 from torch_dataloader_utils.planning.advice import Advice
 from torch_dataloader_utils.planning.windows import ShuffleWindow
-from torch_dataloader_utils.printing import Row, in_bytes, plural
+from torch_dataloader_utils.printing import Row, damage_in_words, in_bytes, plural
+from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_names
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
 
@@ -53,6 +54,7 @@ class Description:
     Attributes:
         dataset: the kind of dataset.
         files: the number of files read, without those that filters ruled out.
+        skipped: damaged files that are left out.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
         segments: the number of row groups, stripes or other smallest units of reading.
@@ -81,6 +83,7 @@ class Description:
 
     dataset: str
     files: int
+    skipped: tuple[SkippedFile, ...]
     stored_bytes: int
     decoded_bytes: int
     segments: int
@@ -147,11 +150,16 @@ class Description:
         stored = f"{in_bytes(self.stored_bytes)} stored, " if self.stored_bytes else ""
         return [
             ("files", f"{self.files:,} ({stored}about {in_bytes(self.decoded_bytes)} decoded)"),
+            *([("left out", self._skipped_in_words)] if self.skipped else []),
             ("rows", self._rows_in_words),
             (f"{self.segment_name}s", f"{self.segments:,}"),
             ("splits", f"{self.splits:,}: runs of {self.segment_name}s, shared among ranks and workers"),
             ("shuffle", self.shuffle),
         ]
+
+    @property
+    def _skipped_in_words(self) -> str:
+        return f"{damage_in_words(*skipped_counts(self.skipped))}: {skipped_names(self.skipped)}"
 
     @property
     def _rows_in_words(self) -> str:

@@ -140,6 +140,7 @@ class Meter:
             other threads always read a consistent one.
         returned: when `next` returned last.
         blocks: what I/O workers did for the blocks that were taken.
+        skipped: damaged files that are left out, and their rows as far as known.
         listed: seconds spent listing files and reading their footers.
         last: the end of the last pass that has ended; None before it.
     """
@@ -148,6 +149,7 @@ class Meter:
         self.mark = 0.0
         self.returned = 0.0
         self.blocks = BlockTotals()
+        self.skipped = (0, 0)
         self.listed = 0.0
         self.last: PassStatus | None = None
         self._completed: PassTotals | None = None  # the last complete pass that has ended
@@ -210,7 +212,7 @@ class Meter:
         seconds, waited = (0.0, 0.0) if current is None else _times(current)
         return Totals(
             done.waited + waited, done.seconds + seconds, done.steps + steps, done.rows + rows, self.listed,
-            *self.blocks.sums(),
+            *self.blocks.sums(), self.skipped,
         )  # fmt: skip
 
     def read(self) -> Totals:

@@ -28,6 +28,8 @@ _FAMILIES = {
     "requests": _Family("requests_total", "counter", "Requests to remote stores."),
     "retries": _Family("retries_total", "counter", "Requests repeated after a failure."),
     "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of blocks of bytes found in cache_dir."),
+    "skipped_files": _Family("skipped_files", "gauge", "Damaged files left out."),
+    "skipped_rows": _Family("skipped_rows", "gauge", "Rows of damaged files left out, as far as known."),
     "pad_fraction": _Family("pad_ratio", "gauge", "Share of rows that are repeats."),
 }
 _SOURCE_ROWS = _Family("source_rows_total", "counter", "Rows by dataset of a combination.")

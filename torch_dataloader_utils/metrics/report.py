@@ -28,6 +28,8 @@ def metrics(totals: Totals, *, detail: bool = False) -> dict[str, float]:
         "requests": float(totals.of_workers("requests")),
         "retries": float(totals.of_workers("retries")),
         "cache_hit_fraction": _fraction(hits, hits + misses),
+        "skipped_files": float(totals.skipped[0]),
+        "skipped_rows": float(totals.skipped[1]),
         "pad_fraction": _fraction(totals.of_workers("repeats"), totals.of_workers("rows")),
     }
     flat |= {f"rows/{source}": float(rows) for source, rows in sorted(totals.sources.items())}

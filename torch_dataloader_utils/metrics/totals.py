@@ -27,6 +27,7 @@ class Totals:
         listed: seconds spent listing files and reading their footers, or planning a table's snapshot.
         workers: what each I/O worker did for the blocks that were taken, by its number.
         sources: rows of these blocks by dataset of a combination; empty for a single dataset.
+        skipped: damaged files that are left out, and their rows as far as known; those at the end of an interval.
     """
 
     waited: float = 0.0
@@ -36,6 +37,7 @@ class Totals:
     listed: float = 0.0
     workers: Mapping[int, Sums] = field(default_factory=dict)
     sources: Mapping[int, float] = field(default_factory=dict)
+    skipped: tuple[int, int] = (0, 0)
 
     def since(self, before: Totals) -> Totals:
         """What was added after `before`."""
@@ -47,6 +49,7 @@ class Totals:
             self.listed - before.listed,
             {worker: _less(sums, before.workers.get(worker, {})) for worker, sums in self.workers.items()},
             _less(self.sources, before.sources),
+            self.skipped,
         )
 
     def of_workers(self, name: str) -> float:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from torch_dataloader_utils.metrics.meter import PassStatus, PassTotals
 from torch_dataloader_utils.metrics.report import batch_seconds
-from torch_dataloader_utils.printing import plural
+from torch_dataloader_utils.printing import damage_in_words, plural
 
 Limit: TypeAlias = Literal[
     "storage", "decode", "delete", "filter", "transform", "shuffle", "convert", "batches", "start", "consumer"
@@ -75,6 +75,7 @@ class Verdict:
         waited_fraction: the share of the time for which `next` was blocked.
         seconds: that I/O workers spent, by the limits from "storage" to "convert".
         advice: what to change.
+        skipped: damaged files that `on_error="skip"` left out, and their rows as far as known.
     """
 
     progress: PassStatus
@@ -82,6 +83,7 @@ class Verdict:
     waited_fraction: float
     seconds: Mapping[Limit, float]
     advice: str
+    skipped: tuple[int, int] = (0, 0)
 
     @property
     def share(self) -> float:
@@ -93,13 +95,18 @@ class Verdict:
         """Rows per second."""
         return _fraction(self.progress.rows, self.progress.seconds)
 
+    @property
+    def _left_out(self) -> str:
+        return f" Left out: {damage_in_words(*self.skipped)}." if self.skipped[0] else ""
+
     def __str__(self) -> str:
         now = self.progress
         expected = "" if now.rows_expected is None else f" of {now.rows_expected:,}"
         first = "" if now.first_wait is None else f" ({now.first_wait:.2g} s of it for the first batch)"
         return (
             f"epoch {now.epoch}: {now.rows:,}{expected} rows in {plural(now.steps, 'step')}, {self.rows_per_s:,.0f} "
-            f"rows/s, {self.waited_fraction:.0%} of {now.seconds:.3g} s waiting for data{first}. {self.advice}"
+            f"rows/s, {self.waited_fraction:.0%} of {now.seconds:.3g} s waiting for data{first}. "
+            f"{self.advice}{self._left_out}"
         )
 
 
@@ -118,7 +125,8 @@ def verdict(ended: PassTotals, reading: Reading) -> Verdict:
     seconds = {limit: sum(map(ended.totals.of_workers, stages)) for limit, stages in _STAGES.items()}
     slowest = max(seconds, key=seconds.__getitem__)
     limit = _limit(ended, slowest)
-    judged = Verdict(now, limit, _fraction(now.waited, now.seconds), seconds, "No row was delivered.")
+    waited = _fraction(now.waited, now.seconds)
+    judged = Verdict(now, limit, waited, seconds, "No row was delivered.", ended.totals.skipped)
     return replace(judged, advice=_advice(limit, slowest, judged.share, reading)) if now.steps else judged
 
 

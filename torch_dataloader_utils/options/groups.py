@@ -92,6 +92,11 @@ class ReadOptions(Checked):
     format_options: Mapping[str, Any] | None = option(
         None, mapping("option -> value"), doc='options of the file format, such as {"on_bad_lines": "skip"}'
     )
+    on_error: str = option(
+        "raise",
+        one_of("raise", "skip"),
+        doc='damaged files: an error, or "skip" decodes all files once and leaves those out',
+    )
     transform: Callable[..., Any] | None = option(
         None,
         maybe(function),

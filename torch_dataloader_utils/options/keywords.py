@@ -107,7 +107,7 @@ _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 Call = Literal["files", "table", "iceberg", "combine"]
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
     "files": (),
-    "table": _NOT_OF_TABLES,
+    "table": (*_NOT_OF_TABLES, "on_error"),
     "iceberg": _NOT_OF_TABLES,
     "combine": ("count_rows",),
 }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +29,8 @@ from torch_dataloader_utils.schemas.columns import top_level
 _LOG = logging.getLogger("torch_dataloader_utils")
 _JOB_BYTES = 64 * 2**20  # estimated decoded bytes, over all columns, of the segments that a thread takes at a time
 _LEAST_PENDING = 65_536  # values collected before they are merged
+
+T = TypeVar("T")
 
 Over = Callable[[int], AbstractContextManager[Shown]]
 Exchange = Callable[[object], list[Any]]  # maps this rank's object to those of all ranks, by rank; a collective
@@ -73,6 +75,18 @@ class Sharing:
                 self.exchange(f"{type(error).__name__}: {error}")
             raise
 
+    def gathered(self, part: T) -> list[T]:
+        """The parts of all ranks, by rank; no part is a string. A collective.
+
+        Raises:
+            WorkerError: another rank failed; says why.
+        """
+        answers = [part] if self.exchange is None else self.exchange(part)
+        failed = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if isinstance(answer, str)]
+        if failed:
+            raise WorkerError(f"another rank failed while creating its loader: {'; '.join(failed)}")
+        return answers
+
     def joined(self, counts: RowCounts) -> RowCounts:
         """The merged counts of all ranks, the same on each.
 
@@ -82,10 +96,7 @@ class Sharing:
         """
         if self.exchange is None:
             return counts
-        answers = self.exchange(counts)
-        failed = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if isinstance(answer, str)]
-        if failed:
-            raise WorkerError(f"another rank failed while creating its loader: {'; '.join(failed)}")
+        answers = self.gathered(counts)
         if len({answer.of for answer in answers}) > 1:
             raise PlanMismatchError(
                 f"ranks see different files to scan: their digests are {[answer.of[:8] for answer in answers]}, by "
@@ -158,7 +169,7 @@ def scan_row_counts(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing,
     """
     began = time.monotonic()
     places = range(sharing.rank, len(files), sharing.num_ranks)
-    jobs = [(place, run) for place in places for run in _runs(files[place])]
+    jobs = [(place, run) for place in places for run in runs_of_file(files[place])]
     spec = narrowed(spec)
     collected = {plan.key: _Distinct(plan) for plan in spec.converter.unlearned}
     live: dict[int, list[int]] = {place: [] for place in places}
@@ -203,7 +214,7 @@ def _digest(files: Iterable[DataFile]) -> str:
     return digest.hexdigest()
 
 
-def _runs(file: DataFile) -> Iterator[range]:
+def runs_of_file(file: DataFile) -> Iterator[range]:
     """Ranges of the file's segments (indices in its layout), each as large as a thread takes at a time."""
     first, size = 0, 0
     for place, segment in enumerate(file.layout.segments):

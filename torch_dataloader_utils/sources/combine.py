@@ -91,6 +91,7 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
         exact=all(member.exact for member in members),
         keys=keys if valid_key is None else (*keys, valid_key),
         parts=tuple(member.part for member in members),
+        skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
         listed=sum(dataset.listed for dataset in datasets if isinstance(dataset, Source)),
     )
 

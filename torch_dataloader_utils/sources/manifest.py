@@ -11,25 +11,18 @@ import pyarrow as pa
 from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats.base import Format
-from torch_dataloader_utils.formats.registry import checked_options, format_named
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.late_imports import pc
-from torch_dataloader_utils.model import DataFile, DataFileInfo
+from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, Positions, live_file
 from torch_dataloader_utils.sources.file_schema import files_schema, partition_constants
-from torch_dataloader_utils.sources.files import (
-    AnyPath,
-    FoundFile,
-    find_files,
-    open_entries,
-    partition_values,
-)
-from torch_dataloader_utils.sources.footers import read_footers
-from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
-from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, stale_remedy
-from torch_dataloader_utils.sources.selection import select_data
+from torch_dataloader_utils.sources.files import AnyPath, partition_values
+from torch_dataloader_utils.sources.inspection import files_to_read
+from torch_dataloader_utils.sources.manifest_bytes import Inspected, InspectedFile
+from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import Storage
 
 
@@ -62,6 +55,7 @@ class FileManifest:
         format_options: options of the format.
         predicate: selects the rows to read, over the columns of `schema`; None for all.
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
+        skipped: damaged files that are left out.
     """
 
     files: tuple[DataFile, ...]
@@ -77,6 +71,7 @@ class FileManifest:
     format_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     predicate: pc.Expression | None = None
     origin: str = ""
+    skipped: tuple[SkippedFile, ...] = ()
 
 
 def build_manifest(
@@ -89,6 +84,7 @@ def build_manifest(
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
 
     With `read.manifest`, the content of that file replaces listing and footers; the first of `peers` reads it for all.
+    With `read.on_error="skip"`, damaged files are left out.
 
     Raises:
         DataNotFoundError: there are no data files.
@@ -97,7 +93,7 @@ def build_manifest(
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
         OptionError: the files have no known format or several, or the filter is invalid.
     """
-    storage, inspected = _inspected(path, read, num_ranks, peers, progress)
+    storage, inspected = files_to_read(path, read, num_ranks, peers, progress)
     return manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
 
 
@@ -127,7 +123,7 @@ def manifest_of(
     form = format_named(inspected.format)
     schema, partition_names = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
     before = [
-        _data_file(file, partition_constants(file.path, texts, schema, partition_names))
+        file.data_file(partition_constants(file.path, texts, schema, partition_names))
         for file, texts in zip(inspected.files, partitions, strict=True)
     ]
     predicate = _predicate(read.filters, schema)
@@ -147,69 +143,8 @@ def manifest_of(
         missing=_missing(inspected.files, files, schema),
         format_options=dict(read.format_options or {}),
         predicate=predicate,
+        skipped=inspected.skipped,
     )
-
-
-def _inspected(
-    path: AnyPath | Sequence[AnyPath],
-    read: ReadOptions,
-    num_ranks: int | None,
-    peers: Peers | None,
-    progress: Progress,
-) -> tuple[Storage, Inspected]:
-    """The storage and the files, from the manifest file, or else from listing and footers."""
-    if read.manifest is None:
-        return found_and_inspected(path, read, progress)
-
-    def inspect() -> Inspected:
-        return found_and_inspected(path, read, progress)[1]
-
-    inspected = kept_inspection(read.manifest, read, lambda: asked_by(path, read), inspect, num_ranks, peers)
-    storage, _ = open_entries(path, read)
-    return replace(storage, remedy=stale_remedy(read.manifest)), inspected
-
-
-def asked_by(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> Asked:
-    """The request that a manifest of these files answers."""
-    storage, entries = open_entries(path, read)
-    return asked_of(entries, storage, read.format, read.format_options or {})
-
-
-def found_and_inspected(
-    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
-) -> tuple[Storage, Inspected]:
-    """The storage and the files, from listing and footers."""
-    storage, found = find_files(path, read, progress)
-    form, files = select_data(storage, found, read.format, progress)
-    return storage, inspect_files(storage, form, files, read.format_options, progress)
-
-
-def inspect_files(
-    storage: Storage,
-    form: Format,
-    files: Sequence[FoundFile],
-    format_options: Mapping[str, Any] | None,
-    progress: Progress = LOGGED,
-) -> Inspected:
-    """The files with the layouts and schemas from their footers."""
-    options = checked_options(form, format_options)
-
-    latest = pa.schema([])
-
-    def inspect(file: FoundFile) -> InspectedFile:
-        nonlocal latest
-        layout, schema = form.layout(DataFileInfo(file.path, file.size, version=file.version), storage, options)
-        known = latest  # several threads replace it
-        # Thousands of files share one object, which takes memory once and is merged once.
-        latest = schema = known if known.equals(schema, check_metadata=True) else schema
-        return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
-
-    return Inspected(form.name, tuple(read_footers(storage, inspect, files, progress)))
-
-
-def _data_file(file: InspectedFile, constants: tuple[tuple[str, Any], ...]) -> DataFile:
-    info = DataFileInfo(file.path, file.size, file.layout.row_count, version=file.version)
-    return DataFile(info, file.layout, constants)
 
 
 def _predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:

@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
-from torch_dataloader_utils.model import FileLayout
+from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
 from torch_dataloader_utils.sources.files import FoundFile
+from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import printable
 
-VERSION = 2  # covers the manifest file and the `pack` of every format
+VERSION = 3  # covers the manifest file and the `pack` of every format
 
 _KEY = b"torch_dataloader_utils.manifest"
 _COLUMNS = pa.schema(
@@ -32,6 +33,7 @@ _COLUMNS = pa.schema(
         "size": pa.int64(),
         "relative": pa.string(),
         "version": pa.string(),
+        "decoded": pa.bool_(),
         "footer": pa.large_binary(),
     }
 )
@@ -48,19 +50,49 @@ class InspectedFile(FoundFile):
         version: as in `DataFileInfo`.
         layout: its segments.
         schema: the schema of this file alone.
+        decoded: whether all of it has been decoded without an error.
     """
 
     version: str
     layout: FileLayout
     schema: pa.Schema
+    decoded: bool = field(default=False, kw_only=True)
+
+    def data_file(self, constants: tuple[tuple[str, Any], ...] = ()) -> DataFile:
+        """The file as a source has it, with the values of its partition columns."""
+        info = DataFileInfo(self.path, self.size, self.layout.row_count, version=self.version)
+        return DataFile(info, self.layout, constants)
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """All files found, in order, and the name of their format."""
+    """The files found, in order, and the name of their format.
+
+    Attributes:
+        format: the format's name.
+        files: those that are read.
+        skipped: those that are left out.
+    """
 
     format: str
     files: tuple[InspectedFile, ...]
+    skipped: tuple[SkippedFile, ...] = ()
+
+    @classmethod
+    def of(cls, form: str, found: Iterable[InspectedFile | SkippedFile]) -> Inspected:
+        """All files found, in order."""
+        numbered = list(enumerate(found))
+        return cls(
+            form,
+            tuple(file for _, file in numbered if isinstance(file, InspectedFile)),
+            tuple(replace(file, place=place) for place, file in numbered if isinstance(file, SkippedFile)),
+        )
+
+    @property
+    def found(self) -> list[InspectedFile | SkippedFile]:
+        """All files found, in order."""
+        skipped, files = {file.place: file for file in self.skipped}, iter(self.files)
+        return [skipped.get(place) or next(files) for place in range(len(self.files) + len(skipped))]
 
 
 @dataclass(frozen=True)
@@ -99,11 +131,18 @@ def pack_manifest(inspected: Inspected, asked: Asked) -> bytes:
     Raises:
         OptionError: a file's path must not be stored.
     """
-    reject_secrets(file.path for file in inspected.files)
+    reject_secrets(file.path for file in inspected.found)
     form = format_named(inspected.format)
-    rows = [(f.path, f.size, f.relative, f.version, form.pack(f.layout, f.schema)) for f in inspected.files]
-    columns = [list(values) for values in zip(*rows, strict=True)]
-    header = {"version": VERSION, "format": inspected.format, "asked": vars(asked), "checksum": _checksum(columns)}
+    rows = [(f.path, f.size, f.relative, f.version, f.decoded, form.pack(f.layout, f.schema)) for f in inspected.files]
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in _COLUMNS]
+    skipped = [asdict(file) for file in inspected.skipped]
+    header = {
+        "version": VERSION,
+        "format": inspected.format,
+        "asked": vars(asked),
+        "skipped": skipped,
+        "checksum": _checksum(columns, skipped),
+    }
     table = pa.table(
         [pa.array(values, kind) for values, kind in zip(columns, _COLUMNS.types, strict=True)],
         schema=_COLUMNS.with_metadata({_KEY: json.dumps(header)}),
@@ -131,7 +170,8 @@ def unpack_manifest(data: bytes, asked: Asked, name: str) -> Inspected:
         file = pq.ParquetFile(pa.BufferReader(data))
         header = _header(file.schema_arrow.metadata, name)
         _reject_other(header, asked, name)
-        return Inspected(header["format"], tuple(_files(file.read(), header)))
+        skipped = tuple(SkippedFile(**values) for values in header["skipped"])
+        return Inspected(header["format"], tuple(_files(file.read(), header)), skipped)
     except DataLoaderUtilsError:
         raise
     except Exception as error:
@@ -141,20 +181,29 @@ def unpack_manifest(data: bytes, asked: Asked, name: str) -> Inspected:
         ) from error
 
 
+def leaves_out(data: bytes) -> bool:
+    """Whether a manifest file lists files that are left out; reads only its header."""
+    try:
+        metadata = pq.ParquetFile(pa.BufferReader(data)).schema_arrow.metadata
+        return bool(json.loads(metadata[_KEY])["skipped"])
+    except Exception:  # noqa: BLE001 - `unpack_manifest` says what is wrong with it
+        return False
+
+
 def _files(table: pa.Table, header: Mapping[str, Any]) -> Iterator[InspectedFile]:
     columns = [table.column(name).to_pylist() for name in _COLUMNS.names]
-    if _checksum(columns) != header["checksum"]:
+    if _checksum(columns, header["skipped"]) != header["checksum"]:
         raise ValueError("its checksum does not match its content")
     unpack = format_named(header["format"]).unpack
-    for path, size, relative, version, footer in zip(*columns, strict=True):
+    for path, size, relative, version, decoded, footer in zip(*columns, strict=True):
         layout, schema = unpack(footer)
-        yield InspectedFile(path, size, relative, version, layout, schema)
+        yield InspectedFile(path, size, relative, version, layout, schema, decoded=decoded)
 
 
-def _checksum(columns: Sequence[Sequence[Any]]) -> int:
+def _checksum(columns: Sequence[Sequence[Any]], skipped: Sequence[Mapping[str, Any]]) -> int:
     """A checksum of everything stored about the files (Parquet's own checksums do not cover headers and the footer)."""
     *facts, footers = columns
-    checksum = zlib.crc32(json.dumps(facts).encode())
+    checksum = zlib.crc32(json.dumps([facts, skipped]).encode())
     for footer in footers:
         checksum = zlib.crc32(footer, checksum)
     return checksum

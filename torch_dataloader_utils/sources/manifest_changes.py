@@ -9,10 +9,11 @@ from typing import TypeAlias
 from torch_dataloader_utils.errors import DataNotFoundError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files
-from torch_dataloader_utils.sources.manifest import asked_by, found_and_inspected
+from torch_dataloader_utils.sources.inspection import asked_by, sound_files
 from torch_dataloader_utils.sources.manifest_bytes import Inspected, unpack_manifest
 from torch_dataloader_utils.sources.manifest_file import name_of, new_manifest, read_manifest
 from torch_dataloader_utils.sources.selection import select_data
+from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import open_storage, printable
 
 Paths: TypeAlias = "AnyPath | Sequence[AnyPath]"
@@ -48,7 +49,7 @@ def rewrite_manifest(path: Paths, manifest: AnyPath, read: ReadOptions) -> tuple
         FileReadError: a file cannot be read.
         OptionError: the manifest lies among the data, or cannot be written.
     """
-    data = new_manifest(manifest, read, lambda: asked_by(path, read), lambda: found_and_inspected(path, read)[1])
+    data = new_manifest(manifest, read, lambda: asked_by(path, read), lambda: sound_files(path, read)[1])
     return unpack_manifest(data, asked_by(path, read), name_of(manifest)), len(data)
 
 
@@ -66,16 +67,16 @@ def manifest_changes(path: Paths, manifest: AnyPath, read: ReadOptions) -> Manif
         raise DataNotFoundError(f"manifest={name_of(manifest)}: there is no such file; write one first.")
     inspected = unpack_manifest(data, asked_by(path, read), name_of(manifest))
     where, found = find_files(path, read)
-    return _changes(inspected.files, select_data(where, found, inspected.format)[1])
+    return _changes(inspected.found, select_data(where, found, inspected.format)[1])
 
 
-def _changes(before: Sequence[FoundFile], now: Sequence[FoundFile]) -> ManifestChanges:
+def _changes(before: Sequence[FoundFile | SkippedFile], now: Sequence[FoundFile]) -> ManifestChanges:
     old, new = {file.path: file for file in before}, {file.path: file for file in now}
     changed = [path for path, file in new.items() if path in old and _other(old[path], file)]
     groups = ([path for path in new if path not in old], [path for path in old if path not in new], changed)
     return ManifestChanges(len(new), *(tuple(map(printable, paths)) for paths in groups))
 
 
-def _other(before: FoundFile, now: FoundFile) -> bool:
+def _other(before: FoundFile | SkippedFile, now: FoundFile) -> bool:
     """Whether the file has changed; a store that reports no version is compared by size."""
     return (before.size, before.version) != (now.size, now.version)

@@ -18,6 +18,7 @@ from torch_dataloader_utils.sources.files import AnyPath, lists
 from torch_dataloader_utils.sources.manifest_bytes import (
     Asked,
     Inspected,
+    leaves_out,
     pack_manifest,
     reject_secrets,
     unpack_manifest,
@@ -59,6 +60,7 @@ def kept_inspection(
     inspect: Callable[[], Inspected],
     num_ranks: int | None = None,
     peers: Peers | None = None,
+    again: Callable[[Inspected], Inspected] = lambda kept: kept,
 ) -> Inspected:
     """The content of the file `manifest`; if it does not exist, the result of `inspect`, which is then saved there.
 
@@ -71,6 +73,8 @@ def kept_inspection(
         inspect: lists the files and reads their footers.
         num_ranks: the loader's number of ranks, or None.
         peers: the processes that run the loader; None for all.
+        again: returns the content of a manifest that lists damaged files, after those that have changed were read
+            again. With `on_error="skip"` the result is saved.
 
     Raises:
         FileReadError: the file is not a manifest, has another version, or is damaged.
@@ -80,7 +84,15 @@ def kept_inspection(
     def loaded_or_made() -> bytes:
         storage, path = _opened(manifest, read)
         data = read_manifest(storage, path)
-        return new_manifest(manifest, read, ask, inspect) if data is None else data
+        if data is None:
+            return new_manifest(manifest, read, ask, inspect)
+        if not leaves_out(data):
+            return data
+        kept = unpack_manifest(data, ask(), name)
+        now = again(kept)
+        if now == kept:
+            return data
+        return new_manifest(manifest, read, ask, lambda: now) if read.on_error == "skip" else pack_manifest(now, ask())
 
     name = name_of(manifest)
     # Everything that can fail runs inside the collective or after it, so no rank leaves the others waiting.

@@ -1,4 +1,4 @@
-"""Log lines about a new dataset: what filters ruled out, and columns missing from files."""
+"""Log lines about a new dataset: what filters ruled out, damaged files, and columns missing from files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.printing import damage_in_words
 from torch_dataloader_utils.sources.manifest import FileManifest
+from torch_dataloader_utils.sources.skipped import skipped_counts, skipped_reasons
 from torch_dataloader_utils.storage import printable
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -26,6 +28,22 @@ def report_pruned(manifest: FileManifest, name: str) -> None:
             "%s: filters keep %d of %d files, and %d of the %d %ss examined",
             name, pruned.files_after, pruned.files_before, pruned.segments_after, pruned.segments_before,
             manifest.opener.segment_name,
+        )  # fmt: skip
+
+
+def report_skipped(manifest: FileManifest, name: str) -> None:
+    """Log which damaged files are left out, and why.
+
+    Args:
+        manifest: the manifest of the files.
+        name: the data's name.
+    """
+    skipped = manifest.skipped
+    if skipped:
+        _LOG.warning(
+            "%s: on_error='skip' leaves out %s, and keeps %d: %s",
+            name, damage_in_words(*skipped_counts(skipped)), manifest.file_count,
+            skipped_reasons(skipped),
         )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ from torch_dataloader_utils.reading.transform_formats import FormattedTransform,
 from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
-from torch_dataloader_utils.sources.reports import report_missing, report_pruned
+from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
+from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, usable_cores
 
@@ -52,6 +53,7 @@ class Source:
         keys: the keys of a batch, in order.
         parts: the datasets of a combination; files and splits are in the same order.
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
+        skipped: damaged files that are left out.
         paths: where the files were searched for, or the table's name, without secrets; empty for a combination.
         snapshot: the table snapshot that is read, if the data is a table.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
@@ -64,6 +66,7 @@ class Source:
     keys: tuple[str, ...]
     parts: tuple[Part, ...] = (Part(),)
     origin: str = ""
+    skipped: tuple[SkippedFile, ...] = ()
     paths: tuple[str, ...] = field(default=(), repr=False, compare=False)
     snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
     listed: float = field(default=0.0, repr=False, compare=False)
@@ -115,6 +118,7 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
         manifest = make()
         listed = perf_counter() - began
         report_pruned(manifest, name)
+        report_skipped(manifest, name)
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
         report_missing(manifest, scan.schema.names, name)
@@ -131,7 +135,9 @@ def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> 
         _LOG.warning("%s: %s; the loader is empty", name, _why_empty(manifest, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     exact = not splits or count or _exact(scan, files)
-    return Source(files, splits, scan, exact, keys, origin=manifest.origin, listed=listed)
+    return Source(
+        files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped, listed=listed
+    )  # fmt: skip
 
 
 def _why_empty(manifest: FileManifest, counted: bool) -> str:

@@ -12,7 +12,8 @@ from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.sources.deleted_rows import Positions
 from torch_dataloader_utils.sources.files import FoundFile, open_entries
-from torch_dataloader_utils.sources.manifest import FileManifest, inspect_files, manifest_of
+from torch_dataloader_utils.sources.inspection import inspect_files
+from torch_dataloader_utils.sources.manifest import FileManifest, manifest_of
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
 
 

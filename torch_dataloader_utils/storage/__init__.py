@@ -1,7 +1,7 @@
 """Stores and their files: local disks, object stores, web servers, archives; listed, checked and read."""
 
 from torch_dataloader_utils.storage.cores import usable_cores
-from torch_dataloader_utils.storage.errors import Naming, printable
+from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged, printable
 from torch_dataloader_utils.storage.opening import open_storage
 from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
@@ -10,11 +10,13 @@ from torch_dataloader_utils.storage.versions import Stored
 
 __all__ = [
     "REMOTE_GAP",
+    "Decoding",
     "Naming",
     "Renewal",
     "Storage",
     "Stored",
     "coalesced",
+    "damaged",
     "open_storage",
     "prefetch",
     "printable",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, FileReadError
 from torch_dataloader_utils.printing import printable as printable
 
 
@@ -33,10 +35,65 @@ class Naming:
             return
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
-        readable = FileReadError(f"{where}: cannot be read: {printable(_message(error))}")
+        readable = self._readable(f"{where}: cannot be read: {printable(_message(error))}", error)
         if any(printable(message) != message for message in map(_message, _chain(error))):
             raise readable from None  # a traceback would print the cause, with its secret
         raise readable from error
+
+    def _readable(self, message: str, error: Exception) -> FileReadError:
+        return FileReadError(message)
+
+
+class Decoding(Naming):
+    """A context in which a file's bytes are decoded; they were read, so most errors mean that they are damaged."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, pa.ArrowMemoryError):
+            problem = ValueError(f"{error}: the piece is too large for this machine, or its sizes are wrong.")
+            problem.__cause__ = error
+            error = problem
+        super().__exit__(kind, error, trace)
+
+    def _readable(self, message: str, error: Exception) -> FileReadError:
+        return damaged(self._path, message) if _of_content(error) else FileReadError(message)
+
+
+# Errors for which the content of a file is not to blame: the machine, an installation, or what a decoder can do.
+_NOT_OF_CONTENT = (
+    MemoryError,
+    ImportError,
+    NotImplementedError,
+    OverflowError,
+    AttributeError,
+    NameError,
+    RuntimeError,
+)
+
+
+def _of_content(error: Exception) -> bool:
+    """Whether a decoder's error is about the bytes it was given."""
+    # pyarrow raises plain OSErrors for them; where reading itself failed, it sets `errno`.
+    if isinstance(error, OSError):
+        return type(error) is OSError and error.errno is None
+    return not isinstance(error, _NOT_OF_CONTENT) and not isinstance(error.__cause__, MemoryError)
+
+
+def damaged(path: str, message: str) -> DamagedFileError:
+    """The error for a file whose content is damaged.
+
+    Args:
+        path: the file.
+        message: names it, and says what is wrong.
+    """
+    error = DamagedFileError(message)
+    error.path = path
+    error.add_note(
+        "Restore or remove the file. With on_error='skip', create_dataloader leaves out files that are damaged when it "
+        "is called."
+    )
+    return error
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

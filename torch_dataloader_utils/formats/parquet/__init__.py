@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.base import Decoding, Format, Pruner, Reader
+from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.footer import checked_footer
 from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
 from torch_dataloader_utils.formats.parquet.plan import Footer
@@ -22,7 +22,7 @@ from torch_dataloader_utils.formats.parquet.ranges import row_group_ranges
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Storage, prefetch
+from torch_dataloader_utils.storage import Decoding, Storage, prefetch
 
 
 class ParquetReader(Reader):

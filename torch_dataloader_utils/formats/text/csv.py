@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import FileReadError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
 from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect
 from torch_dataloader_utils.formats.text.csv_parser import CsvParser
 from torch_dataloader_utils.formats.text.errors import BadLines, Row, parsed
 from torch_dataloader_utils.formats.text.format import TextFormat
 from torch_dataloader_utils.formats.text.plan import Head, TextPlan, longest_line
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage import damaged, printable
 
 
 class CsvFormat(TextFormat):
@@ -68,16 +68,17 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
     """The names of the columns, in order.
 
     Raises:
-        FileReadError: the first row is not UTF-8.
+        DamagedFileError: the first row is not UTF-8.
         SchemaMismatchError: two columns have the same name.
     """
     where, options = f"{printable(path)}, line {row.line + 1}", dialect.options
     try:
         header = dialect.names(row.text)
     except UnicodeDecodeError as error:
-        raise FileReadError(
+        raise damaged(
+            path,
             f"{where}, byte {error.start}: is not UTF-8. Set format_options={{'encoding': ...}}, if it is a text file "
-            "at all."
+            "at all.",
         ) from error
     names = tuple(header if options.column_names is None else options.column_names)
     if len(names) != len(header):
@@ -95,7 +96,7 @@ def _inferred(path: str, lines: bytes, names: tuple[str, ...], dialect: Dialect,
     """The columns with the types that pyarrow infers from these lines, after checking their rows.
 
     Raises:
-        FileReadError: a row has too many or too few fields, or a quoted newline; the message names file and line.
+        DamagedFileError: a row has too many or too few fields, or a quoted newline; the message names file and line.
     """
     content = pa.py_buffer(lines)
     if not lines.strip(b"\r\n"):

@@ -13,9 +13,9 @@ from typing import NoReturn, Protocol
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, SchemaMismatchError
+from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, SchemaMismatchError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage import damaged, printable
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 80  # characters of a value in a message
@@ -47,7 +47,7 @@ class Fault:
 
     message: str
     column: str | None = None
-    kind: type[DataLoaderUtilsError] = FileReadError
+    kind: type[DataLoaderUtilsError] = DamagedFileError
     fatal: bool = False
 
 
@@ -137,10 +137,12 @@ class BadLines:
 
         Raises:
             SchemaMismatchError: a value does not fit the type of its column.
-            FileReadError: the row is bad in another way.
+            DamagedFileError: the row is bad in another way.
         """
         column = "" if fault.column is None else f", column {fault.column!r}"
-        raise fault.kind(f"{printable(self.path)}, {self._place(line)}{column}: {fault.message}") from cause
+        message = f"{printable(self.path)}, {self._place(line)}{column}: {fault.message}"
+        is_damage = fault.kind is DamagedFileError
+        raise (damaged(self.path, message) if is_damage else fault.kind(message)) from cause
 
 
 def parsed(
@@ -150,7 +152,7 @@ def parsed(
 
     Raises:
         SchemaMismatchError: a value does not fit the type of its column; the message names file and line.
-        FileReadError: a row is bad in another way; the message names file and line.
+        DamagedFileError: a row is bad in another way; the message names file and line.
     """
     try:
         table, bad = parser.parse(text, columns)

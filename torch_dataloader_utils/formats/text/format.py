@@ -15,7 +15,7 @@ from torch_dataloader_utils.formats.text.errors import Parser
 from torch_dataloader_utils.formats.text.plan import Head, TextPlan, is_utf8
 from torch_dataloader_utils.formats.text.reader import TextReader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Naming, Storage
+from torch_dataloader_utils.storage import Decoding, Storage
 
 RANGE_BYTES = 2 * 2**20
 
@@ -59,7 +59,7 @@ class TextFormat(Format):
         """A reader of the requested columns, in the requested types."""
         chosen = {**self.options, **options}
         _check(chosen)
-        with Naming(file.path):
+        with Decoding(file.path):
             parser, given = self.parser(file.path, layout.metadata, chosen, schema)
             return TextReader(file, layout, storage, chosen, given, parser)
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.text.errors import Row, shown
 from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred
 from torch_dataloader_utils.formats.text.json_rows import object_rows
 from torch_dataloader_utils.formats.text.jsonl import JsonLinesFormat
 from torch_dataloader_utils.formats.text.plan import Head, TextPlan
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage import damaged, printable
 
 
 class JsonFormat(JsonLinesFormat):
@@ -29,8 +28,9 @@ class JsonFormat(JsonLinesFormat):
         if not start and head.whole:
             return TextPlan(0), pa.schema([])
         if start not in (b"[", b"{"):
-            raise FileReadError(
-                f"{printable(path)}, line 1: is not JSON objects: the file begins with {shown(head.text[:20])}."
+            raise damaged(
+                path,
+                f"{printable(path)}, line 1: is not JSON objects: the file begins with {shown(head.text[:20])}.",
             )
         if start == b"{" and _is_lines(head):
             return super().plan(path, head, options)
@@ -63,13 +63,15 @@ def _first_objects(path: str, head: Head) -> list[Row]:
             rows.extend(object_rows(content))  # keeps the objects before an error
         except UnicodeDecodeError as error:
             line = head.text.count(b"\n", 0, head.start + error.start) + 1
-            raise FileReadError(
-                f"{printable(path)}, line {line}: byte {head.start + error.start} of the text is not UTF-8."
+            raise damaged(
+                path,
+                f"{printable(path)}, line {line}: byte {head.start + error.start} of the text is not UTF-8.",
             ) from error
         except json.JSONDecodeError as error:
             if head.whole:
-                raise FileReadError(
-                    f"{printable(path)}, line {error.lineno}: is not JSON: {error.msg} at character {error.colno}."
+                raise damaged(
+                    path,
+                    f"{printable(path)}, line {error.lineno}: is not JSON: {error.msg} at character {error.colno}.",
                 ) from error
         if rows or head.whole:
             return rows

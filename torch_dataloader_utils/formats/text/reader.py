@@ -15,7 +15,7 @@ from torch_dataloader_utils.formats.text.errors import BadLines, Parser, parsed
 from torch_dataloader_utils.formats.text.plan import TextPlan, text_stream
 from torch_dataloader_utils.formats.text.streams import SharedStream, shared
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Naming, Storage, printable
+from torch_dataloader_utils.storage import Decoding, Storage, printable
 
 # Bytes per read of a stream.
 _PIECE_BYTES = 8 * 2**20
@@ -57,7 +57,7 @@ class TextReader(Reader):
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these ranges; adjacent ranges are read and parsed together."""
         tables = []
-        with Naming(self.path, "text"):
+        with Decoding(self.path, "text"):
             for text, offset in self._texts(segment_numbers) if columns else ():
                 bad_lines = BadLines(self.path, self._skip, partial(self._lines_before, offset), offset)
                 tables += parsed(self._parser, text, columns, bad_lines)

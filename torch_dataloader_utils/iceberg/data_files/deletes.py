@@ -16,7 +16,7 @@ from torch_dataloader_utils.iceberg.data_files.hints import check_count
 from torch_dataloader_utils.iceberg.data_files.inner import opened
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.sources.deleted_rows import Positions, deletion_vector
-from torch_dataloader_utils.storage import Naming, Storage, printable
+from torch_dataloader_utils.storage import Naming, Storage
 
 # A delete file with its actual size, and the positions it deletes, ascending, by data file path (None: any file).
 _Read: TypeAlias = tuple[DeleteFile, Mapping[str | None, Positions]]
@@ -86,5 +86,5 @@ def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
         if len(blob) != delete.length:
             raise ValueError(f"its length is given as {delete.length} bytes, but {len(blob)} are there.")
         positions = deletion_vector(blob)
-    check_count(f"{printable(delete.path)}, {piece}", len(positions), delete.record_count)
+    check_count(delete.path, len(positions), delete.record_count, piece)
     return (replace(delete, seen=size), {None: positions}), positions.nbytes

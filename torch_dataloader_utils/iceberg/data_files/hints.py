@@ -14,7 +14,7 @@ from torch_dataloader_utils.errors import FileChangedError, FileReadError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.storage import Storage, damaged, printable
 
 
 def own_layout(
@@ -38,19 +38,21 @@ def own_layout(
         layout, _ = form.layout(info, storage, options)
     else:
         info, layout = _by_hint(form, info, storage, options)
-    check_count(printable(info.path), sum(segment.rows or 0 for segment in layout.segments), file.record_count)
+    check_count(info.path, sum(segment.rows or 0 for segment in layout.segments), file.record_count)
     return info, layout
 
 
-def check_count(where: str, rows: int, expected: int) -> None:
+def check_count(path: str, rows: int, expected: int, piece: str = "") -> None:
     """Check that a file has the row count in the manifest, if the manifest records one (`expected` is not negative).
 
     Raises:
-        FileReadError: the counts differ.
+        DamagedFileError: the counts differ.
     """
     if expected >= 0 and rows != expected:
-        raise FileReadError(
-            f"{where}: has {rows} rows, but the table's manifest says {expected}: the file or the manifest is damaged."
+        where = ", ".join(filter(None, [printable(path), piece]))
+        raise damaged(
+            path,
+            f"{where}: has {rows} rows, but the table's manifest says {expected}: the file or the manifest is damaged.",
         )
 
 
@@ -73,4 +75,5 @@ def _by_hint(
         raise
     except FileReadError as error:
         sizes = f"It has {seen.file_size} bytes, but the table's manifest says {info.file_size}."
-        raise FileReadError(f"{error} {sizes}") from error
+        error.args = (f"{error} {sizes}",)
+        raise

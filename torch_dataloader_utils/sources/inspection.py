@@ -1,0 +1,180 @@
+"""Lists files and reads their footers, or takes both from a manifest file; damaged files are errors, or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils.distributed.exchange import from_first_rank
+from torch_dataloader_utils.distributed.peers import Peers
+from torch_dataloader_utils.errors import DamagedFileError
+from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.registry import checked_options, format_named
+from torch_dataloader_utils.model import DataFile, DataFileInfo
+from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.progress import LOGGED, Progress
+from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck, Skipped
+from torch_dataloader_utils.sources.file_schema import files_schema
+from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, partition_values
+from torch_dataloader_utils.sources.footers import read_footers
+from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
+from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, new_manifest, stale_remedy
+from torch_dataloader_utils.sources.selection import select_data
+from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
+from torch_dataloader_utils.storage import Storage
+
+
+def files_to_read(
+    path: AnyPath | Sequence[AnyPath],
+    read: ReadOptions,
+    num_ranks: int | None,
+    peers: Peers | None,
+    progress: Progress,
+) -> tuple[Storage, Inspected]:
+    """The storage and the files; with `on_error="skip"` those that can be decoded, the same on all ranks."""
+    if read.on_error == "raise":
+        return _inspected(path, read, num_ranks, peers, progress)
+    check = SharedCheck(num_ranks, peers)
+    with check.failing_together():
+        storage, inspected = _inspected(path, read, num_ranks, peers, progress)
+        own = _own_damage(storage, inspected, read, check, progress)
+    checked = without_damage(inspected, check.joined(_data_files(inspected), own))
+    if read.manifest is not None and checked != inspected:
+        keep = partial(new_manifest, read.manifest, read, partial(asked_by, path, read), lambda: checked)
+        from_first_rank(lambda: len(keep()), num_ranks, peers)
+    return storage, checked
+
+
+def sound_files(
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
+) -> tuple[Storage, Inspected]:
+    """The storage and the files, from listing and footers; with `on_error="skip"` checked by this process alone."""
+    return files_to_read(path, replace(read, manifest=None), 1, None, progress)
+
+
+def _own_damage(
+    storage: Storage, inspected: Inspected, read: ReadOptions, check: SharedCheck, progress: Progress
+) -> Skipped:
+    """The damaged files of which this rank knows."""
+    form, files = format_named(inspected.format), _data_files(inspected)
+    schema = pa.schema([])
+    if inspected.files:
+        partitions = partition_values(inspected.files, read.partitioning)
+        schema, _ = files_schema(inspected.files, partitions, read, form.typed, False)
+    sound = {place for place, file in enumerate(inspected.found) if getattr(file, "decoded", False)}
+    return check.own(files, sound, FileCheck(form, storage, dict(read.format_options or {}), schema, progress))
+
+
+def _data_files(inspected: Inspected) -> list[DataFile | SkippedFile]:
+    return [file.data_file() if isinstance(file, InspectedFile) else file for file in inspected.found]
+
+
+def without_damage(inspected: Inspected, skipped: Skipped) -> Inspected:
+    """The files, all of them decoded, without those that are skipped."""
+
+    def checked(place: int, file: InspectedFile | SkippedFile) -> InspectedFile | SkippedFile:
+        if place in skipped:
+            return replace(skipped[place], relative=file.relative)
+        return replace(file, decoded=True) if isinstance(file, InspectedFile) else file
+
+    return Inspected.of(inspected.format, [checked(place, file) for place, file in enumerate(inspected.found)])
+
+
+def _inspected(
+    path: AnyPath | Sequence[AnyPath],
+    read: ReadOptions,
+    num_ranks: int | None,
+    peers: Peers | None,
+    progress: Progress,
+) -> tuple[Storage, Inspected]:
+    """The storage and the files, from the manifest file, or else from listing and footers."""
+    if read.manifest is None:
+        return found_and_inspected(path, read, progress)
+
+    def inspect() -> Inspected:
+        return found_and_inspected(path, read, progress)[1]
+
+    again = partial(_read_again, path, read, progress)
+    inspected = kept_inspection(read.manifest, read, partial(asked_by, path, read), inspect, num_ranks, peers, again)
+    storage, _ = open_entries(path, read)
+    return replace(storage, remedy=stale_remedy(read.manifest)), inspected
+
+
+def asked_by(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> Asked:
+    """The request that a manifest of these files answers."""
+    storage, entries = open_entries(path, read)
+    return asked_of(entries, storage, read.format, read.format_options or {})
+
+
+def found_and_inspected(
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
+) -> tuple[Storage, Inspected]:
+    """The storage and the files, from listing and footers."""
+    storage, found = find_files(path, read, progress)
+    form, files = select_data(storage, found, read.format, progress)
+    return storage, inspect_files(storage, form, files, read.format_options, progress, read.on_error)
+
+
+def inspect_files(
+    storage: Storage,
+    form: Format,
+    files: Sequence[FoundFile],
+    format_options: Mapping[str, Any] | None,
+    progress: Progress = LOGGED,
+    on_error: str = "raise",
+) -> Inspected:
+    """The files with the layouts and schemas from their footers; damaged ones are errors, or skipped."""
+    options = checked_options(form, format_options)
+
+    latest = pa.schema([])
+
+    def inspect(file: FoundFile) -> InspectedFile | SkippedFile:
+        nonlocal latest
+        info = DataFileInfo(file.path, file.size, version=file.version)
+        try:
+            layout, schema = form.layout(info, storage, options)
+        except DamagedFileError as error:
+            if on_error == "raise":
+                raise
+            return replace(skipped_file(info, 0, str(error)), relative=file.relative)
+        known = latest  # several threads replace it
+        # Thousands of files share one object, which takes memory once and is merged once.
+        latest = schema = known if known.equals(schema, check_metadata=True) else schema
+        return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
+
+    return Inspected.of(form.name, read_footers(storage, inspect, files, progress))
+
+
+def _read_again(path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress, kept: Inspected) -> Inspected:
+    """The content of a manifest, with the files that it leaves out read again where they have changed.
+
+    With `on_error="raise"` they all are, so that the same error is raised as without a manifest.
+    """
+    storage, _ = open_entries(path, read)
+    found = {file.place: _now(storage, file) for file in kept.skipped}
+    stale = {
+        file.place: now
+        for file in kept.skipped
+        if (now := found[file.place]) is not None and (read.on_error == "raise" or _changed(file, now))
+    }
+    form = format_named(kept.format)
+    inspected = inspect_files(storage, form, list(stale.values()), read.format_options, progress, read.on_error)
+    new = dict(zip(stale, inspected.found, strict=True))
+    return Inspected.of(
+        kept.format,
+        [new.get(place, file) for place, file in enumerate(kept.found) if found.get(place, file) is not None],
+    )
+
+
+def _now(storage: Storage, file: SkippedFile) -> FoundFile | None:
+    """The file as it is now; None if there is none any more."""
+    stored = storage.look(file.path)
+    return None if stored is None else FoundFile(file.path, stored.size, file.relative, stored.version)
+
+
+def _changed(file: SkippedFile, now: FoundFile) -> bool:
+    return (file.size, file.version) != (now.size, now.version)
