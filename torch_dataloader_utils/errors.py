@@ -77,7 +77,7 @@ class DamagedFileError(FileReadError):
     """A file's content is damaged, or not of its format. `on_error="skip"` leaves out such files, and no others.
 
     Attributes:
-        path: the file, as its storage names it.
+        path: the file, as its storage names it; empty for the file that is being read.
     """
 
     path: str = ""

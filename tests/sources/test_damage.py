@@ -296,9 +296,10 @@ def test_all_files_damaged_is_an_error(folder: Path) -> None:
         made([str(folder / "1.parquet"), str(folder / "2.parquet")])
 
 
-def test_damage_after_the_loader_was_created_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+def test_damage_after_the_loader_was_created_is_an_error_with_a_remedy(tmp_path: Path, mode: str) -> None:
     folder = folder_of(tmp_path)
-    loader, _ = made(str(folder))
+    loader, _ = made(str(folder), num_workers=1, worker_mode=mode)
     spoil_quietly(folder / "3.parquet")
     with pytest.raises(DamagedFileError, match=r"3\.parquet") as caught:
         ids(loader)

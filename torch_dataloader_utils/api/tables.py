@@ -20,9 +20,9 @@ _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  #
 def _create_dataloader(table: TableSource, **options: Any) -> tuple[StructuredLoader[Any, Any], TableDataset]:
     for name in options:
         if name in _OF_FILES:
-            raise UnknownOptionError(
-                f"{name!r} is an option for files: leave it out, because the table's own log determines it."
-            )
+            checked = name == "on_error"
+            why = "only an Iceberg table is checked" if checked else "the table's own log determines it"
+            raise UnknownOptionError(f"{name!r} is an option for files: leave it out, because {why}.")
     if not isinstance(table, TableSource):
         raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
     parsed = parse_options(options)

@@ -146,7 +146,7 @@ def _damage(file: DataFile, place: int, run: range, decoders: _Decoders) -> Skip
     try:
         decoders.decode(file, [file.layout.segments[number] for number in run])
     except DamagedFileError as error:
-        if error.path != file.info.path:  # a file of deletes: without it, deleted rows would come back
+        if error.path not in ("", file.info.path):  # a file of deletes: without it, deleted rows would come back
             raise
         return skipped_file(file.info, place, str(error), file.layout.row_count)
     return None
@@ -157,17 +157,17 @@ class _Decoders:
 
     def __init__(self, check: FileCheck) -> None:
         self._check = check
-        self._alone = check.opener.columnar and check.storage.local
         self._local = threading.local()
         self._readers: dict[int, FileReader] = {}  # by thread
 
     def decode(self, file: DataFile, segments: Sequence[Segment]) -> None:
         """Decode all columns of these segments, and drop them."""
         reader = self._reader(file)
-        if not self._alone:
+        if not self._check.storage.local:
             reader.prefetch([segment.number for segment in segments])
         for segment in segments:
-            for items in decoder_calls(list(reader.schema), segment.rows or 0, self._alone):
+            # A few columns at a time, from remote stores too: what all threads hold decoded stays small.
+            for items in decoder_calls(list(reader.schema), segment.rows or 0, self._check.opener.columnar):
                 reader.read([segment.number], [item.name for item in items])
 
     def _reader(self, file: DataFile) -> FileReader:
