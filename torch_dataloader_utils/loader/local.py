@@ -8,8 +8,9 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from torch_dataloader_utils.checkpoint.form import check_form
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state_dicts
+from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.options import Options
