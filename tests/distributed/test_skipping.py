@@ -53,10 +53,9 @@ def made(path: str, **options: Any) -> dict[str, Any]:
     """The files that a loader left out and its rows, or its error; the files whose data this rank read to make it."""
     Counted.decoded.clear()
     began = time.monotonic()
+    given = {"on_error": "skip", "batch_size": 10, "num_workers": 0, "even": "drop", "timeout": 60}
     try:
-        loader, dataset = StructuredDataset.create_dataloader(
-            path, on_error="skip", batch_size=10, num_workers=0, even="drop", **options
-        )
+        loader, dataset = StructuredDataset.create_dataloader(path, **{**given, **options})
         decoded = sorted(set(Counted.decoded))
         rows = [i for batch in loader for i in batch["id"][:, 0].tolist()]
     except DataLoaderUtilsError as error:
@@ -84,6 +83,10 @@ def failing(folder: str, rank: int) -> dict[str, Any]:
     files = made(f"counted://{folder}/data")
     Counted.refused = "nothing"
     return {"files": files, "well": made(f"counted://{folder}/data")}
+
+
+def one_only(folder: str, rank: int) -> dict[str, Any]:
+    return {"files": made(f"{folder}/data", on_error=["skip", "raise"][rank])}
 
 
 def main() -> None:
@@ -168,6 +171,14 @@ def test_an_error_of_the_store_on_one_rank_is_raised_by_all(tmp_path: Path) -> N
         assert "6.parquet is refused" in found["files"]["error"]
         assert found["files"]["seconds"] < 30
     check_rows(ranks, "well")
+
+
+@pytest.mark.slow
+def test_the_option_on_one_rank_only_is_an_error_on_all(tmp_path: Path) -> None:
+    for found in launch("one_only", tmp_path):
+        assert "PlanMismatchError: " in found["files"]["error"]
+        assert "on_error" in found["files"]["error"]
+        assert found["files"]["seconds"] < 30
 
 
 if __name__ == "__main__":

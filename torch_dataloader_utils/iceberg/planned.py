@@ -18,6 +18,7 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.progress import Progress
+from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
@@ -136,7 +137,7 @@ def _data_files(
     progress = progress_of(options)
     if options.read.on_error == "raise":
         return _layouts(plan, given, small, progress), ()
-    check = SharedCheck.of(options)
+    check = SharedCheck(sharers_of(options))
     with check.failing_together():
         found = _layouts_or_damage(plan, given, small, progress)
         how = FileCheck(IcebergOpener(plan.table), plan.storage, given, plan.table.schema.remove_metadata(), progress)

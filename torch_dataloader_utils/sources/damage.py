@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from torch_dataloader_utils.distributed.exchange import object_exchange
+from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import DamagedFileError, PlanMismatchError
 from torch_dataloader_utils.model import DataFile, Segment
-from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.decoding import decoder_calls
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
-from torch_dataloader_utils.reading.row_count_scan import Sharing, runs_of_file
+from torch_dataloader_utils.reading.row_count_scan import runs_of_file
+from torch_dataloader_utils.sources.agreement import sharing_of
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.storage import Storage, usable_cores
 
@@ -55,17 +55,11 @@ class SharedCheck:
     """A check that ranks share: each decodes files `[rank::num_ranks]`, and all leave out what any of them found.
 
     Args:
-        num_ranks: as given to the loader.
-        peers: as given to the loader.
+        sharers: the ranks.
     """
 
-    def __init__(self, num_ranks: int | None, peers: Any) -> None:
-        self._sharing = Sharing(*object_exchange(num_ranks, peers))
-
-    @classmethod
-    def of(cls, options: Options) -> SharedCheck:
-        """The check by the ranks of a loader."""
-        return cls(options.shard.num_ranks, options.shard.peers)
+    def __init__(self, sharers: Sharers) -> None:
+        self._sharing = sharing_of(sharers, "exchange which files are damaged")
 
     def failing_together(self) -> AbstractContextManager[None]:
         """A context for all that precedes `joined`: an error in it is raised on the other ranks, too."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.distributed.exchange import from_first_rank
-from torch_dataloader_utils.distributed.peers import Peers
+from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
 from torch_dataloader_utils.errors import DamagedFileError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
@@ -31,21 +30,20 @@ from torch_dataloader_utils.storage import Storage
 def files_to_read(
     path: AnyPath | Sequence[AnyPath],
     read: ReadOptions,
-    num_ranks: int | None,
-    peers: Peers | None,
+    sharers: Sharers,
     progress: Progress,
 ) -> tuple[Storage, Inspected]:
     """The storage and the files; with `on_error="skip"` those that can be decoded, the same on all ranks."""
     if read.on_error == "raise":
-        return _inspected(path, read, num_ranks, peers, progress)
-    check = SharedCheck(num_ranks, peers)
+        return _inspected(path, read, sharers, progress)
+    check = SharedCheck(sharers)
     with check.failing_together():
-        storage, inspected = _inspected(path, read, num_ranks, peers, progress)
+        storage, inspected = _inspected(path, read, sharers, progress)
         own = _own_damage(storage, inspected, read, check, progress)
     checked = without_damage(inspected, check.joined(_data_files(inspected), own))
     if read.manifest is not None and checked != inspected:
         keep = partial(new_manifest, read.manifest, read, partial(asked_by, path, read), lambda: checked)
-        from_first_rank(lambda: len(keep()), num_ranks, peers)
+        from_first_rank(lambda: len(keep()), sharers, "read the files, once rank 0 has saved the manifest")
     return storage, checked
 
 
@@ -53,7 +51,7 @@ def sound_files(
     path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
 ) -> tuple[Storage, Inspected]:
     """The storage and the files, from listing and footers; with `on_error="skip"` checked by this process alone."""
-    return files_to_read(path, replace(read, manifest=None), 1, None, progress)
+    return files_to_read(path, replace(read, manifest=None), Sharers(), progress)
 
 
 def _own_damage(
@@ -87,8 +85,7 @@ def without_damage(inspected: Inspected, skipped: Skipped) -> Inspected:
 def _inspected(
     path: AnyPath | Sequence[AnyPath],
     read: ReadOptions,
-    num_ranks: int | None,
-    peers: Peers | None,
+    sharers: Sharers,
     progress: Progress,
 ) -> tuple[Storage, Inspected]:
     """The storage and the files, from the manifest file, or else from listing and footers."""
@@ -99,7 +96,7 @@ def _inspected(
         return found_and_inspected(path, read, progress)[1]
 
     again = partial(_read_again, path, read, progress)
-    inspected = kept_inspection(read.manifest, read, partial(asked_by, path, read), inspect, num_ranks, peers, again)
+    inspected = kept_inspection(read.manifest, read, partial(asked_by, path, read), inspect, sharers, again)
     storage, _ = open_entries(path, read)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.distributed.peers import Peers
+from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import format_named
@@ -77,13 +77,13 @@ class FileManifest:
 def build_manifest(
     path: AnyPath | Sequence[AnyPath],
     read: ReadOptions,
-    num_ranks: int | None = None,
-    peers: Peers | None = None,
+    sharers: Sharers | None = None,
     progress: Progress = LOGGED,
 ) -> FileManifest:
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
 
-    With `read.manifest`, the content of that file replaces listing and footers; the first of `peers` reads it for all.
+    With `read.manifest`, the content of that file replaces listing and footers; the first of `sharers` reads it for
+    all.
     With `read.on_error="skip"`, damaged files are left out.
 
     Raises:
@@ -93,7 +93,7 @@ def build_manifest(
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
         OptionError: the files have no known format or several, or the filter is invalid.
     """
-    storage, inspected = files_to_read(path, read, num_ranks, peers, progress)
+    storage, inspected = files_to_read(path, read, sharers or Sharers(), progress)
     return manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
 
 
