@@ -4,7 +4,9 @@ import gzip
 import json
 import logging
 import os
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +28,7 @@ from torch_dataloader_utils import StructuredDataset, TableDataset, combine
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     DamagedFileError,
+    DataLoaderUtilsError,
     FileChangedError,
     FileReadError,
     OptionError,
@@ -198,6 +201,31 @@ def test_a_file_damaged_anywhere_is_left_out_whole(tmp_path: Path, case: str) ->
             pass
     assert "on_error='skip'" in "".join(caught.value.__notes__)
     assert caught.value.path == str(folder / f"1.{suffix}")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv.gz"])
+def test_what_passes_the_check_can_be_read(tmp_path: Path, suffix: str) -> None:
+    write = {"parquet": write_parquet, "arrow": write_ipc, "csv.gz": write_csv_gz}[suffix]
+    folder, draw = tmp_path / "data", random.Random(0)
+    folder.mkdir()
+    write(table(0), folder / f"0.{suffix}")
+    write(table(1), folder / f"1.{suffix}")
+    whole, outcomes = (folder / f"1.{suffix}").read_bytes(), Counter[str]()
+    for _ in range(60):
+        data = bytearray(whole)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        (folder / f"1.{suffix}").write_bytes(data)
+        try:
+            loader, dataset = made(str(folder), columns=["id"])
+        except DataLoaderUtilsError as error:
+            assert not isinstance(error, DamagedFileError)  # noqa: PT017
+            outcomes[type(error).__name__] += 1
+            continue
+        delivered = ids(loader)
+        assert delivered[:ROWS] == ids_of_files([0])
+        assert len(delivered) == ROWS * (2 - len(dataset.source.skipped))
+        outcomes["skipped" if dataset.source.skipped else "read"] += 1
+    assert outcomes["skipped"] > 5, outcomes
 
 
 @pytest.mark.parametrize("mode", ["thread", pytest.param("process", marks=pytest.mark.slow)])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils.formats.buffered import BufferedFile
@@ -153,6 +154,9 @@ def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
     rows = table.table(2).number(0, "<q") if kind == BATCH else 0
     if rows < 0:
         raise ValueError(f"the message at byte {offset} has {rows} rows.")
+    if kind == BATCH and not _inside(_buffers(table.table(2)), body):
+        # pyarrow ignores buffers that it does not need: which those are depends on the columns read.
+        raise ValueError(f"the message at byte {offset} has a buffer outside its body of {body} bytes.")
     return Message(offset, prefix + length, body, kind, rows)
 
 
@@ -163,9 +167,20 @@ def _prefix(message: bytes) -> bytes:
 
 def buffer_ranges(metadata: bytes) -> list[tuple[int, int]]:
     """(offset in the body, bytes) for each buffer of a record batch, from its message's bytes before the body."""
-    batch = _root(metadata[len(_prefix(metadata)) :]).table(2)
+    return list(struct.iter_unpack("<qq", _buffers(_root(metadata[len(_prefix(metadata)) :]).table(2))))
+
+
+def _buffers(batch: Table) -> bytes:
+    """The list of the buffers of a record batch: offset in the body, bytes."""
     places = batch.places(2, 16)
-    return list(struct.iter_unpack("<qq", batch.data[places.start : places.stop]))
+    return batch.data[places.start : places.stop]
+
+
+def _inside(buffers: bytes, body: int) -> bool:
+    """Whether all of these buffers that are not empty lie inside a body of so many bytes."""
+    start, size = np.frombuffer(buffers, "<i8").reshape(-1, 2).T
+    outside = (start < 0) | (size < 0) | (size > body) | (start > body - size)
+    return not (outside & (size != 0)).any()
 
 
 @dataclass(frozen=True, slots=True)

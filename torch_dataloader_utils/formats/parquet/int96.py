@@ -26,12 +26,12 @@ def check_coarse(name: str, column: pa.ChunkedArray) -> None:
     """Check that the times of a column in milliseconds fit into 64-bit nanoseconds.
 
     Raises:
-        OverflowError: one does not; the message names the column and a remedy.
+        NotImplementedError: one does not; the message names the column and a remedy.
     """
     for leaf in (leaf for chunk in column.chunks for leaf in _timestamps(chunk)):
         bounds = pc.min_max(leaf.cast(pa.int64())).as_py()
         if bounds["min"] is not None and (bounds["min"] <= -_MOST or bounds["max"] >= _MOST):
-            raise OverflowError(
+            raise NotImplementedError(
                 f"column {name} has INT96 timestamps outside the years 1677 to 2262, which pyarrow cannot represent in "
                 "nanoseconds. Leave it out with columns=, or rewrite the file with microseconds."
             )
