@@ -28,7 +28,8 @@ from torch_dataloader_utils.sources.files import (
 )
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
-from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, stale_remedy
+from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, name_of, stale_remedy
+from torch_dataloader_utils.sources.manifest_roots import check_roots
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.storage import Storage
 
@@ -165,7 +166,8 @@ def _inspected(
         return found_and_inspected(path, read, progress)[1]
 
     inspected = kept_inspection(read.manifest, read, lambda: asked_by(path, read), inspect, num_ranks, peers)
-    storage, _ = open_entries(path, read)
+    storage, entries = open_entries(path, read)
+    check_roots(inspected.files, [inner for _, inner in entries], name_of(read.manifest))
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 

@@ -3,7 +3,7 @@
 from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Naming, printable
 from torch_dataloader_utils.storage.opening import open_storage
-from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, prefetch
+from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, confirm_unchanged, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.storage import Storage
 from torch_dataloader_utils.storage.versions import Stored
@@ -15,6 +15,7 @@ __all__ = [
     "Storage",
     "Stored",
     "coalesced",
+    "confirm_unchanged",
     "open_storage",
     "prefetch",
     "printable",

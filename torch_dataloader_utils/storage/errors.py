@@ -34,9 +34,13 @@ class Naming:
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
         readable = FileReadError(f"{where}: cannot be read: {printable(_message(error))}")
-        if any(printable(message) != message for message in map(_message, _chain(error))):
-            raise readable from None  # a traceback would print the cause, with its secret
-        raise readable from error
+        raise readable from printable_cause(error)
+
+
+def printable_cause(error: BaseException) -> BaseException | None:
+    """The error, as the cause of another; None if a traceback would print a secret with it."""
+    secret = any(printable(message) != message for message in map(_message, _chain(error)))
+    return None if secret else error
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
