@@ -54,9 +54,9 @@ class Execution:
         """A driver that decodes in the calling thread."""
         return InlineDriver(self._scan.open(self._files), tasks)
 
-    def end_pass(self) -> None:
-        """End the worker processes, unless they stay for the next pass."""
-        if not self._worker.persistent_workers:
+    def end_pass(self, failed: bool = False) -> None:
+        """End the worker processes, unless they stay for the next pass; after a failure, they end."""
+        if failed or not self._worker.persistent_workers:
             self.close()
 
     def close(self) -> None:
