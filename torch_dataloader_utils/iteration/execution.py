@@ -54,9 +54,9 @@ class Execution:
         """A driver that decodes in the calling thread."""
         return InlineDriver(self._scan.open(self._files), tasks)
 
-    def end_pass(self, failed: bool = False) -> None:
-        """End the worker processes, unless they stay for the next pass; after a failure, they end."""
-        if failed or not self._worker.persistent_workers:
+    def end_pass(self) -> None:
+        """End the worker processes, unless they stay for the next pass."""
+        if not self._worker.persistent_workers:
             self.close()
 
     def close(self) -> None:
@@ -70,7 +70,8 @@ class Execution:
             self.close()
             worker = self._worker
             context = start_context(worker.multiprocessing_context)
-            self._pool = WorkerPool(self._scan.open, worker.num_shards, int(worker.prefetch_bytes), context)
+            budget = int(worker.prefetch_bytes)
+            self._pool = WorkerPool(self._scan.open, worker.num_shards, budget, context, worker.timeout)
         return self._pool
 
     def _threads(self, tasks: Sequence[Sequence[Task]]) -> int:

@@ -146,12 +146,14 @@ class RankRun:
         if not self._closing.acquire(blocking=False):
             return
         driver, self._driver = self._driver, None
+        if failed:
+            self._recipe.execution.close()
         if driver is not None:
             driver.close()
         self.batches = iter(())
         self._bare = self.batches
         self._tasks.clear()
-        self._recipe.execution.end_pass(failed)
+        self._recipe.execution.end_pass()
 
     def _open(self, taken: int, cursor: RankCursor | None) -> None:
         recipe = self._recipe
