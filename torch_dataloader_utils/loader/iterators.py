@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch_dataloader_utils.iteration.begun_pass import Pass
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.iterator import BatchIterator
-from torch_dataloader_utils.iteration.passes import Pass
 
 
 class StatefulIterator(BatchIterator):
