@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from torch_dataloader_utils.distributed.exchange import from_first_rank
+from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank, sharers_among
 from torch_dataloader_utils.errors import FileReadError, WorkerError
 
 
@@ -28,7 +28,7 @@ def raising(error: Exception) -> Callable[[], Any]:
 
 def asked(make: Callable[[], Any], num_ranks: int | None = None) -> Any:
     try:
-        return from_first_rank(make, num_ranks)
+        return from_first_rank(make, sharers_among(num_ranks), "share it")
     except (FileReadError, ConnectionError, WorkerError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -52,9 +52,9 @@ def main() -> None:
 
 
 def test_a_process_alone_asks_nobody() -> None:
-    assert from_first_rank(lambda: 7, None) == 7
+    assert from_first_rank(lambda: 7, Sharers(), "share it") == 7
     with pytest.raises(FileReadError, match=r"^damaged$"):
-        from_first_rank(raising(FileReadError("damaged")), 4)
+        from_first_rank(raising(FileReadError("damaged")), sharers_among(4), "share it")
 
 
 @pytest.mark.slow

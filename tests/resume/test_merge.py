@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.resume.helpers import KEPT, batches, make, plain, through_json, write_files
 from torch_dataloader_utils import CheckpointMismatchError, OptionError, merge_state_dicts
+from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.planning.strategies import RoundRobinSplitStrategy
 
 ROWS = list(range(38))
@@ -256,7 +257,7 @@ def test_a_function_as_policy_must_be_there_to_change_ranks(folder: str) -> None
     state["links"][0]["options"]["sharding"] = "function somewhere.every_other"
     state["links"][0]["batches"] = 2
     with pytest.raises(CheckpointMismatchError, match=r"sharding=function somewhere\.every_other, but"):
-        len_after_load(make(folder), state)
+        len_after_load(make(folder), sealed(state))
 
 
 def len_after_load(loader: Any, state: Any) -> int:

@@ -16,6 +16,7 @@ import torch
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
 from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset
+from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
 from torch_dataloader_utils.planner import Planner
@@ -35,7 +36,7 @@ def state_after(loader: Any, steps: int) -> Any:
 
 def test_the_form(folder: str) -> None:
     state = state_after(make(folder, shuffle=True, num_workers=2, sharding="auto"), 4)
-    assert set(state) == {"version", "plan_version", "data", "epoch", "links", "skip"}
+    assert set(state) == {"version", "plan_version", "data", "epoch", "links", "skip", "digest"}
     assert (state["version"], state["epoch"], state["skip"]) == (1, 0, [])
     assert all(len(digest) == 16 and isinstance(text, str) for digest, text in state["data"].values())
     assert state["data"]["files"][1] == "4 files, 38 rows"
@@ -241,7 +242,7 @@ def make_state(loader: Any, step: int) -> Any:
     state = loader.state_dict()
     state["epoch"] = 0
     state["links"][-1]["batches"] = step
-    return state
+    return sealed(state)
 
 
 def test_padding_of_unknown_counts_is_the_shard_s_beginning(folder: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.resume.helpers import KEPT, batches, make, plain, through_json, write_files
 from torch_dataloader_utils import CheckpointMismatchError, OptionError, merge_state_dicts
+from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.testing import assert_resumes_everywhere
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -179,8 +180,8 @@ def test_states_of_workers_that_are_not_of_one_moment(folder: str) -> None:
     loader = foreign(folder, 2)
     some(loader, 3)
     states = worker_states(through_json(loader.state_dict()))
-    far = [{**states[0], "links": [{**states[0]["links"][0], "batches": 7}]}, states[1]]
-    next_epoch = [states[0], {**states[1], "epoch": 1}]
+    far = [sealed({**states[0], "links": [{**states[0]["links"][0], "batches": 7}]}), states[1]]
+    next_epoch = [states[0], sealed({**states[1], "epoch": 1})]
     laps = foreign(folder, 2, steps_per_epoch=17)
     some(laps, 3)
     for wrong, told in (

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch_dataloader_utils.checkpoint.checks import check_cursors, check_reader, check_shareable
 from torch_dataloader_utils.checkpoint.fingerprint import counts_are_known, different_data, fingerprint
+from torch_dataloader_utils.checkpoint.form import VERSION, check_form, check_seal, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import END, VERSION, check_form, link_of, phase_of
+from torch_dataloader_utils.checkpoint.state_dict import END, link_of, phase_of
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
 from torch_dataloader_utils.model import RankCursor
 from torch_dataloader_utils.options import Options
@@ -62,7 +63,7 @@ class StateCodec:
         state["skip"] = [list(steps) for steps in place.skip]
         if self._worker is not None:
             state["worker"] = self._worker[0]
-        return state
+        return sealed(state)
 
     def place(self, state: Any, *, strict: bool = True) -> EpochPosition:
         """The position recorded in a state.
@@ -91,6 +92,7 @@ class StateCodec:
             _LOG.warning(
                 "%s strict=False: the counts are applied to the new plan; rows may repeat or be missed.", mismatch
             )
+        check_seal(state)
         *past, last = map(phase_of, state["links"])
         skip = tuple((int(first), int(last)) for first, last in state.get("skip", ()))
         place = EpochPosition(int(state["epoch"]), skip=skip)

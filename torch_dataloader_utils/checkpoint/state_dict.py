@@ -5,7 +5,8 @@
      "epoch": int,
      "links": [{"options": {...}, "batches": n or [n of each rank], "cursors": {rank: [turn, [worker's cursor]]}}],
      "skip": [[first, last]],
-     "worker": index of a worker of a foreign loader}
+     "worker": index of a worker of a foreign loader,
+     "digest": of everything else}
 
 A *link* is a phase of the epoch that ran under one set of options; it has "cursors" if row counts are unknown.
 """
@@ -16,12 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch_dataloader_utils.checkpoint.form import check_form, check_seal, sealed
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
-
-VERSION = 1
 
 COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text if states hold cursors
 END = WorkerCursor(2**31)  # after all tasks of a worker
@@ -56,30 +56,6 @@ def _cursor_of(value: Any) -> RankCursor | None:
     return None if value is None else RankCursor(value[0], tuple(WorkerCursor(*at) for at in value[1]))
 
 
-def check_form(state: Any) -> None:
-    """Check that this is a state of a known version.
-
-    Raises:
-        CheckpointMismatchError: it is not.
-    """
-    needed = {"version", "plan_version", "data", "epoch", "links"}
-    if not isinstance(state, Mapping) or not needed <= state.keys() or not state["links"]:
-        given = (
-            f"a dict with the keys {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
-        )
-        raise CheckpointMismatchError(
-            f"expected the result of loader.state_dict() (a dict with {sorted(needed)}), got {given}."
-        )
-    epoch = state["epoch"]
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-        raise CheckpointMismatchError(f"the state is damaged: epoch={epoch!r}, expected a whole number.")
-    if state["version"] != VERSION:
-        raise CheckpointMismatchError(
-            f"the state has version {state['version']!r}, but this release reads version {VERSION}: load it with the "
-            "release that wrote it."
-        )
-
-
 def short(text: str) -> str:
     """The text, shortened if long."""
     return text if len(text) <= 120 else f"{text[:117]}..."
@@ -93,7 +69,8 @@ def steps_taken(state: Mapping[str, Any]) -> int:
 def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state without the part that holds for its rank alone: that rank's progress if row counts are unknown."""
     *past, last = state["links"]
-    return {**state, "links": [*past, {name: value for name, value in last.items() if name != "cursors"}]}
+    without = {name: value for name, value in last.items() if name != "cursors"}
+    return sealed({**state, "links": [*past, without]})
 
 
 def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -110,6 +87,7 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     for state in states:
         check_form(state)
+        check_seal(state)
     if not states:
         raise CheckpointMismatchError("merge_state_dicts([]): expected the states of all ranks, got none.")
     if any("worker" in state for state in states):
@@ -129,13 +107,18 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "each rank, in the order of ranks."
         )
     links = [phase_of(state["links"][-1]) if state["epoch"] == epoch else None for state in states]
-    return _with_last(first, _joined_link(options, links, unknown=first["data"][COUNTS][1] == UNKNOWN))
+    return _with_last(first, _joined_link(options, links, unknown=unknown_counts(first)))
+
+
+def unknown_counts(state: Mapping[str, Any]) -> bool:
+    """Whether the rows of the state's data are known only after reading."""
+    return bool(state["data"].get(COUNTS, ("", ""))[1] == UNKNOWN)
 
 
 def _with_last(state: Mapping[str, Any], link: Phase) -> dict[str, Any]:
     """The state with another last link."""
     policy = {name: value for name, value in state["links"][-1].items() if name == "policy"}
-    return {**state, "links": [*state["links"][:-1], {**link_of(link), **policy}]}
+    return sealed({**state, "links": [*state["links"][:-1], {**link_of(link), **policy}]})
 
 
 def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -168,7 +151,7 @@ def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             f"merge_state_dicts: the workers delivered {taken} batches, but one loader takes a batch from each in "
             "turn. Pass states taken at the same moment, of a loader with in_order=True."
         )
-    if first["data"][COUNTS][1] == UNKNOWN and any(link.steps and not link.cursors for link in links):
+    if unknown_counts(first) and any(link.steps and not link.cursors for link in links):
         raise CheckpointMismatchError(
             "merge_state_dicts: row counts are known only after reading, and a worker's state does not hold its "
             "position. Pass states taken after the worker's first batch."

@@ -1,21 +1,18 @@
-"""What ranks agree on while they run: that they follow one plan, and when to stop."""
+"""What ranks agree on before a pass: that they follow one plan."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-import torch
-
-from torch_dataloader_utils.distributed.peers import Peers, job_peers
+from torch_dataloader_utils.distributed.collectives import gathered_numbers
+from torch_dataloader_utils.distributed.meeting import meet
+from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.distributed.ranks import World, initialized_distributed
+from torch_dataloader_utils.distributed.records import Step, differing_options
 from torch_dataloader_utils.errors import PlanMismatchError, ShardingError
-
-_POLL = 0.005  # seconds between checks whether the others have arrived
-_CHECKS: Counter[tuple[int, ...]] = Counter()  # checks so far, by members: all make the same ones in the same order
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +58,23 @@ def has_peers(world: World, explicit: bool) -> bool:
     return not (explicit and world.num_ranks == 1)
 
 
-def check_reports(report: RankReport, peers: Peers | None, limit: float) -> None:
+def check_reports(report: RankReport, peers: Peers, step: Step) -> None:
     """Compare reports with all peers: one all_gather of seven numbers (in a mesh, one along each dimension).
 
     Args:
         report: of this rank.
-        peers: None for all processes of torch.distributed.
-        limit: seconds to wait for the others; 0 for no limit.
+        peers: the processes to compare with.
+        step: names the options, and the seconds to wait for the others.
 
     Raises:
         PlanMismatchError: on every rank, if the reports do not match or a rank did not arrive in time.
     """
-    peers = _peers_or_all(peers)
-    rows = _gather([int(number) for number in astuple(report)], peers, limit)
+    board = meet(peers, step)
+    rows = gathered_numbers([int(number) for number in astuple(report)], peers, board)
     mismatch = find_mismatch([RankReport(*row) for row in rows], peers.world.num_ranks)
     if mismatch:
-        raise PlanMismatchError(mismatch)
+        differing = differing_options(board.asked(board.records, step.limit))
+        raise PlanMismatchError(f"{mismatch} They differ in: {differing}." if differing else mismatch)
 
 
 def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -> str | None:
@@ -129,73 +127,6 @@ def _unequal(reports: Sequence[RankReport]) -> str | None:
                 f"{_listed(p.rank for p in reports)} is {shown}; {hint}."
             )
     return None
-
-
-def smallest(peers: Peers | None) -> Callable[[int], int]:
-    """A function that returns the smallest of all peers' numbers: an all_reduce(MIN)."""
-    dist = initialized_distributed()
-    groups = _peers_or_all(peers).groups
-
-    def agree(own_number: int) -> int:
-        least = torch.tensor([own_number], dtype=torch.int64)
-        for group in groups:
-            least = least.to(_device(dist, group))
-            dist.all_reduce(least, op=dist.ReduceOp.MIN, group=group)
-        return int(least.item())
-
-    return agree
-
-
-def _peers_or_all(peers: Peers | None) -> Peers:
-    members = peers or job_peers()
-    assert members is not None, "ranks agree by torch.distributed, which is not initialised"
-    return members
-
-
-def _gather(numbers: list[int], peers: Peers, limit: float) -> list[Any]:
-    """The numbers of all peers, in the order of `members`."""
-    dist = initialized_distributed()
-    arrivals = _Arrivals(dist, peers.members)
-    deadline = time.monotonic() + limit
-    rows = torch.tensor([numbers], dtype=torch.int64)
-    for group in reversed(peers.groups):
-        rows = rows.to(_device(dist, group))
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
-        work = dist.all_gather(parts, rows, group=group, async_op=True)
-        while not work.is_completed():
-            if limit and time.monotonic() > deadline:
-                raise PlanMismatchError(
-                    f"process(es) {_listed(arrivals.missing())} did not begin this pass within timeout={limit} s: they "
-                    "failed, or ran another number of passes. (For a loader that only one process uses, pass "
-                    "num_ranks=1, rank=0.)"
-                )
-            time.sleep(_POLL)
-        work.wait()
-        rows = torch.cat(parts)
-    return list(rows.tolist())
-
-
-class _Arrivals:
-    """Records in the job's store that this process has arrived, so that errors can name the missing ones."""
-
-    def __init__(self, dist: Any, members: tuple[int, ...]) -> None:
-        self._store = dist.distributed_c10d._get_default_store()  # has no public name
-        self._members = members
-        # Members are in the name: other loaders of this process may have other peers.
-        self._prefix = f"tdu-check-{'.'.join(map(str, members))}-{_CHECKS[members]}-"
-        _CHECKS[members] += 1
-        self._store.set(f"{self._prefix}{dist.get_rank()}", "here")
-
-    def missing(self) -> list[int]:
-        """The global ranks of the members that have not arrived."""
-        return [rank for rank in self._members if not self._store.check([f"{self._prefix}{rank}"])]
-
-
-def _device(dist: Any, group: Any) -> torch.device:
-    """The device for tensors of the group's collectives."""
-    if dist.get_backend(group) == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
 
 
 def _listed(items: Any) -> str:

@@ -2,82 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch_dataloader_utils import errors
+from torch_dataloader_utils.distributed.meeting import meet
 from torch_dataloader_utils.distributed.peers import Peers, job_peers
 from torch_dataloader_utils.distributed.ranks import initialized_distributed
-from torch_dataloader_utils.errors import WorkerError
+from torch_dataloader_utils.distributed.records import Step
+from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
 
 T = TypeVar("T")
 
 
-def object_exchange(
-    num_ranks: int | None, peers: Peers | None = None
-) -> tuple[int, int, Callable[[object], list[Any]] | None]:
-    """This process's index among the sharers, their number, and a collective that maps its object to theirs.
+@dataclass
+class Sharers:
+    """The processes that share work.
 
-    (0, 1, None) if there is nobody to share with: torch.distributed is not initialised, or the loader has other ranks
-    than the peers, such as one made with explicit (1, 0).
+    Attributes:
+        peers: None if there is nobody to share with.
+        limit: seconds to wait for the others; 0 for no limit.
+        options: those that must be the same on all of them, as text by name.
+        apart: whether a step failed on this process: the others would not take a further one with it.
     """
-    sharers = _sharers(num_ranks, peers)
-    if sharers is None:
-        return 0, 1, None
-    dist = initialized_distributed()
 
-    def exchange(part: object) -> list[Any]:
-        objects: list[Any] = [part]
-        for group in reversed(sharers.groups):
-            received: list[Any] = [None] * dist.get_world_size(group)
-            dist.all_gather_object(received, objects, group=group)
-            objects = [item for items in received for item in items]
-        return objects
+    peers: Peers | None = None
+    limit: float = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
 
-    return sharers.members.index(dist.get_rank()), len(sharers.members), exchange
+    @property
+    def index(self) -> int:
+        """This process's place among them."""
+        return 0 if self.peers is None else self.peers.members.index(initialized_distributed().get_rank())
+
+    def meet(self, does: str) -> None:
+        """Wait until all are about to take the same step.
+
+        Raises:
+            PlanMismatchError: on every rank, if one is about to do something else or does not arrive in time.
+        """
+        if self.peers is not None:
+            with self._together():
+                meet(self.peers, self._step(does))
+
+    def exchange(self, does: str) -> Callable[[object], list[Any]] | None:
+        """A collective that maps this process's object to those of all; None if there is nobody to share with."""
+        peers = self.peers
+        if peers is None:
+            return None
+        from torch_dataloader_utils.distributed.collectives import gathered_objects  # where torch runs already
+
+        def exchanged(part: object) -> list[Any]:
+            if self.apart:
+                return []
+            with self._together():
+                return gathered_objects(part, peers, self._step(does))
+
+        return exchanged
+
+    def sent(self, value: object, peers: Peers, does: str) -> Any:
+        """The object of the first process, on all."""
+        from torch_dataloader_utils.distributed.collectives import sent_by_first  # where torch runs already
+
+        with self._together():
+            return sent_by_first(value, peers, self._step(does))
+
+    def _step(self, does: str) -> Step:
+        return Step(does, self.limit, self.options)
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.apart = True
+            raise
 
 
-def from_first_rank(make: Callable[[], T], num_ranks: int | None, peers: Peers | None = None) -> T:
+def sharers_among(
+    num_ranks: int | None, peers: Peers | None = None, limit: float = 0, options: Mapping[str, str] | None = None
+) -> Sharers:
+    """The processes to share work with.
+
+    None if torch.distributed is not initialised, or the loader has other ranks than the peers, such as one made with
+    explicit (1, 0).
+
+    Args:
+        num_ranks: the loader's number of ranks; None to detect it.
+        peers: the processes that run the loader; None for all.
+        limit: as for `Sharers`.
+        options: as for `Sharers`.
+    """
+    known = peers or job_peers()
+    if known is None or initialized_distributed() is None or len(known.members) < 2:
+        return Sharers()
+    same = num_ranks in (None, known.world.num_ranks)
+    return Sharers(known, limit, options or {}) if same else Sharers()
+
+
+def from_first_rank(make: Callable[[], T], sharers: Sharers, does: str) -> T:
     """The result of `make` on the first rank, on all of them; without peers, its result here.
 
     A collective: `make` must include everything that can fail, so that no rank waits for one that has failed.
 
+    Args:
+        make: does the work.
+        sharers: the ranks.
+        does: what all do when it is done, in words.
+
     Raises:
+        PlanMismatchError: the first rank has no result in time, or another rank does something else.
         Exception: `make` failed: its own error on the first rank; on the others one of the same class if that belongs
             to this package, else a WorkerError.
     """
-    sharers = _sharers(num_ranks, peers)
-    if sharers is None:
+    peers = sharers.peers
+    if peers is None:
         return make()
-    if sharers.members[0] != initialized_distributed().get_rank():
-        value, failure = _broadcast(sharers, None)
+    if sharers.index:
+        value, failure = sharers.sent(None, peers, does)
         if failure is not None:
             raise _error_of_first(*failure)
         return value  # type: ignore[no-any-return]  # what the first rank's `make` returned
     try:
         made = make()
     except Exception as error:
-        _broadcast(sharers, (None, (type(error).__name__, str(error))))
+        with suppress(PlanMismatchError):  # this error matters more
+            sharers.sent((None, (type(error).__name__, str(error))), peers, does)
         raise
-    _broadcast(sharers, (made, None))
+    sharers.sent((made, None), peers, does)
     return made
-
-
-def _sharers(num_ranks: int | None, peers: Peers | None) -> Peers | None:
-    """The processes to share work with; None if there are none."""
-    sharers = peers or job_peers()
-    if sharers is None or initialized_distributed() is None or len(sharers.members) < 2:
-        return None
-    return sharers if num_ranks in (None, sharers.world.num_ranks) else None
-
-
-def _broadcast(sharers: Peers, value: Any) -> Any:
-    """The first process's object, on all."""
-    dist, objects = initialized_distributed(), [value]
-    # The first of each group along one dimension; then along the next, from those that already have it.
-    for group in sharers.groups:
-        dist.broadcast_object_list(objects, src=dist.get_global_rank(group, 0), group=group)
-    return objects[0]
 
 
 def _error_of_first(name: str, message: str) -> Exception:

@@ -31,6 +31,13 @@ def job_peers() -> Peers | None:
     return None if dist is None or world is None else Peers(world, tuple(range(world.num_ranks)), (dist.group.WORLD,))
 
 
+def peers_or_job(peers: Peers | None) -> Peers:
+    """These processes, else all of the job, in which torch.distributed is initialised."""
+    known = peers or job_peers()
+    assert known is not None, "ranks agree by torch.distributed, which is not initialised"
+    return known
+
+
 def peers_of_group(group: Any) -> Peers:
     """The processes of a process group, each with its own rank.
 

@@ -15,7 +15,8 @@ from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.distributed.agreement import check_reports, smallest
+from torch_dataloader_utils.distributed.agreement import check_reports
+from torch_dataloader_utils.distributed.collectives import smallest
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.iteration.execution import Execution
@@ -30,6 +31,7 @@ from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.sources.agreement import joint_step
 from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -185,18 +187,18 @@ class Epochs:
         return -(-total_rows(worker_plan.shards[0]) // worker_plan.batch_rows)
 
     def _agreed_plan(self, place: EpochPosition) -> RankPlan:
-        planner, shard = self.planner, self._options.shard
+        planner = self.planner
         if not planner.has_peers:
             return self._plan_at(place)
         report = planner.report(place.epoch, place=place_digest(place))
-        timeout = self._options.worker.timeout
+        peers, step = joint_step(self._options, "begin this pass")
         try:
             plan = self._plan_at(place)
         except Exception:
             # The others wait for this rank: they must learn of the error before it is raised.
-            check_reports(replace(report, failed=True), shard.peers, timeout)
+            check_reports(replace(report, failed=True), peers, step)
             raise
-        check_reports(report, shard.peers, timeout)
+        check_reports(report, peers, step)
         if not place.past:
             planner.warn_of_uneven_steps(place.epoch)
         return plan
@@ -213,7 +215,7 @@ class Epochs:
                 f"even='sync' with num_ranks={planner.world.num_ranks} needs a process group, but "
                 "torch.distributed is not initialised: initialise it, or use steps_per_epoch=n or count_rows=True."
             )
-        return in_step(batches, shard.sync_every, smallest(shard.peers))
+        return in_step(batches, shard.sync_every, smallest(*joint_step(self._options, "compare their batches")))
 
     def _cut(self, plan: RankPlan) -> Cut:
         """How shards are cut into batches: a plan that knows its steps has decided about the last one."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset
 
+from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.ranks import World
 from torch_dataloader_utils.errors import OptionError
@@ -175,7 +176,7 @@ class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
         place = here.passes.place if self._accelerated is None else here.passes.next_place()
         state, cursor = here.codec.state(place), self.source_cursor()
         if cursor is not None:
-            state["source"] = cursor
+            state = sealed({**state, "source": cursor})
         return state_of_all_ranks(state, here, self._options) if all_ranks else state
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:

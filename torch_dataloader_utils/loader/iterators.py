@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.iteration.begun_pass import Pass
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.iterator import BatchIterator
@@ -25,7 +26,8 @@ class StatefulIterator(BatchIterator):
         current, codec = self._pass, self._epochs.codec
         if current is None:
             return codec.state(self._passes.place)
-        return codec.state(current.now) | ({"ended": True} if current.over else {})
+        state = codec.state(current.now)
+        return sealed({**state, "ended": True}) if current.over else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the state was taken. Delivers nothing if that was the end of a pass."""

@@ -8,7 +8,8 @@ from typing import Any, Generic, Literal, overload
 
 from torch.utils.data import DataLoader
 
-from torch_dataloader_utils.checkpoint.state_dict import check_form, of_any_rank, steps_taken
+from torch_dataloader_utils.checkpoint.form import check_form, check_seal
+from torch_dataloader_utils.checkpoint.state_dict import of_any_rank, steps_taken
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.loader.accelerated import (
     check_accelerator,
@@ -126,6 +127,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     def _load_epoch(self, state: Mapping[str, Any]) -> None:
         """Restore the epoch, and so the order, as Accelerate does for its own samplers."""
         check_form(state)
+        check_seal(state)
         taken = steps_taken(state)
         if taken:
             _LOG.warning(

@@ -8,13 +8,14 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from torch_dataloader_utils.checkpoint.form import check_form
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import check_form, merge_state_dicts
-from torch_dataloader_utils.distributed.exchange import object_exchange
+from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source
 
 
@@ -102,7 +103,7 @@ def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) ->
     world = here.planner.world
     if world.num_ranks == 1:
         return state
-    _, _, exchange = object_exchange(options.shard.num_ranks, options.shard.peers)
+    exchange = sharers_of(options).exchange("share their states (all_ranks=True)")
     if exchange is None or here.worker is not None:
         raise OptionError(
             f"state_dict(all_ranks=True) with num_ranks={world.num_ranks} needs a process group, but "

@@ -12,6 +12,7 @@ from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, 
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source, open_snapshot
 from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
 
@@ -42,11 +43,11 @@ class SnapshotDataset(LoaderDataset):
             SnapshotError: with `appended_only`, a snapshot in between has expired or did more than append (compactions
                 are allowed), or the table does not record what was appended. The message names the snapshot.
         """
-        table, shard = self._known_table("advance()"), self._options.shard
+        table = self._known_table("advance()")
         if table.pinned is not None:
             raise OptionError(f"advance(): {table.pinned}")
         here = self._snapshot_of(self._epochs.next_source).cursor
-        newest = from_first_rank(lambda: table.newest(self._options), shard.num_ranks, shard.peers)
+        newest = from_first_rank(lambda: table.newest(self._options), sharers_of(self._options), "advance()")
         there = replace(newest, start=here.end) if appended_only else newest
         newer = newest.end != here.end
         if newer or (not appended_only and there.start != here.start):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.distributed.peers import Peers
+from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
@@ -83,13 +83,13 @@ class FileManifest:
 def build_manifest(
     path: AnyPath | Sequence[AnyPath],
     read: ReadOptions,
-    num_ranks: int | None = None,
-    peers: Peers | None = None,
+    sharers: Sharers | None = None,
     progress: Progress = LOGGED,
 ) -> FileManifest:
     """The manifest of the files at `path`: lists them, reads each footer once, prunes by `read.filters`.
 
-    With `read.manifest`, the content of that file replaces listing and footers; the first of `peers` reads it for all.
+    With `read.manifest`, the content of that file replaces listing and footers; the first of `sharers` reads it for
+    all.
 
     Raises:
         DataNotFoundError: there are no data files.
@@ -98,7 +98,7 @@ def build_manifest(
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
         OptionError: the files have no known format or several, or the filter is invalid.
     """
-    storage, inspected = _inspected(path, read, num_ranks, peers, progress)
+    storage, inspected = _inspected(path, read, sharers, progress)
     return manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
 
 
@@ -154,8 +154,7 @@ def manifest_of(
 def _inspected(
     path: AnyPath | Sequence[AnyPath],
     read: ReadOptions,
-    num_ranks: int | None,
-    peers: Peers | None,
+    sharers: Sharers | None,
     progress: Progress,
 ) -> tuple[Storage, Inspected]:
     """The storage and the files, from the manifest file, or else from listing and footers."""
@@ -165,7 +164,7 @@ def _inspected(
     def inspect() -> Inspected:
         return found_and_inspected(path, read, progress)[1]
 
-    inspected = kept_inspection(read.manifest, read, lambda: asked_by(path, read), inspect, num_ranks, peers)
+    inspected = kept_inspection(read.manifest, read, lambda: asked_by(path, read), inspect, sharers)
     storage, entries = open_entries(path, read)
     check_roots(inspected.files, [inner for _, inner in entries], name_of(read.manifest))
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected

@@ -10,8 +10,7 @@ from typing import Any
 
 from fsspec.utils import stringify_path
 
-from torch_dataloader_utils.distributed.exchange import from_first_rank
-from torch_dataloader_utils.distributed.peers import Peers
+from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import AnyPath, lists
@@ -57,8 +56,7 @@ def kept_inspection(
     read: ReadOptions,
     ask: Callable[[], Asked],
     inspect: Callable[[], Inspected],
-    num_ranks: int | None = None,
-    peers: Peers | None = None,
+    sharers: Sharers | None = None,
 ) -> Inspected:
     """The content of the file `manifest`; if it does not exist, the result of `inspect`, which is then saved there.
 
@@ -69,8 +67,7 @@ def kept_inspection(
         read: storage options or filesystem, as for the data; a `file://` path is always on the local disk.
         ask: returns the request that `inspect` answers.
         inspect: lists the files and reads their footers.
-        num_ranks: the loader's number of ranks, or None.
-        peers: the processes that run the loader; None for all.
+        sharers: the ranks that share it; None for this process alone.
 
     Raises:
         FileReadError: the file is not a manifest, has another version, or is damaged.
@@ -84,7 +81,7 @@ def kept_inspection(
 
     name = name_of(manifest)
     # Everything that can fail runs inside the collective or after it, so no rank leaves the others waiting.
-    data = from_first_rank(loaded_or_made, num_ranks, peers)
+    data = from_first_rank(loaded_or_made, sharers or Sharers(), "share the manifest that rank 0 reads or creates")
     return unpack_manifest(data, ask(), name)
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import Converter, build_converter
-from torch_dataloader_utils.distributed.exchange import object_exchange
+from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.model import DataFile, FileKey
@@ -28,6 +28,7 @@ from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
+from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned
 from torch_dataloader_utils.sources.tables import TableSnapshot
@@ -82,12 +83,11 @@ class Source:
 
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
-    shard = options.shard
     paths = tuple(printable_path(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
     name = ", ".join(paths)
 
-    def manifest() -> FileManifest:
-        made = build_manifest(path, options.read, shard.num_ranks, shard.peers, progress_of(options))
+    def manifest(sharers: Sharers) -> FileManifest:
+        made = build_manifest(path, options.read, sharers, progress_of(options))
         if not made.has_rows:
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they hold no rows at all.")
         return made
@@ -97,22 +97,26 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
     """The source over a snapshot of a table; the options are checked against it as they are against files."""
-    source = source_of(lambda: snapshot.manifest(options), options, snapshot.name)
+    source = source_of(lambda _: snapshot.manifest(options), options, snapshot.name)
     return replace(source, paths=(printable_path(snapshot.name),), snapshot=snapshot)
 
 
-def source_of(make: Callable[[], FileManifest], options: Options, name: str) -> Source:
+def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: str) -> Source:
     """The source over a manifest; counts rows and collects values if the options require it.
 
     Args:
-        make: returns the manifest; if ranks share a scan, an error it raises is raised on all of them.
+        make: returns the manifest, which the given ranks share; if they share a scan, an error it raises is raised on
+            all of them.
         options: checked against the data.
         name: the data's name, for messages.
     """
-    sharing = _sharing(options)
+    sharers = sharers_of(options)
+    if asks_scan(options) or options.read.manifest is not None:
+        sharers.meet("create this loader")
+    sharing = _sharing(options, sharers)
     with sharing.failing_together():
         began = perf_counter()
-        manifest = make()
+        manifest = make(sharers)
         listed = perf_counter() - began
         report_pruned(manifest, name)
         _check_processes(manifest.storage, options)
@@ -160,17 +164,11 @@ def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
     )
 
 
-def _asks_scan(options: Options) -> bool:
-    """Whether the options may require a scan of the data."""
-    words = options.convert.strings
-    return options.shard.count_rows or "codes" in (words.values() if isinstance(words, Mapping) else [words])
-
-
-def _sharing(options: Options) -> Sharing:
+def _sharing(options: Options, sharers: Sharers) -> Sharing:
     """The ranks that share a scan: decided by the options alone, so that all ranks join the exchange or none does."""
-    if not _asks_scan(options):
+    if not asks_scan(options) or sharers.peers is None:
         return Sharing()
-    return Sharing(*object_exchange(options.shard.num_ranks, options.shard.peers))
+    return Sharing(sharers.index, len(sharers.peers.members), sharers.exchange("exchange their row counts"))
 
 
 def _row_counts(

@@ -1,0 +1,192 @@
+"""Checks that something is a state as this package writes it: each value's type and size, and a digest of all.
+
+States come from files, and files are damaged. The checks need no plan and no memory: a number of workers that no loader
+has is refused before anything is created for each of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import reprlib
+from collections.abc import Callable, Mapping
+from operator import index
+from typing import Any
+
+from torch_dataloader_utils.errors import CheckpointMismatchError
+
+VERSION = 1
+SEAL = "digest"  # the key of the digest of all others
+
+_MOST = 2**62  # of any number
+_RANKS, _SHARDS = 2**17, 2**12  # more than any job has
+_LINKS = 2**10
+
+Check = Callable[[Any], bool]
+
+
+def check_form(state: Any) -> None:
+    """Check that this is a state of a known version.
+
+    Raises:
+        CheckpointMismatchError: it is not.
+    """
+    needed = {"version", "plan_version", "data", "epoch", "links"}
+    if not isinstance(state, Mapping) or not needed <= state.keys() or not state["links"]:
+        given = f"a dict with the keys {sorted(map(str, state))[:20]}" if isinstance(state, Mapping) else _type(state)
+        raise CheckpointMismatchError(
+            f"expected the result of loader.state_dict() (a dict with {sorted(needed)}), got {given}."
+        )
+    _check_each(state, {"epoch": _whole()}, "")
+    if state["version"] != VERSION:
+        raise CheckpointMismatchError(
+            f"the state has version {_shown(state['version'])}, but this release reads version {VERSION}: load it with "
+            "the release that wrote it."
+        )
+    _check_each(state, _STATE, "")
+    for link in state["links"]:
+        _check_each(link, _LINK, "links: ")
+        _check_each(link["options"], _OPTIONS, "options: ")
+        _check_sizes(link)
+
+
+def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with the digest of its values."""
+    return {**state, SEAL: _digest(state)}
+
+
+def check_seal(state: Mapping[str, Any]) -> None:
+    """Check that the state is as it was written.
+
+    Raises:
+        CheckpointMismatchError: it is not.
+    """
+    if state.get(SEAL, "") not in ("", _digest(state)):
+        raise CheckpointMismatchError(
+            "the state is damaged: its values do not match their digest. Load an intact copy, or an earlier checkpoint."
+        )
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    values = {name: value for name, value in state.items() if name != SEAL}
+    try:
+        text = json.dumps(values, sort_keys=True, default=index)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointMismatchError(
+            f"the state is damaged ({type(error).__name__}): expected the result of loader.state_dict()."
+        ) from None  # its message may be as long as the state
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _check_each(values: Any, checks: Mapping[str, Check], where: str) -> None:
+    """Check the values that are in `checks`."""
+    if not isinstance(values, Mapping):
+        raise _damaged(f"{where}{_shown(values)}")
+    for name, check in checks.items():
+        if name in values and not check(values[name]):
+            raise _damaged(f"{where}{name}={_shown(values[name])}")
+
+
+def _check_sizes(link: Mapping[str, Any]) -> None:
+    """Check that a link has the options that the progress refers to, and that it is that of its ranks and workers."""
+    options, batches, cursors = link["options"], link["batches"], link.get("cursors", {})
+    absent = _ALWAYS - options.keys() if options.get("canonical_ranks") else (_ALWAYS | _OF_RANKS) - options.keys()
+    if absent:
+        raise _damaged(f"options: no {', '.join(sorted(absent))}")
+    ranks, shards = options.get("num_ranks"), options.get("num_shards")
+    if isinstance(batches, (list, tuple)) and len(batches) != (ranks or len(batches)):
+        raise _damaged(f"links: batches of {len(batches)} ranks, not of {ranks}")
+    for rank, cursor in cursors.items():
+        if int(rank) >= (ranks or _RANKS):
+            raise _damaged(f"links: a cursor of rank {rank} of {ranks}")
+        if cursor is not None and (
+            len(cursor[1]) not in (1, shards or len(cursor[1])) or cursor[0] >= (shards or _RANKS)
+        ):
+            raise _damaged(f"links: a cursor of {len(cursor[1])} workers, not of {shards}")
+
+
+def _damaged(what: str) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"the state is damaged ({what}): expected the result of loader.state_dict(). Load an earlier checkpoint."
+    )
+
+
+def _whole(least: int = 0, most: int = _MOST) -> Check:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _maybe(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str) and len(value) < 2**12
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _list_of(check: Check, most: int, least: int = 0) -> Check:
+    return lambda value: isinstance(value, (list, tuple)) and least <= len(value) <= most and all(map(check, value))
+
+
+def _steps(value: Any) -> bool:
+    return _list_of(_whole(), 2, 2)(value) and value[0] <= value[1]
+
+
+def _cursor(value: Any) -> bool:
+    return (
+        _list_of(lambda item: True, 2, 2)(value)
+        and _whole()(value[0])
+        and _list_of(_list_of(_whole(), 4, 4), _RANKS, 1)(value[1])
+    )
+
+
+def _all(mapping: Any, key: Check, value: Check) -> bool:
+    return isinstance(mapping, Mapping) and all(map(key, mapping)) and all(map(value, mapping.values()))
+
+
+def _rank(key: Any) -> bool:
+    return isinstance(key, str) and len(key) < 10 and key.isascii() and key.isdecimal()
+
+
+_STATE: dict[str, Check] = {
+    "plan_version": _whole(),
+    "data": lambda value: _all(value, _word, _list_of(lambda text: isinstance(text, str), 2, 2)),
+    "links": _list_of(lambda link: isinstance(link, Mapping) and {"options", "batches"} <= link.keys(), _LINKS, 1),
+    "skip": _list_of(_steps, 2**20),
+    "worker": _maybe(_whole(0, _SHARDS)),
+}
+_LINK: dict[str, Check] = {
+    "batches": lambda value: _whole()(value) or _list_of(_maybe(_whole()), _RANKS, 1)(value),
+    "cursors": lambda value: _all(value, _rank, _maybe(_cursor)),
+    "policy": _word,
+}
+_OPTIONS: dict[str, Check] = {
+    "num_ranks": _whole(1, _RANKS),
+    "num_shards": _whole(1, _SHARDS),
+    "canonical_ranks": _maybe(_whole(1, _RANKS)),
+    **dict.fromkeys(("batch_size", "global_batch"), _whole(1)),
+    **dict.fromkeys(("buffer_rows", "window_bytes", "steps_per_epoch", "total_shards"), _maybe(_whole(1))),
+    "open_splits": lambda value: value in (None, "all") or _whole(1)(value),
+    **dict.fromkeys(("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "levelled"), _flag),
+    **dict.fromkeys(("assignment", "even", "last_batch", "strategy"), _word),
+    "sharding": lambda value: _word(value) or (isinstance(value, Mapping) and _word(value.get("policy"))),
+}
+
+
+_ALWAYS = {"sharding", "steps_per_epoch", "canonical_ranks"}
+_OF_RANKS = {"num_ranks", "num_shards", "batch_size"}  # states of canonical_ranks hold for any
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
+
+
+def _shown(value: object) -> str:
+    """The value as a short text; its type where it has none."""
+    try:
+        return reprlib.repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deep nesting
+        return _type(value)

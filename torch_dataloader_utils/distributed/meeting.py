@@ -1,0 +1,202 @@
+"""Where ranks meet before a collective, so that none enters one that the others do not, and missing ones are named.
+
+They meet in the job's store, not in a collective: those of different kinds or sizes would end the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any, TypeVar
+
+from torch_dataloader_utils.distributed.peers import Peers
+from torch_dataloader_utils.distributed.ranks import initialized_distributed
+from torch_dataloader_utils.distributed.records import (
+    ENTERED,
+    LATE,
+    Record,
+    Step,
+    absent,
+    difference,
+    lateness,
+    listed,
+    not_here,
+)
+from torch_dataloader_utils.errors import PlanMismatchError
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+_AGREED = "agreed"
+_LEAST, _MOST = 0.0005, 0.02  # seconds between two looks into the store
+_LOOK = 5e-5  # the same per member: thousands that wait must not keep the store busy
+_SIGN = 2.0  # seconds in which a rank that runs gives a sign of life
+_ANSWER = 5.0  # seconds in which a store answers
+_SLOW = 30.0  # seconds until the first rank to arrive logs for whom it waits
+_STEPS: Counter[tuple[int, ...]] = Counter()  # steps so far, by members: all take the same ones in the same order
+_STUCK: list[threading.Thread] = []  # what still waits for a store that did not answer
+
+
+def meet(peers: Peers, step: Step) -> Board:
+    """The records of the peers, once all are about to take the same step.
+
+    Raises:
+        PlanMismatchError: on every rank, if one is about to do something else or does not arrive in time.
+    """
+    board = Board(peers.members, step)
+    verdict = board.asked(board.agree, step.limit and step.limit + _ANSWER)
+    if verdict != _AGREED:
+        raise PlanMismatchError(verdict)
+    return board
+
+
+class Board:
+    """The records of some processes in the job's store, as this one begins a step.
+
+    Args:
+        members: the processes' global ranks.
+        step: what this one does.
+    """
+
+    def __init__(self, members: tuple[int, ...], step: Step) -> None:
+        dist = initialized_distributed()
+        self._store = dist.distributed_c10d._get_default_store()  # has no public name
+        self._rank = dist.get_rank()
+        self._members = members
+        self.step = step
+        _STEPS[members] += 1
+        self.number = _STEPS[members]
+        # Members are in the name: other loaders of this process may have other peers.
+        self._prefix = f"tdu-{hashlib.blake2b(repr(members).encode(), digest_size=8).hexdigest()}-"
+        self.record(ENTERED)
+
+    def record(self, state: str) -> None:
+        """Record where this process is, over its last record."""
+        if any(thread.is_alive() for thread in _STUCK):
+            raise PlanMismatchError(self._silent())
+        record = Record(self.number, state, self.step.does, {**self.step.options, **self.step.named})
+        self._store.set(self._of(self._rank), json.dumps(astuple(record)))
+
+    def records(self) -> dict[int, Record]:
+        """The latest records, by global rank."""
+        keys = {rank: self._of(rank) for rank in self._members}
+        return {
+            rank: Record(*json.loads(self._store.get(key))) for rank, key in keys.items() if self._store.check([key])
+        }
+
+    def agree(self) -> str:
+        """_AGREED once all have arrived at this step; else what is wrong."""
+        same = json.dumps([self.step.does, dict(self.step.options)])
+        first, arrived = self._store.compare_set(self._key("first"), "", same).decode(), 0
+        if first != same:
+            self._settle(difference(self._arrived()) or "the ranks are at different steps")
+        else:
+            arrived = self._store.add(self._key("count"), 1)
+        if arrived == len(self._members):
+            self._settle(_AGREED)
+            for name in ("first", "count", "verdict"):  # of the last step: all have left it
+                self._store.delete_key(self._key(name, self.number - 1))
+        return self._verdict(first=arrived == 1)
+
+    def asked(self, ask: Callable[[], T], limit: float) -> T:
+        """What `ask` learns from the store.
+
+        It runs in a thread, so that a store that does not answer, because its process is stopped, stops nobody.
+
+        Args:
+            ask: asks the store.
+            limit: seconds to wait; 0 for no limit.
+
+        Raises:
+            PlanMismatchError: the store does not answer.
+        """
+        answers: list[Any] = []
+
+        def run() -> None:
+            try:
+                answers.append((ask(), None))
+            except Exception as error:  # noqa: BLE001 - raised by the thread that waits
+                answers.append((None, error))
+
+        thread = threading.Thread(target=run, daemon=True, name="tdu-meeting")
+        thread.start()
+        deadline = time.monotonic() + limit
+        while thread.is_alive() and not (limit and time.monotonic() > deadline):
+            thread.join(0.2)  # not longer, so that Ctrl+C ends it
+        if not answers:
+            _STUCK.append(thread)
+            raise PlanMismatchError(self._silent())
+        answer, error = answers[0]
+        if error is not None:
+            error.add_note(f"raised by the job's store, as this process was about to {self.step.does}: {_of_store()}.")
+            raise error
+        return answer  # type: ignore[no-any-return]  # what `ask` returned
+
+    def silence(self) -> str:
+        """What to say of ranks that do not finish a collective; called by those that have waited too long."""
+        self.record(LATE)
+        return self.asked(self._silence, _SIGN + _ANSWER)
+
+    def absent(self) -> list[int]:
+        """The members that have not arrived at this step, and do not in the next seconds."""
+        return self.asked(lambda: not_here(self._arrived(), self._members, self.number), _SIGN + _ANSWER)
+
+    def _silence(self) -> str:
+        deadline = time.monotonic() + _SIGN
+        while absent(self.records(), self._members, self.number) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        records = self.records()
+        missing = absent(records, self._members, self.number)
+        here = {rank: record for rank, record in records.items() if record.number == self.number}
+        return difference(here) or lateness(records, missing, self.step)
+
+    def _arrived(self) -> dict[int, Record]:
+        """The records of those that have arrived at this step; others may arrive within a moment."""
+        deadline = time.monotonic() + _SIGN
+        while not_here(self.records(), self._members, self.number) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return {rank: record for rank, record in self.records().items() if record.number >= self.number}
+
+    def _verdict(self, first: bool) -> str:
+        """What the first to know it has settled; `first` logs for whom it waits."""
+        begin, pause = time.monotonic(), _LEAST
+        while not self._store.check([self._key("verdict")]):
+            waited = time.monotonic() - begin
+            if self.step.limit and waited > self.step.limit:
+                records = self.records()
+                self._settle(lateness(records, not_here(records, self._members, self.number), self.step))
+            elif first and waited > _SLOW:
+                first, missing = False, not_here(self.records(), self._members, self.number)
+                _LOG.warning("waiting for process(es) %s to %s", listed(missing), self.step.does)
+            time.sleep(pause)
+            pause = max(min(2 * pause, _MOST), _LOOK * len(self._members))
+        return str(self._store.get(self._key("verdict")).decode())
+
+    def _settle(self, verdict: str) -> None:
+        self._store.compare_set(self._key("verdict"), "", verdict)
+
+    def _key(self, name: str, number: int | None = None) -> str:
+        return f"{self._prefix}{self.number if number is None else number}-{name}"
+
+    def _of(self, rank: int) -> str:
+        return f"{self._prefix}rank-{rank}"
+
+    def _silent(self) -> str:
+        return (
+            f"process {self._rank} was about to {self.step.does}, but the job's store does not answer: {_of_store()}, "
+            "and that process is stopped, has ended, or cannot be reached."
+        )
+
+
+def _of_store() -> str:
+    """Whose process runs the store."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return "it is in the process of the launcher (torchrun)"
+    return "it is in process 0, unless init_process_group was given another one"

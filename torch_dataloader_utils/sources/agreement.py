@@ -1,0 +1,64 @@
+"""The options that must be the same on all ranks, and the ranks that share work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch_dataloader_utils.distributed.exchange import Sharers, sharers_among
+from torch_dataloader_utils.distributed.peers import Peers, peers_or_job
+from torch_dataloader_utils.distributed.records import Step
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options.ranks import RankOptions
+
+_PLAIN = (int, float, str, type(None), dict, list, tuple)
+
+
+def asks_scan(options: Options) -> bool:
+    """Whether the options may require a scan of the data."""
+    return options.shard.count_rows or _asks_codes(options)
+
+
+def _asks_codes(options: Options) -> bool:
+    words = options.convert.strings
+    return "codes" in (words.values() if isinstance(words, Mapping) else [words])
+
+
+def sharers_of(options: Options) -> Sharers:
+    """The ranks that share the work of creating a loader."""
+    return sharers_among(options.shard.num_ranks, options.shard.peers, options.worker.timeout, _decisive(options))
+
+
+def joint_step(options: Options, does: str) -> tuple[Peers, Step]:
+    """The ranks of a loader, and a step that they take together."""
+    step = Step(does, options.worker.timeout, _decisive(options), _named(options))
+    return peers_or_job(options.shard.peers), step
+
+
+def _decisive(options: Options) -> dict[str, str]:
+    """The options that decide which collectives there are."""
+    from torch_dataloader_utils import __version__  # the root is complete only after this module is loaded
+
+    return {
+        "count_rows": str(options.shard.count_rows),
+        "manifest": "None" if options.read.manifest is None else "a file",
+        "strings": "'codes'" if _asks_codes(options) else "without 'codes'",
+        "the version of torch_dataloader_utils": __version__,
+    }
+
+
+def _named(options: Options) -> dict[str, str]:
+    """The options that shape the plan, as text."""
+    shard, batch, worker = options.shard, options.batch, options.worker
+    ranks = {item.name for item in fields(RankOptions)}
+    values = {item.name: getattr(shard, item.name) for item in fields(shard) if item.name not in ranks}
+    values |= {item.name: getattr(options.shuffle, item.name) for item in fields(options.shuffle)}
+    values |= {"batch_size": batch.batch_size, "last_batch": batch.last_batch, "num_workers": worker.num_shards}
+    values |= {name: getattr(options.split, name) for name in ("split_bytes", "split_rows", "split_strategy")}
+    return {name: _text(value) for name, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    """The value as text that is the same in all processes: the repr of an object may hold its address."""
+    return repr(value) if isinstance(value, _PLAIN) else getattr(value, "__qualname__", type(value).__name__)
