@@ -21,8 +21,9 @@ from tables import wide
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.executors.reported import ReportedDriver
+from torch_dataloader_utils.iteration.begun_pass import END
 from torch_dataloader_utils.iteration.iterator import BatchIterator
-from torch_dataloader_utils.iteration.passes import END, Passes
+from torch_dataloader_utils.iteration.passes import Passes
 
 
 def _unmeasured_next(self: Any) -> Any:

@@ -31,6 +31,7 @@ def rows_of(plan: IcebergPlan, planned: PlannedFile, layout: FileLayout) -> pa.T
             parts.append(pa.Table.from_arrays(columns, schema=schema))
             assert segment.rows in (None, parts[-1].num_rows)
         together = reader.read([segment.number for segment in layout.segments], schema.names)
+        reader.confirm()
     finally:
         reader.close()
     table = pa.concat_tables(parts)

@@ -58,7 +58,7 @@ def open_cached(identity: str, file: DataFileInfo, fetch: Fetch, options: CacheO
 
 def forget() -> None:
     """Be as a process that has just started: know nothing of the folder."""
-    cache_store.block_store.cache_clear()
+    cache_store._block_store.cache_clear()
 
 
 def block_files(options: CacheOptions) -> list[Path]:

@@ -20,7 +20,7 @@ from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import find_files
-from torch_dataloader_utils.storage import Storage, open_storage
+from torch_dataloader_utils.storage import Storage, confirm_unchanged, open_storage
 from torch_dataloader_utils.storage.versions import Facts, check_unchanged, facts_of
 
 FIRST, OTHER = b"first content", b"other content"  # of one length
@@ -72,6 +72,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return served
 
 
+def read_and_confirm(storage: Storage, file: DataFileInfo) -> bytes:
+    with storage.open_data(file) as source:
+        data: bytes = source.read()
+        confirm_unchanged(source)
+    return data
+
+
 def test_a_file_that_has_not_changed_is_read(place: Place) -> None:
     place.write(FIRST)
     storage, file = place.opened()
@@ -79,6 +86,7 @@ def test_a_file_that_has_not_changed_is_read(place: Place) -> None:
     for open_file in (storage.open_data, storage.open_footer):
         with open_file(file) as source:
             assert source.read() == FIRST
+            confirm_unchanged(source)
 
 
 @pytest.mark.parametrize("data", [OTHER, FIRST[:-1], FIRST + b"more"])
@@ -89,7 +97,7 @@ def test_a_file_that_was_overwritten_is_not_read(place: Place, data: bytes) -> N
     if storage.local:
         os.utime(file.path, ns=(0, 10**18))
     with pytest.raises(FileChangedError, match=r"/x has changed since it was planned: it was .* and is now") as caught:
-        storage.open_data(file)
+        read_and_confirm(storage, file)
     assert file.path in str(caught.value)
     assert isinstance(caught.value, FileReadError)
 
@@ -99,7 +107,7 @@ def test_a_file_that_has_gone_is_named(place: Place) -> None:
     storage, file = place.opened()
     place.remove()
     with pytest.raises(FileReadError, match=r"/x has disappeared since it was planned") as caught:
-        storage.open_data(file)
+        read_and_confirm(storage, file)
     assert file.path in str(caught.value)
 
 
@@ -127,7 +135,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_named(place: Place) -> None:
         if storage.local:
             assert source.read_at(100, 5000) == b""  # the decoder notices, and `Naming` names
         else:
-            with pytest.raises(FileReadError, match=r"/x: cannot be read"):
+            with pytest.raises(FileChangedError, match=r"/x has changed since it was planned"):
                 source.read_at(100, 5000)
 
 

@@ -208,6 +208,7 @@ def rows_left(storage: Storage, info: DataFileInfo, layout: FileLayout) -> list[
     reader = IcebergOpener(TABLE).open(info, layout, storage, {}, SCHEMA)
     try:
         [column] = reader.read([segment.number for segment in layout.segments], ["a"])
+        reader.confirm()
     finally:
         reader.close()
     result: list[int] = column.to_pylist()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from torch_dataloader_utils.executors.script import importing
 
 _UNGUARDED = 79  # the exit code of a worker that tried to start workers of its own
+_UNKNOWN = 255  # the exit code that Python reports for a process whose fork server has gone
 _REMEDY = "Put what makes the loader and loops over it under `if __name__ == '__main__':`"
 
 
@@ -37,7 +39,21 @@ def cause_of_death(pid: int | None, code: int | None) -> str:
             f"script if it defines what they need. {_REMEDY}. Move a function that they cannot import, such as one of "
             "a notebook, into a module. num_workers=0 reads in this process, where a debugger can follow."
         )
+    if code == _UNKNOWN:
+        return (
+            f"a worker process (pid {pid}) ended after Python's fork server, which had started it, was killed (for "
+            "memory, perhaps). The next pass starts new ones."
+        )
     return (
-        f"a worker process (pid {pid}) died with exit code {code}: killed from outside (for memory, perhaps), or "
-        "by a crash in native code. num_workers=0 reads in this process, where a debugger can follow."
+        f"a worker process (pid {pid}) died with exit code {code}{_name(code)}: killed from outside (for memory, "
+        "perhaps), or by a crash in native code. The next pass starts new workers. num_workers=0 reads in this "
+        "process, where a debugger can follow."
     )
+
+
+def _name(code: int | None) -> str:
+    """The signal that a negative exit code stands for, in parentheses; "" if there is none."""
+    try:
+        return f" ({signal.Signals(-(code or 0)).name})"
+    except ValueError:
+        return ""

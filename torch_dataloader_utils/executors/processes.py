@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import multiprocessing
 import os
-import pickle
 import sys
-import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from multiprocessing.connection import Connection
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import ForkingPickler, recv_handle
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
+from torch_dataloader_utils.errors import BatchTimeoutError, OptionError
+from torch_dataloader_utils.executors import fork_server
 from torch_dataloader_utils.executors.described import describe
-from torch_dataloader_utils.executors.guard import cause_of_death, end_if_importing
+from torch_dataloader_utils.executors.guard import end_if_importing
+from torch_dataloader_utils.executors.member import Member, end_all
 from torch_dataloader_utils.executors.script import WORKER_NAME, deferred, worker_name
-from torch_dataloader_utils.executors.slots import MappedSlot, unpack
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, stopped
@@ -33,7 +30,6 @@ _PRELOAD = [
     f"torch_dataloader_utils.{module}"
     for module in ("executors.worker", "reading.scan", "reading.windows", "formats.parquet", "storage")
 ]
-_LOOK = 0.1  # seconds between checks whether another thread has stopped the pass; blocks are received without delay
 
 
 def start_context(context: str | BaseContext | None) -> BaseContext:
@@ -55,6 +51,16 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
     return chosen
 
 
+_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    # Before multiprocessing's own function, which would wait for a stopped process forever.
+    for pool in list(_POOLS):
+        pool.close()
+
+
 class WorkerPool:
     """The worker processes of one loader.
 
@@ -63,36 +69,39 @@ class WorkerPool:
         count: the number of processes.
         budget: the maximum number of bytes decoded and not delivered, over all processes.
         context: how processes start.
+        timeout: the seconds for processes to start, and for them to read a message; 0 for no limit.
     """
 
-    def __init__(self, open_reader: OpenReader, count: int, budget: int, context: BaseContext) -> None:
+    def __init__(
+        self, open_reader: OpenReader, count: int, budget: int, context: BaseContext, timeout: float = 0
+    ) -> None:
         end_if_importing()
-        self.members = [_Member() for _ in range(count)]
+        self.members: list[Member] = []
         self._numbers = 0
         self._known: list[set[FileKey]] = [set() for _ in range(count)]
-        inherited: list[Connection] = []
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, self.members, self._pid)
+        self._finalizer.atexit = False
+        _POOLS.add(self)
         fork = context.get_start_method() == "fork"
         packed = None if fork else _packed(open_reader)
         # A reader that arrives with the process is unpickled before the worker's own code could import the script.
         name = WORKER_NAME if packed is None else worker_name(context)
-        self._pid = os.getpid()
-        self._finalizer = weakref.finalize(self, _end, self.members, self._pid)
-        for member in self.members:
-            ours, theirs = context.Pipe()
-            inherited.append(ours)
-            opener = open_reader if packed is None else None
-            process = context.Process(  # type: ignore[attr-defined]
-                target=worker_main,
-                args=(theirs, opener, budget // count, tuple(inherited) if fork else (), deferred(name)),
-                name=name,
-                daemon=True,
-            )
-            process.start()
-            theirs.close()
-            member.conn, member.process = ours, process
-        if packed is not None:
-            for member in self.members:
-                member.send_packed(packed)
+        try:
+            with fork_server.answering(context, timeout):
+                for _ in range(count):
+                    ours, theirs = context.Pipe()
+                    inherited = (*(member.conn for member in self.members), ours) if fork else ()
+                    opener = open_reader if packed is None else None
+                    arguments = (theirs, opener, budget // count, inherited, deferred(name))
+                    with theirs:
+                        self.members.append(Member(ours, _started(context, name, arguments), timeout))
+            if packed is not None:
+                for member in self.members:
+                    member.send_packed(packed)
+        except BaseException:
+            self.close()
+            raise
 
     def begin(
         self,
@@ -121,12 +130,26 @@ class WorkerPool:
 
     @property
     def broken(self) -> bool:
-        """Whether a process has died."""
-        return self.closed or not all(member.process.is_alive() for member in self.members)
+        """Whether a process has died, or is stopped."""
+        return self.closed or not all(member.usable for member in self.members)
 
     def close(self) -> None:
         """End the processes and wait for them; idempotent."""
         self._finalizer()
+
+
+def _end(members: Sequence[Member], pid: int) -> None:
+    if os.getpid() == pid:  # a forked child shares its parent's pipes: the workers must not receive messages from it
+        end_all(members)
+
+
+def _started(context: BaseContext, name: str, arguments: tuple[Any, ...]) -> BaseProcess:
+    """A new worker process."""
+    process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+        target=worker_main, args=arguments, name=name, daemon=True
+    )
+    process.start()
+    return process
 
 
 def _packed(open_reader: OpenReader) -> memoryview | None:
@@ -138,97 +161,6 @@ def _packed(open_reader: OpenReader) -> memoryview | None:
         return ForkingPickler.dumps(open_reader)
     except RuntimeError:  # from locks and similar objects
         return None
-
-
-def _end(members: Sequence[_Member], pid: int) -> None:
-    if os.getpid() != pid:
-        return  # a forked child shares its parent's pipes: the workers must not receive messages from it
-    for member in members:
-        member.end()
-    for member in members:
-        member.join()
-
-
-class _Member:
-    """One worker process, seen from the main process."""
-
-    conn: Connection
-    process: BaseProcess
-
-    def __init__(self) -> None:
-        self._slots: list[MappedSlot] = []
-        self._released: deque[int] = deque()  # slots whose last view has died; finalizers append to it, on any thread
-        self._sending = threading.RLock()  # any thread may drop a pass
-
-    def send(self, message: Any) -> None:
-        self.send_packed(ForkingPickler.dumps(message))
-
-    def send_packed(self, message: memoryview) -> None:
-        """Send a message that is already pickled."""
-        try:
-            with self._sending:
-                self.conn.send_bytes(message)
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._dead() from None
-
-    def report_free(self, blocks: int, nbytes: int) -> None:
-        """Tell the worker which slots it may reuse, and how many blocks were delivered."""
-        slots = [self._released.popleft() for _ in range(len(self._released))]
-        if slots or blocks:
-            self.send(("free", slots, blocks, nbytes))
-
-    def receive(self, number: int, deadline: float | None, ended: Callable[[], bool]) -> Block | BaseException | None:
-        """The next block or error of this pass; None if the deadline passed or the pass ended."""
-        while not ended():
-            left = _LOOK if deadline is None else max(0.0, min(_LOOK, deadline - time.monotonic()))
-            try:
-                if not self.conn.poll(left):
-                    if deadline is not None and time.monotonic() >= deadline:
-                        return None
-                    continue
-                message = self.conn.recv()
-                if message[0] == "slot":
-                    self._slots.append(MappedSlot(recv_handle(self.conn)))
-                    continue
-            except (EOFError, ConnectionResetError):
-                return self._dead()
-            kind, of_pass, content, *rest = message
-            if kind == "error":
-                if of_pass == number:
-                    error: BaseException = pickle.loads(content)
-                    return error
-                continue
-            (slot,) = rest
-            if of_pass != number:  # belongs to a pass that has ended
-                self._released.append(slot)
-                continue
-            # A partial, so that the callback keeps neither a frame nor this member alive.
-            memory = self._slots[slot].lease(content.size, partial(self._released.append, slot))
-            return unpack(content, memory)
-        return None
-
-    def _dead(self) -> WorkerError:
-        self.process.join(1)
-        return WorkerError(cause_of_death(self.process.pid, self.process.exitcode))
-
-    def end(self) -> None:
-        """Ask the worker to stop."""
-        if hasattr(self, "conn"):
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has already exited
-                self.conn.send(None)
-            self.conn.close()
-
-    def join(self) -> None:
-        """Wait until the worker has ended; kill it if it is busy."""
-        if hasattr(self, "process"):
-            self.process.join(0.2)
-            if self.process.is_alive():
-                self.process.terminate()
-                self.process.join(5)
-            if self.process.is_alive():
-                self.process.kill()
-                self.process.join()
-            self.process.close()
 
 
 class ProcessDriver:
@@ -275,7 +207,7 @@ class ProcessDriver:
         if outcome is None:
             task = self._tasks[shard][self._taken[shard]]
             outcome = BatchTimeoutError(
-                f"no block arrived within timeout={self._timeout} s while reading {describe(task)}."
+                f"no block arrived within timeout={self._timeout} s while reading {describe(task)}: {member.state()}"
             )
         if isinstance(outcome, BaseException):
             raise outcome
@@ -295,4 +227,5 @@ class ProcessDriver:
             for shard, member in enumerate(self._pool.members):
                 under_way = self._started[shard] and self._taken[shard] < len(self._tasks[shard])
                 if under_way and not self._pool.closed and member.process.is_alive():
-                    member.send(("stop", self._number))
+                    with suppress(BatchTimeoutError):  # then the next pass starts new workers
+                        member.send(("stop", self._number))

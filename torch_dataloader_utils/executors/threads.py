@@ -119,7 +119,7 @@ class _State:
         self._begun: list[Claim] = []  # shared reads that threads may join
         self._used = 0  # bytes decoded or being decoded, and not delivered
         self._estimated, self._measured = 1, 1
-        self._stopped = False
+        self.stopped = False
         self.bell = Bell()
         renew_in_children(self)
 
@@ -141,7 +141,7 @@ class _State:
                 return None
             while queue.taken not in queue.ready:
                 left = None if deadline is None else deadline - time.monotonic()
-                if self._stopped:
+                if self.stopped:
                     raise stopped()
                 if left is not None and left <= 0:
                     raise BatchTimeoutError(
@@ -159,7 +159,7 @@ class _State:
     def over(self) -> bool:
         """Whether there is nothing more to decode."""
         more = self._opening or self._joinable() or any(queue.started < len(queue.tasks) for queue in self._queues)
-        return self._stopped or not more
+        return self.stopped or not more
 
     def claim(self) -> Claim | None:
         """The shared read that has begun, else the task needed soonest; None while there is no room."""
@@ -218,7 +218,7 @@ class _State:
                 with self.bell.work:
                     self._opening -= 1
                     self._begun.append(claim)
-                    if self._stopped and claim.shared is not None:
+                    if self.stopped and claim.shared is not None:
                         claim.shared.abandon()
                     self.bell.work.notify_all()
         return self._readers[thread]
@@ -230,7 +230,7 @@ class _State:
             self._used += measured - claim.estimate
             self._estimated += size
             self._measured += measured
-            if not self._stopped:
+            if not self.stopped:
                 queue.ready[claim.number] = outcome
             self.bell.arrived.notify_all()
             self.bell.work.notify()
@@ -244,7 +244,7 @@ class _State:
     def stop(self) -> None:
         """Let the threads end, and free the blocks that wait."""
         with self.bell.work:
-            self._stopped = True
+            self.stopped = True
             for claim in self._begun:
                 if claim.shared is not None:
                     claim.shared.abandon()
@@ -276,4 +276,6 @@ def _decode_next(bell: Bell, find: weakref.ref[_State], thread: int) -> bool:
             del state
             bell.work.wait()
     state.decode(thread, claimed, time.perf_counter() - began)
-    return True
+    if state.stopped:  # this may be its last reference: the driver did not wait for a read that takes long
+        state.close_reader(thread)
+    return not state.stopped

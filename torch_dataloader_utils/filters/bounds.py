@@ -45,9 +45,10 @@ def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> Ca
     """
     if may_name_nan(expression):
         return lambda file, spec: True
-    needed = pa.schema([arrow.field(name) for name in filter_columns(expression, arrow)])
+    names = filter_columns(expression, arrow)
+    needed = pa.schema([arrow.field(name) for name in names])
     columns = []
-    for path, field in _comparable(item for item in schema.fields if item.name in needed.names):
+    for path, field in _comparable(item for item in schema.fields if item.name in names):
         kind = type_at(needed, path)
         nan_matches = pt.is_floating(kind) and _can_be_true(expression, [_is_nan(path, kind)], needed)
         columns.append(_Column(path, field, kind, nan_matches))

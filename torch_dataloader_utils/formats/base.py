@@ -14,7 +14,7 @@ import pyarrow as pa
 from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Decoding, Naming, Storage, prefetch
+from torch_dataloader_utils.storage import Decoding, Naming, Storage, confirm_unchanged, prefetch
 
 # (layout, the file's schema, its constants: partition column -> value) -> layout without the segments in which no row
 # can match.
@@ -74,6 +74,14 @@ class Reader(ABC):
     def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
         return self.read(segment_numbers, columns)
+
+    def confirm(self) -> None:
+        """Check that the file is still as planned; called after each read.
+
+        Raises:
+            FileChangedError: it has changed.
+        """
+        confirm_unchanged(self.source)
 
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""

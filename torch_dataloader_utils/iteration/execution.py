@@ -70,7 +70,8 @@ class Execution:
             self.close()
             worker = self._worker
             context = start_context(worker.multiprocessing_context)
-            self._pool = WorkerPool(self._scan.open, worker.num_shards, int(worker.prefetch_bytes), context)
+            budget = int(worker.prefetch_bytes)
+            self._pool = WorkerPool(self._scan.open, worker.num_shards, budget, context, worker.timeout)
         return self._pool
 
     def _threads(self, tasks: Sequence[Sequence[Task]]) -> int:

@@ -8,7 +8,9 @@ from time import perf_counter
 from typing import Any, Self
 
 from torch_dataloader_utils.errors import StaleIteratorError
-from torch_dataloader_utils.iteration.passes import END, Pass, Passes
+from torch_dataloader_utils.iteration.begun_pass import END, Pass
+from torch_dataloader_utils.iteration.failures import let_go
+from torch_dataloader_utils.iteration.passes import Passes
 
 
 class BatchIterator:
@@ -32,22 +34,27 @@ class BatchIterator:
             StaleIteratorError: another pass was started on this loader, a state was loaded, or the pass was closed.
             RuntimeError: a user's function raised StopIteration, which would end a loop silently.
         """
-        meter = self._meter
-        with self._passes.turn.lock:
-            meter.mark -= perf_counter()
-            try:
-                batch = self._next()
-            except StopIteration as error:
-                raise RuntimeError(
-                    "a function passed to the loader (transform or collate_fn) raised StopIteration, which would end "
-                    "the epoch silently."
-                ) from error
-            finally:
-                meter.returned = perf_counter()
-                meter.mark += meter.returned
-            current = self._pass
-            if current is not None and meter.returned >= current.shown.due:
-                current.shown.update(current)
+        meter, current = self._meter, None
+        try:
+            with self._passes.turn.lock:
+                meter.mark -= perf_counter()
+                try:
+                    batch = self._next()
+                except StopIteration as error:
+                    raise RuntimeError(
+                        "a function passed to the loader (transform or collate_fn) raised StopIteration, which would "
+                        "end the epoch silently."
+                    ) from error
+                finally:
+                    meter.returned = perf_counter()
+                    meter.mark += meter.returned
+                current = self._pass
+                if current is not None and meter.returned >= current.shown.due:
+                    current.shown.update(current)
+        except BaseException as error:
+            let_go(error)
+            del self, meter, current  # this frame is part of the error
+            raise
         if batch is END:
             raise StopIteration
         return batch
@@ -80,7 +87,7 @@ class BatchIterator:
             return END
         if self._passes.live is current:
             if current.error is not None:
-                raise current.error
+                raise current.error_again()
             if current.complete:
                 return self._finished(current)
         raise StaleIteratorError(

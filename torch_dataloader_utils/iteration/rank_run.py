@@ -94,7 +94,11 @@ class RankRun:
         # Asked for at any time, by any thread, and by the garbage collector, so without a lock. Kept, because counting
         # millions of pieces takes a second.
         self._shard_rows = cache(lambda lap: recipe.plan_of(lap).shard_rows())
-        self._open(place.taken, place.cursor)
+        try:
+            self._open(place.taken, place.cursor)
+        except BaseException:
+            self.close(failed=True)
+            raise
 
     def jump(self, taken: int, target: int) -> None:
         """Continue after the first `target` batches, from after the first `taken`.
@@ -130,18 +134,22 @@ class RankRun:
 
     def stop(self) -> None:
         """Let anyone waiting for a batch get an error; for any thread."""
-        if self._driver is not None:
-            self._driver.stop()
+        driver = self._driver
+        if driver is not None:
+            driver.stop()
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Stop the reading and free its memory; idempotent, for any thread while none takes a batch.
 
-        `cursor` and `rows` still work.
+        `cursor` and `rows` still work. After a failure, the worker processes end: one may hang, and all hold blocks.
         """
         if not self._closing.acquire(blocking=False):
             return
-        if self._driver is not None:
-            self._driver.close()
+        driver, self._driver = self._driver, None
+        if failed:
+            self._recipe.execution.close()
+        if driver is not None:
+            driver.close()
         self.batches = iter(())
         self._bare = self.batches
         self._tasks.clear()

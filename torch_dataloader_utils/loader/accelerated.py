@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.iteration.begun_pass import END
 from torch_dataloader_utils.iteration.epochs import Epochs
-from torch_dataloader_utils.iteration.passes import END
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 
 _LOG = logging.getLogger("torch_dataloader_utils")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_dataloader_utils.checkpoint.form import sealed
+from torch_dataloader_utils.iteration.begun_pass import Pass
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.iterator import BatchIterator
-from torch_dataloader_utils.iteration.passes import Pass
 
 
 class StatefulIterator(BatchIterator):

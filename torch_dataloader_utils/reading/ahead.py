@@ -43,6 +43,7 @@ class FileFetch:
         reader = self.reader or self.open()
         try:
             reader.prefetch(self.segments)
+            reader.confirm()  # here, where a request holds up no decoder
         except BaseException:
             reader.close()
             raise

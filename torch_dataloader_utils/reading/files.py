@@ -32,6 +32,10 @@ class FileReader(Protocol):
         """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
         ...
 
+    def confirm(self) -> None:
+        """Check that the file is still as planned."""
+        ...
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         ...

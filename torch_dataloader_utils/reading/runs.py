@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.ahead import FetchAhead, FileFetch
@@ -166,8 +168,14 @@ class RunReader:
 
         Release them before the next step: their memory, still in the processor's cache, is then reused for decoding.
         """
+        reader = self._reader(self._files[run.file])
+        with unchanged(reader):
+            yield from self._columns(reader, run, wanted, copied)
+
+    def _columns(
+        self, reader: FileReader, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool
+    ) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
         spec, file, segments = self._spec, self._files[run.file], self.segments(run)
-        reader = self._reader(file)
         numbers = [segment.number for segment in segments]
         rows = sum(segment.rows or 0 for segment in segments)
         stored = frozenset(reader.schema.names) - spec.partition_names
@@ -211,6 +219,17 @@ class RunReader:
         spec = self._spec
         wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
         return partial(spec.opener.open, file.info, file.layout, spec.storage, spec.format_options, wanted)
+
+
+@contextmanager
+def unchanged(reader: FileReader) -> Iterator[None]:
+    """A context after which the file is checked: bytes of a file that changed may also fail to decode."""
+    try:
+        yield
+    except FileReadError:
+        reader.confirm()
+        raise
+    reader.confirm()
 
 
 @lru_cache(maxsize=1)

@@ -59,7 +59,8 @@ def column_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
 
 def find_path(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
     """As `column_path`, but None if there is no such column."""
-    return (name,) if schema.names.count(name) == 1 else _path_in(schema, name)
+    # `schema.names` would list all names for each one that is looked up.
+    return (name,) if len(schema.get_all_field_indices(name)) == 1 else _path_in(schema, name)
 
 
 def _path_in(fields: Iterable[pa.Field], name: str) -> tuple[str, ...] | None:

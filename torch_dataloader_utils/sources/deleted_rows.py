@@ -169,6 +169,10 @@ class _LiveReader:
         """Fetch these segments."""
         self._inner.prefetch(segment_numbers)
 
+    def confirm(self) -> None:
+        """Check that the file is still as planned."""
+        self._inner.confirm()
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         self._inner.close()

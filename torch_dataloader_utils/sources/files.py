@@ -139,7 +139,7 @@ def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
     stored = storage.look(folder or ".")
     if stored is None or not stored.folder:
         raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
-    matches = _matcher(pattern)
+    matches = glob_matcher(pattern)
     files = [file for file in storage.find(folder, recursive=len(rest) > 1 or rest == ["**"]) if matches(file.path)]
     visible = _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
     return [replace(file, named=True) for file in visible] if _names_suffix(rest[-1]) else visible
@@ -153,13 +153,13 @@ def _names_suffix(pattern: str) -> bool:
 def lists(entry: str, path: str) -> bool:
     """Whether `find_files` would return a file at `path` for the entry; lists nothing."""
     folder, rest = _cut(entry) if has_magic(entry) else (entry, [])
-    if rest and not _matcher(entry)(path):
+    if rest and not glob_matcher(entry)(path):
         return False
     below = path.removeprefix(_base(folder))
     return path == entry or (below != path and not _hidden(below, _wanted(rest)))
 
 
-def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+def glob_matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
     """A function that matches the paths that a glob names.
 
     Raises:

@@ -21,7 +21,8 @@ from torch_dataloader_utils.sources.file_schema import files_schema
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, partition_values
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
-from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, new_manifest, stale_remedy
+from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, name_of, new_manifest, stale_remedy
+from torch_dataloader_utils.sources.manifest_roots import check_roots
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.storage import Storage
@@ -97,7 +98,8 @@ def _inspected(
 
     again = partial(_read_again, path, read, progress)
     inspected = kept_inspection(read.manifest, read, partial(asked_by, path, read), inspect, sharers, again)
-    storage, _ = open_entries(path, read)
+    storage, entries = open_entries(path, read)
+    check_roots(inspected.found, [inner for _, inner in entries], name_of(read.manifest))
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
@@ -151,7 +153,9 @@ def _read_again(path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: 
 
     With `on_error="raise"` they all are, so that the same error is raised as without a manifest.
     """
-    storage, _ = open_entries(path, read)
+    storage, entries = open_entries(path, read)
+    assert read.manifest is not None
+    check_roots(kept.skipped, [inner for _, inner in entries], name_of(read.manifest))
     found = {file.place: _now(storage, file) for file in kept.skipped}
     stale = {
         file.place: now

@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from torch_dataloader_utils.errors import DataNotFoundError
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files
+from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries
 from torch_dataloader_utils.sources.inspection import asked_by, sound_files
 from torch_dataloader_utils.sources.manifest_bytes import Inspected, unpack_manifest
 from torch_dataloader_utils.sources.manifest_file import name_of, new_manifest, read_manifest
+from torch_dataloader_utils.sources.manifest_roots import check_roots
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import open_storage, printable
@@ -66,6 +67,7 @@ def manifest_changes(path: Paths, manifest: AnyPath, read: ReadOptions) -> Manif
     if data is None:
         raise DataNotFoundError(f"manifest={name_of(manifest)}: there is no such file; write one first.")
     inspected = unpack_manifest(data, asked_by(path, read), name_of(manifest))
+    check_roots(inspected.found, [inner for _, inner in open_entries(path, read)[1]], name_of(manifest))
     where, found = find_files(path, read)
     return _changes(inspected.found, select_data(where, found, inspected.format)[1])
 

@@ -3,7 +3,7 @@
 from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged, printable
 from torch_dataloader_utils.storage.opening import open_storage
-from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, prefetch
+from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, confirm_unchanged, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.storage import Storage
 from torch_dataloader_utils.storage.versions import Stored
@@ -16,6 +16,7 @@ __all__ = [
     "Storage",
     "Stored",
     "coalesced",
+    "confirm_unchanged",
     "damaged",
     "open_storage",
     "prefetch",

@@ -13,21 +13,24 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 
 import numpy as np
 
+from torch_dataloader_utils.storage.locks import ForkLock
+
 _LOG = logging.getLogger(__name__)
 
 _BUSY = 5.0  # seconds to wait while another process counts or evicts
-_PAUSE = 30.0  # seconds to leave the folder alone after it failed
+_PAUSE, _LONGEST_PAUSE = 30.0, 3600.0  # seconds to leave the folder alone after it failed; doubled each time
 _RECOUNT_EVERY = 3600.0  # seconds between counts of the folder, which find what killed processes left behind
 _ABANDONED = 600.0  # seconds after which a file without its final name counts as abandoned
 _SHARE = 16  # eviction leaves 1 / _SHARE of the limit free, so that it is rarely needed
 _SEAL = 8  # bytes of the checksum at the end of a block's file
 _COUNT = struct.Struct("<qd")  # bytes in the folder, and when they were counted, in seconds since 1970
+_CREATING = ForkLock()
 _NAME = re.compile(r"[0-9a-f]{32}-\d+(?P<unfinished>\.[0-9a-f]+)?\.block")
 
 
@@ -42,7 +45,7 @@ class BlockStore:
     def __init__(self, folder: str, size_bytes: int) -> None:
         self.folder = folder
         self.size_bytes = size_bytes
-        self._resume = 0.0
+        self._resume, self._pause = 0.0, _PAUSE
         self._warned: set[str] = set()
         self._attempt(lambda: self._admit(0, lambda: None))  # the limit may have been larger before
 
@@ -50,8 +53,7 @@ class BlockStore:
         """Whether the block was read into `into`, which has the block's length."""
         path, seal = self._path(key), bytearray(_SEAL + 1)
         try:
-            with open(path, "rb", buffering=0) as file:
-                size = os.readv(file.fileno(), [into, seal])
+            size = _read(path, [into, seal])
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -75,8 +77,10 @@ class BlockStore:
             return
         try:
             work()
+            self._pause = _PAUSE
         except OSError as error:
-            self._resume = time.monotonic() + _PAUSE
+            self._resume = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._warn("disk", f"cannot write blocks there: {type(error).__name__}: {error}")
 
     def _write(self, key: str, block: memoryview) -> None:
@@ -123,9 +127,14 @@ class BlockStore:
             _LOG.warning("cache_dir=%r: %s. Reading continues from the store if necessary.", self.folder, message)
 
 
-@cache
 def block_store(folder: str, size_bytes: int) -> BlockStore:
     """This process's store for the folder."""
+    with _CREATING:  # threads that begin together share one: each store waits for the folder's lock, and warns, once
+        return _block_store(folder, size_bytes)
+
+
+@cache
+def _block_store(folder: str, size_bytes: int) -> BlockStore:
     return BlockStore(folder, size_bytes)
 
 
@@ -146,13 +155,28 @@ def _seal(key: str, block: memoryview) -> bytes:
     return ((checksum_of(block) + mark) % (1 << 8 * _SEAL)).to_bytes(_SEAL, "little")
 
 
+def _read(path: str, into: Sequence[memoryview | bytearray]) -> int:
+    """The number of bytes read from a block's file; links are not followed, and pipes not waited for."""
+    _reject_link(os.path.dirname(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.readv(descriptor, into)
+    finally:
+        os.close(descriptor)
+
+
 def _make_folder(path: str) -> None:
     """Make the folder unless it exists.
 
     Raises:
-        NotADirectoryError: it is a link, behind which nothing may be written.
+        NotADirectoryError: it is a link.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
+    _reject_link(path)
+
+
+def _reject_link(path: str) -> None:
+    """Check that a folder is no link, behind which nothing may be read or written."""
     if os.path.islink(path):
         raise NotADirectoryError(f"{path} is a link: remove it")
 
@@ -184,7 +208,9 @@ def _locked(path: str) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise TimeoutError(f"another process has held {path} for {_BUSY:.0f} s") from None
+                    raise TimeoutError(
+                        f"another process has held {path} for {_BUSY:.0f} s; it may be suspended"
+                    ) from None
             time.sleep(0.001)
         yield descriptor
     finally:

@@ -19,22 +19,21 @@ class Opened(Protocol):
     """A file that a client has opened; readable while this object lives, by several threads at once if `parallel`.
 
     Attributes:
+        parallel: whether several threads may read it.
+        reusable: whether it may be kept for later reads, because it holds neither a connection nor content.
         facts: what the store reported when the file was opened; the size is always known.
     """
 
     parallel: bool
+    reusable: bool
     facts: Facts
 
     def read(self, start: int, stop: int) -> bytes | pa.Buffer:
         """The bytes `[start, stop)`, which must lie within the file; one request."""
         ...
 
-    def confirm(self) -> None:
-        """Check that the file has the size it was opened with; asks the store, unless it was asked before.
-
-        Raises:
-            FileChangedError: it has another size.
-        """
+    def now(self) -> Facts:
+        """What the store reports about the file now; no request if that could not show a change."""
         ...
 
     def close(self) -> None:
@@ -81,19 +80,29 @@ class ArrowFile:
     def __init__(
         self, fs: pafs.FileSystem, path: str, typed: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        self._typed = typed
+        self._fs, self._path, self._typed = fs, path, typed
+        self.reusable = isinstance(fs, pafs.S3FileSystem)
         with typed():
             self._file = fs.open_input_file(path)
-            headers = facts_of(self._file.metadata() or {})
-            self.facts = Facts(self._file.size(), headers.etag, headers.mtime)
+            self.facts = _facts(self._file)
 
     def read(self, start: int, stop: int) -> pa.Buffer:
         """The bytes `[start, stop)`, in memory of pyarrow's pool: malloc would keep many MiB for each thread."""
         with self._typed(), self._file.get_stream(start, stop - start) as stream:
             return complete(stream.read_buffer(stop - start), start, stop)
 
-    def confirm(self) -> None:
-        """Does nothing: the store was asked when the file was opened."""
+    def now(self) -> Facts:
+        """What the store reports now: opened again, because only that returns the etag, or else as in a listing."""
+        if not self.facts.version:
+            return self.facts
+        with self._typed():
+            if self.facts.etag is not None:
+                with self._fs.open_input_file(self._path) as again:
+                    return _facts(again)
+            info = self._fs.get_file_info(self._path)
+            if info.type == pafs.FileType.NotFound:
+                raise FileNotFoundError(self._path)
+            return facts_of_info(info)
 
     def close(self) -> None:
         """Close the file."""
@@ -109,6 +118,11 @@ def complete(data: Data, start: int, stop: int) -> Data:
     if len(data) < stop - start:
         raise ShortReadError(f"{len(data)} of the {stop - start} bytes from {start} arrived")
     return data
+
+
+def _facts(file: pa.NativeFile) -> Facts:
+    headers = facts_of(file.metadata() or {})
+    return Facts(file.size(), headers.etag, headers.mtime)
 
 
 def _listed(info: pafs.FileInfo) -> Stored:

@@ -36,9 +36,7 @@ class Naming:
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
         readable = self._readable(f"{where}: cannot be read: {printable(_message(error))}", error)
-        if any(printable(message) != message for message in map(_message, _chain(error))):
-            raise readable from None  # a traceback would print the cause, with its secret
-        raise readable from error
+        raise readable from printable_cause(error)
 
     def _readable(self, message: str, error: Exception) -> FileReadError:
         return FileReadError(message)
@@ -65,7 +63,6 @@ _NOT_OF_CONTENT = (
     MemoryError,
     ImportError,
     NotImplementedError,
-    OverflowError,
     AttributeError,
     NameError,
     RuntimeError,
@@ -94,6 +91,12 @@ def damaged(path: str, message: str) -> DamagedFileError:
         "is called."
     )
     return error
+
+
+def printable_cause(error: BaseException) -> BaseException | None:
+    """The error, as the cause of another; None if a traceback would print a secret with it."""
+    secret = any(printable(message) != message for message in map(_message, _chain(error)))
+    return None if secret else error
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -10,11 +10,10 @@ import fsspec
 import pyarrow.fs as pafs
 from fsspec.asyn import AsyncFileSystem
 
-from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.clients import ArrowFile, Opened, complete
 from torch_dataloader_utils.storage.native import native_filesystem
-from torch_dataloader_utils.storage.retries import past_end, permanent, status_of
-from torch_dataloader_utils.storage.versions import Facts, Stored, check_unchanged, facts_of
+from torch_dataloader_utils.storage.retries import permanent, status_of
+from torch_dataloader_utils.storage.versions import Facts, Stored, facts_of
 
 _GONE = (404, 410)
 
@@ -60,7 +59,7 @@ class FsspecClient:
         by_path = _reads_by_path(self.fs)
         asked = not (size and by_path)
         facts = facts_of(self.info(path)) if asked else Facts(size)
-        return _ByPath(self, path, facts, asked) if by_path else _ByHandle(self.fs.open(path, "rb"), facts)
+        return _ByPath(self, path, facts, asked) if by_path else _ByHandle(self, path, facts)
 
     def arrow(self, path: str) -> pafs.FileSystem | None:
         """The pyarrow filesystem of the path's bucket, if there is one."""
@@ -105,7 +104,7 @@ class FsspecClient:
 class _ByPath:
     """A file of a client that keeps no handle open."""
 
-    parallel = True
+    parallel, reusable = True, False
 
     def __init__(self, client: FsspecClient, path: str, facts: Facts, asked: bool) -> None:
         self._client = client
@@ -116,17 +115,15 @@ class _ByPath:
         self.facts = facts if self._whole is None else Facts(len(self._whole), facts.etag, facts.mtime)
 
     def read(self, start: int, stop: int) -> bytes:
-        try:
-            return complete(self._sent(start, stop), start, stop)
-        except Exception as error:
-            if past_end(error):
-                self.confirm()
-            raise
+        return complete(self._sent(start, stop), start, stop)
 
-    def confirm(self) -> None:
+    def now(self) -> Facts:
+        if self._asked and not self.facts.version:
+            return self.facts
+        facts = facts_of(self._client.info(self._path))
         if not self._asked:
-            check_unchanged(DataFileInfo(self._path, self.facts.size or 0), self._client.open(self._path).facts)
-            self._asked = True
+            self.facts, self._asked = Facts(self.facts.size, facts.etag, facts.mtime), True
+        return facts
 
     def close(self) -> None:
         self._whole = None
@@ -144,19 +141,20 @@ class _ByPath:
 class _ByHandle:
     """A file that fsspec keeps open, such as one in an archive or on a server with sessions."""
 
-    parallel = False
+    parallel = reusable = False
 
-    def __init__(self, handle: Any, facts: Facts) -> None:
-        self._handle = handle
-        self.facts = facts if facts.size is not None else Facts(handle.seek(0, 2), facts.etag, facts.mtime)
+    def __init__(self, client: FsspecClient, path: str, facts: Facts) -> None:
+        self._client, self._path = client, path
+        self._handle: Any = client.fs.open(path, "rb")
+        self.facts = facts if facts.size is not None else Facts(self._handle.seek(0, 2), facts.etag, facts.mtime)
 
     def read(self, start: int, stop: int) -> bytes:
         self._handle.seek(start)
         data: bytes = self._handle.read(stop - start)
         return complete(data, start, stop)
 
-    def confirm(self) -> None:
-        """Does nothing: the store was asked when the file was opened."""
+    def now(self) -> Facts:
+        return facts_of(self._client.info(self._path)) if self.facts.version else self.facts
 
     def close(self) -> None:
         self._handle.close()

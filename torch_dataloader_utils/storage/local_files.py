@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from typing import Self
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from torch_dataloader_utils.errors import DataNotFoundError
+from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.printing import printable
 from torch_dataloader_utils.storage.clients import ArrowClient
-from torch_dataloader_utils.storage.versions import Facts, Stored
+from torch_dataloader_utils.storage.versions import Facts, Stored, as_planned, check_unchanged, replaced
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -63,6 +66,47 @@ class LocalClient(ArrowClient):
         return found
 
 
+class LocalFile(pa.OSFile):  # type: ignore[misc]
+    """A data file of the local disk, open for random reads, after checking that it is the one that was planned.
+
+    Args:
+        file: the file as planned.
+        remedy: a sentence for the error about a file that is another one.
+
+    Raises:
+        FileChangedError: it is another one.
+    """
+
+    def __new__(cls, file: DataFileInfo, remedy: str = "") -> Self:
+        """Opens the file."""
+        return super().__new__(cls, file.path, "rb")  # type: ignore[no-any-return]
+
+    def __init__(self, file: DataFileInfo, remedy: str = "") -> None:
+        self._planned, self._remedy = file, remedy
+        try:
+            status = os.fstat(self.fileno())  # not by path, which may name another file by now
+            self._identity = status.st_dev, status.st_ino
+            check_unchanged(file, _facts(status))
+        except BaseException:
+            self.close()
+            raise
+
+    def confirm(self) -> None:
+        """Check that the file was neither written to nor replaced since it was opened.
+
+        Only here are inodes compared: copies on other machines have others, and some network file systems number a
+        file anew when no one has it open.
+
+        Raises:
+            FileChangedError: it was.
+        """
+        with as_planned(self._planned, self._remedy):
+            status = os.stat(self._planned.path)
+            check_unchanged(self._planned, _facts(status))
+            if (status.st_dev, status.st_ino) != self._identity:
+                raise replaced(self._planned)
+
+
 _MOST_LINKS = 10_000  # followed to folders: links among n folders make up to n! paths
 
 
@@ -106,6 +150,10 @@ def _behind(path: str, target: str) -> Stored:
         return _dangling(path)
 
 
+def _facts(status: os.stat_result) -> Facts:
+    return Facts(status.st_size, mtime=status.st_mtime_ns)
+
+
 def _dangling(path: str) -> Stored:
     return Stored(path, special=f"a link to {os.readlink(path)}, which does not exist", linked=True)
 
@@ -113,8 +161,7 @@ def _dangling(path: str) -> Stored:
 def _stored(path: str, status: os.stat_result, real: str, linked: bool = False) -> Stored:
     folder = stat.S_ISDIR(status.st_mode)
     special = "" if folder or stat.S_ISREG(status.st_mode) else _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
-    version = Facts(mtime=status.st_mtime_ns).version
-    return Stored(path, 0 if folder else status.st_size, version, folder, real, linked, special)
+    return Stored(path, 0 if folder else status.st_size, _facts(status).version, folder, real, linked, special)
 
 
 def _within(folder: str, other: str) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.remote import Range
-from torch_dataloader_utils.storage.retries import refused, retried
+from torch_dataloader_utils.storage.retries import past_end, refused, retried
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.storage.storage import Storage
@@ -29,11 +29,18 @@ class HeldFile:
     Args:
         storage: where it is.
         open_by: opens it through the given storage.
+        check: raises an error if the opened file has changed.
     """
 
-    def __init__(self, storage: Storage, open_by: Callable[[Storage], Opened]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        open_by: Callable[[Storage], Opened],
+        check: Callable[[Opened], None] = lambda opened: None,
+    ) -> None:
         self._storage = storage
         self._open_by = open_by
+        self._check = check
         self._by: Storage | None = None
         self._opened: Opened | None = None
 
@@ -49,12 +56,12 @@ class HeldFile:
         return self._accepted(lambda: self._fetch(self._by_latest(), ranges))
 
     def confirm(self) -> None:
-        """Check that the file has the size it was opened with, as `Opened.confirm` does.
+        """Check that the file has not changed: then all bytes fetched before are of one version.
 
         Raises:
-            FileChangedError: it has another size.
+            FileChangedError: it has changed.
         """
-        self._accepted(lambda: retried(self._by_latest().confirm))
+        self._accepted(lambda: retried(lambda: self._check(self._by_latest())))
 
     def close(self) -> None:
         """Close the file, unless others may be reading it: then the last of them releases it."""
@@ -65,13 +72,21 @@ class HeldFile:
         noted = recorder()  # requests run in threads of their own
 
         def read(span: Range) -> bytes | pa.Buffer:
-            return retried(lambda: opened.read(*span), noted)
+            return retried(lambda: self._read(opened, span), noted)
 
         several = opened.parallel and len(ranges) > 1
         parts = list(_pool(os.getpid()).map(read, ranges) if several else map(read, ranges))
         noted.count("requests", len(parts))
         noted.count("bytes_read", sum(map(len, parts)))
         return parts
+
+    def _read(self, opened: Opened, span: Range) -> bytes | pa.Buffer:
+        try:
+            return opened.read(*span)
+        except Exception as error:
+            if past_end(error) or type(error) is OSError:  # pyarrow's errors do not say what they are about
+                self._check(opened)
+            raise
 
     def _by_latest(self) -> Opened:
         latest = self._storage.latest

@@ -13,8 +13,15 @@ from fsspec.registry import available_protocols
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from torch_dataloader_utils.errors import DataNotFoundError, MissingExtraError, OptionError
+from torch_dataloader_utils.errors import (
+    DataLoaderUtilsError,
+    DataNotFoundError,
+    FileReadError,
+    MissingExtraError,
+    OptionError,
+)
 from torch_dataloader_utils.printing import printable, user_and_password
+from torch_dataloader_utils.storage.errors import printable_cause
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.storage import Storage
 
@@ -39,8 +46,10 @@ def open_storage(
 
     Raises:
         MissingExtraError: the protocol's client is not installed.
-        OptionError: the protocol is unknown, its client has no such option or takes no password in URLs, or
-            `filesystem` is not a filesystem.
+        OptionError: the protocol is unknown, its client has no such option, refuses a value or takes no password in
+            URLs, or `filesystem` is not a filesystem.
+        DataNotFoundError: the URL is about an archive that does not exist.
+        FileReadError: the client cannot reach its store, or open the archive.
     """
     url = stringify_path(path)
     if not isinstance(url, str) or not url:
@@ -71,21 +80,35 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Storage, str]:
 def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     try:
         fs, path = url_to_fs(url, **client_options(url, options))
-    except ImportError as error:
-        extra = _EXTRAS.get(protocol)
-        remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else str(error)
-        raise MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}") from error
-    except OptionError:
+    except DataLoaderUtilsError:
         raise
-    except ValueError as error:
-        if protocol in available_protocols():
-            raise OptionError(f"{protocol}://: its client refuses the given options: {error}") from error
-        raise OptionError(
-            f"{protocol}:// is an unknown protocol: register it with fsspec, or pass filesystem=."
-        ) from error
-    except FileNotFoundError as error:  # an archive, which is opened to list its contents
-        raise DataNotFoundError(f"{printable(url)}: there is no such archive.") from error
+    except Exception as error:  # noqa: BLE001 (clients raise anything)
+        raise _failure(url, protocol, error) from printable_cause(error)
     return fs, path
+
+
+def _failure(url: str, protocol: str, error: Exception) -> DataLoaderUtilsError:
+    """The error for a client that cannot be created; some connect, or open an archive, when they are."""
+    problem = printable(f"{type(error).__name__}: {error}")
+    if isinstance(error, ImportError):
+        extra = _EXTRAS.get(protocol)
+        remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else printable(str(error))
+        return MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}")
+    if isinstance(error, ValueError) and protocol not in available_protocols():
+        return OptionError(f"{protocol}:// is an unknown protocol: register it with fsspec, or pass filesystem=.")
+    if isinstance(error, FileNotFoundError) and "::" in url:
+        return DataNotFoundError(f"{printable(url)}: there is no such archive.")
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        return FileReadError(
+            f"{printable(url)}: the client of {protocol}:// cannot reach its store: {problem}. Check the address, "
+            "the network, and the credentials in storage_options=."
+        )
+    if "::" in url and not isinstance(error, (TypeError, ValueError)):
+        return FileReadError(f"{printable(url)}: the archive cannot be opened: {problem}.")
+    return OptionError(
+        f"{printable(url)}: the client of {protocol}:// refuses the given options: {problem}. Correct "
+        "storage_options=, or pass filesystem=."
+    )
 
 
 def _given_storage(url: str, filesystem: Any) -> tuple[Storage, str]:

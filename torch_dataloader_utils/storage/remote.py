@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.storage.errors import Naming
+from torch_dataloader_utils.storage.local_files import LocalFile
 
 Range: TypeAlias = tuple[int, int]  # [start, stop), bytes of a file
 # Reads ranges of one file; may be called by several threads at once.
@@ -60,14 +61,22 @@ class RangeFile:
         self.path = path
         self.size = size
         self.closed = False
-        self.confirm = confirm
         self._fetch = fetch
         self._close = close
+        self._confirm = confirm
+        self._confirmed = True
         self._gap = gap  # bytes: gaps up to this size between ranges are fetched with them
         self._at = 0
         self._last = -1  # where the last read ended
         self._ahead = 0  # bytes of readahead
         self._blocks: list[_Block] = []
+
+    def confirm(self) -> None:
+        """Check that the file has not changed, if anything was fetched since the last check."""
+        if not self._confirmed:
+            with Naming(self.path):
+                self._confirm()
+            self._confirmed = True
 
     def tell(self) -> int:
         """Where the next read begins."""
@@ -148,8 +157,11 @@ class RangeFile:
         return block
 
     def _get(self, ranges: Sequence[Range]) -> Sequence[bytes | pa.Buffer]:
+        self._confirmed = True  # a store that does not answer now is not asked for a confirmation
         with Naming(self.path):
-            return self._fetch(ranges)
+            parts = self._fetch(ranges)
+        self._confirmed = False
+        return parts
 
 
 class RemoteFile(pa.PythonFile):  # type: ignore[misc]
@@ -176,11 +188,29 @@ class RemoteFile(pa.PythonFile):  # type: ignore[misc]
         """
         self._ranges.prefetch(ranges, keep)
 
+    def confirm(self) -> None:
+        """Check that the file is the one that was planned, unless nothing was fetched since the last check.
+
+        Raises:
+            FileChangedError: it is another one.
+        """
+        self._ranges.confirm()
+
 
 def prefetch(source: pa.NativeFile, ranges: Sequence[Range]) -> None:
     """Announce which ranges `[start, stop)` of an open file are read next: a remote file fetches them all at once."""
     if isinstance(source, pa.PythonFile) and hasattr(source, "prefetch"):
         source.prefetch(ranges)
+
+
+def confirm_unchanged(source: pa.NativeFile) -> None:
+    """Check that the file is still as planned, and all that was read of it, if the storage opened it to be read.
+
+    Raises:
+        FileChangedError: it has changed.
+    """
+    if isinstance(source, (LocalFile, RemoteFile)):
+        source.confirm()
 
 
 def coalesced(ranges: Iterable[Range], gap: int) -> list[Range]:

@@ -8,31 +8,29 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_dataloader_utils.errors import FileChangedError, FileReadError
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can_cache
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, printable
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient
-from torch_dataloader_utils.storage.local_files import LocalClient
+from torch_dataloader_utils.storage.local_files import LocalClient, LocalFile
 from torch_dataloader_utils.storage.locks import ForkLock
 from torch_dataloader_utils.storage.open_file import HeldFile
+from torch_dataloader_utils.storage.opened_files import OpenedFiles
 from torch_dataloader_utils.storage.recipes import Recipe, built
 from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.retries import retried
-from torch_dataloader_utils.storage.versions import Facts, Stored, check_unchanged, gone
+from torch_dataloader_utils.storage.versions import Stored, as_planned, check_same, check_unchanged
 
 T = TypeVar("T")
 Client: TypeAlias = ArrowClient | FsspecClient
@@ -45,8 +43,7 @@ _TAIL = 64 << 10
 # The process that imported this module: in a forked child os.getpid() differs from it.
 _BORN = os.getpid()
 _LOCK = ForkLock()
-# This process's open files, by storage and file.
-_OPENED: WeakValueDictionary[tuple[Any, ...], Opened] = WeakValueDictionary()
+_OPENED = OpenedFiles()
 
 
 @dataclass(frozen=True)
@@ -118,32 +115,36 @@ class Storage:
         """
         if self.local:
             return pa.OSFile(path, "rb")
-        return self._remote(path, lambda storage: retried(lambda: storage.client().open(path)))
+        held = HeldFile(self, lambda storage: retried(lambda: storage.client().open(path)))
+        return RemoteFile(RangeFile(path, held.size, held.fetch, held.close), "r")
 
     def open_data(self, file: DataFileInfo) -> pa.NativeFile:
-        """The data file, opened for random reads after checking that its size and version are as planned.
+        """The data file, opened for random reads; `confirm_unchanged` checks what was read of it.
+
+        A local file is checked here, too. A remote one is if its client asks the store anyway: only a check after
+        reading shows that all bytes are of the planned version.
 
         Raises:
             FileChangedError: it has changed or disappeared.
             FileReadError: it cannot be read.
         """
-        with _planned(file, self.remedy):
+        with as_planned(file, self.remedy):
             if self.local:
-                return _checked_local(file)
+                return LocalFile(file, self.remedy)
             if self.cache is not None and can_cache(self.identity, file):
                 return self._cached(file, self.cache)
-            return self._remote(file.path, lambda storage: storage._checked(file))
+            return self._remote(file)
 
     def open_footer(self, file: DataFileInfo) -> pa.NativeFile:
         """As `open_data`, for planning the file: one data request prefetches its last 64 KiB.
 
-        A client that can read a file of known size without requesting its metadata does so: the size is then checked
-        only if bytes are missing or cannot be decoded.
+        The file need not be checked: what was planned from the footer of another version is found when its data is
+        read. If bytes are missing or cannot be decoded, it is checked nevertheless, for a clear error.
         """
         if self.local or self.cache is not None:
             return self.open_data(file)
-        with _planned(file, self.remedy):
-            source = self._remote(file.path, lambda storage: storage._checked(file, file.file_size))
+        with as_planned(file, self.remedy):
+            source = self._remote(file)
             source.prefetch([(max(0, source.size() - _TAIL), source.size())], keep=True)
         return source
 
@@ -162,63 +163,52 @@ class Storage:
     def _tried(self, call: Callable[[Client], T]) -> T:
         return call(self.client()) if self.local else retried(lambda: call(self.client()))
 
-    def _checked(self, file: DataFileInfo, size: int = 0) -> Opened:
-        """The file as its client opens it, checked to be the one that was planned.
+    def _checked(self, file: DataFileInfo) -> Opened:
+        """The file as its client opens it, checked to be the one that was planned, as far as the client knows then.
 
         Threads that read the same file share it while it is open, so that one metadata request serves all.
         """
-        key = os.getpid(), self, file.path, file.version, file.file_size, size
-        with _LOCK:
-            opened = _OPENED.get(key)
+        key = self, file.path, file.version, file.file_size
+        opened = _OPENED.get(key)
         if opened is None:
-            opened = retried(lambda: self.client().open(file.path, size))
+            opened = retried(lambda: self.client().open(file.path, file.file_size))
             check_unchanged(file, opened.facts)
             if opened.parallel:
-                with _LOCK:
-                    _OPENED[key] = opened
+                _OPENED.add(key, opened)
         return opened
 
-    def _remote(self, path: str, open_by: Callable[[Storage], Opened]) -> RemoteFile:
-        held = HeldFile(self, open_by)
-        return RemoteFile(RangeFile(path, held.size, held.fetch, held.close, held.confirm), "r")
+    def _held(self, file: DataFileInfo) -> HeldFile:
+        def check(opened: Opened) -> None:
+            check_same(file, opened.facts, opened.now())
 
-    def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
-        """The file, read through the cache; for missing blocks, it is checked and then read at the store."""
-        held = HeldFile(self, lambda storage: storage._checked(file))
+        return HeldFile(self, lambda storage: storage._checked(file), check)
+
+    def _remote(self, file: DataFileInfo) -> RemoteFile:
+        held = self._held(file)
 
         def fetch(ranges: Sequence[Range]) -> list[bytes | pa.Buffer]:
-            with _planned(file, self.remedy):
+            with as_planned(file, self.remedy):
                 return held.fetch(ranges)
+
+        def confirm() -> None:
+            with as_planned(file, self.remedy):
+                held.confirm()
+
+        return RemoteFile(RangeFile(file.path, held.size, fetch, held.close, confirm), "r")
+
+    def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
+        """The file, read through the cache; what is missing is read at the store, and checked before it is kept."""
+        held = self._held(file)
+
+        def fetch(ranges: Sequence[Range]) -> list[bytes | pa.Buffer]:
+            with as_planned(file, self.remedy):
+                parts = held.fetch(ranges)
+                held.confirm()
+                return parts
 
         cached = CachedRanges(self.identity, file, fetch, cache)
         # No gaps are read: their blocks would be cached, too.
         return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, held.close, gap=0), "r")
-
-
-@contextmanager
-def _planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
-    """As `Naming`, for a file that existed when it was planned."""
-    try:
-        with Naming(file.path):
-            yield
-    except FileReadError as error:
-        clearer = gone(file) if isinstance(error.__cause__, FileNotFoundError) else error
-        if isinstance(clearer, FileChangedError) and remedy:
-            clearer.args = (f"{clearer} {remedy}",)
-        if clearer is error:
-            raise
-        raise clearer from error.__cause__
-
-
-def _checked_local(file: DataFileInfo) -> pa.NativeFile:
-    source = pa.OSFile(file.path, "rb")
-    try:
-        now = os.stat(file.path)
-        check_unchanged(file, Facts(now.st_size, mtime=now.st_mtime_ns))
-    except BaseException:
-        source.close()
-        raise
-    return source
 
 
 @lru_cache(maxsize=32)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pyarrow.fs as pafs
 
-from torch_dataloader_utils.errors import FileChangedError
+from torch_dataloader_utils.errors import DataLoaderUtilsError, FileChangedError
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage.errors import printable
+from torch_dataloader_utils.storage.errors import Naming, printable
 
 # Each of fsspec's clients has its own key.
 _TIMES = ("lastmodified", "last-modified", "last_modified", "updated", "mtime", "modified", "created")
@@ -96,11 +97,46 @@ def check_unchanged(file: DataFileInfo, now: Facts) -> None:
         raise _changed(file, now, f"of {_date(int(planned))}", f"of {_date(now.mtime)}")
 
 
+def check_same(file: DataFileInfo, opened: Facts, now: Facts) -> None:
+    """Check that an open file is still the one that was planned, and the one that was opened.
+
+    Raises:
+        FileChangedError: it is another one.
+    """
+    check_unchanged(file, now)
+    check_unchanged(replace(file, file_size=opened.size or 0, version=opened.version), now)
+
+
+@contextmanager
+def as_planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
+    """A context like `Naming`, for a file that existed when it was planned; `remedy` is added to the error if not."""
+    try:
+        with Naming(file.path):
+            try:
+                yield
+            except FileNotFoundError as error:
+                if isinstance(error, DataLoaderUtilsError):
+                    raise
+                raise gone(file) from None  # it may name the URL with its secrets
+    except FileChangedError as error:
+        if remedy and remedy not in str(error):
+            error.args = (f"{error} {remedy}",)
+        raise
+
+
 def gone(file: DataFileInfo) -> FileChangedError:
     """The error for a file that has disappeared."""
     return FileChangedError(
         f"{printable(file.path)} has disappeared since it was planned, so its rows would be lost: create the loader "
         "again, and do not remove files that are being read."
+    )
+
+
+def replaced(file: DataFileInfo) -> FileChangedError:
+    """The error for a file in whose place is another one of the same size and time."""
+    return FileChangedError(
+        f"{printable(file.path)} was replaced by another file while it was read: create the loader again, and do not "
+        "replace files that are being read."
     )
 
 

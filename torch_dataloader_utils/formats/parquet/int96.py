@@ -18,8 +18,10 @@ _MOST = (2**63 - 1) // 10**6
 def int96_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str]:
     """The file's top-level columns that contain INT96 values."""
     leaves = (metadata.schema.column(leaf) for leaf in range(metadata.num_columns))
-    paths = [f"{leaf.path}." for leaf in leaves if leaf.physical_type == "INT96"]
-    return frozenset(name for name in schema.names if any(path.startswith(f"{name}.") for path in paths))
+    paths = [leaf.path.split(".") for leaf in leaves if leaf.physical_type == "INT96"]
+    # A name may contain dots itself.
+    beginnings = {".".join(path[:length]) for path in paths for length in range(1, len(path) + 1)}
+    return frozenset(beginnings.intersection(schema.names))
 
 
 def check_coarse(name: str, column: pa.ChunkedArray) -> None:

@@ -41,7 +41,8 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
     nan_cases = _choices(nan_facts)
 
     def keep(footer: Footer, file_schema: pa.Schema, constants: Mapping[str, Any]) -> frozenset[int]:
-        absent = {name: None for name in needed if name not in file_schema.names}
+        stored = frozenset(file_schema.names)
+        absent = {name: None for name in needed if name not in stored}
         known = {name: value for name, value in {**absent, **constants}.items() if name in needed}
         types = ((schema.field(name).type, file_schema.field(name).type) for name in needed if name not in known)
         # Whether the file's statistics keep their meaning in the merged types.

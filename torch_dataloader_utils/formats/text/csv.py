@@ -55,7 +55,8 @@ class CsvFormat(TextFormat):
         self, path: str, plan: TextPlan, options: Mapping[str, Any], schema: pa.Schema
     ) -> tuple[CsvParser, pa.Schema]:
         """A parser of the file's lines, and the requested columns that it has, or else its first column."""
-        given = pa.schema([field for field in schema if field.name in plan.names])
+        known = set(plan.names)
+        given = pa.schema([field for field in schema if field.name in known])
         if not len(given) and plan.names:  # so that rows can be counted
             given = pa.schema([(plan.names[0], pa.binary())])
         return CsvParser(Dialect(path, CsvOptions(**options)), plan.names, given), given

@@ -66,6 +66,12 @@ class TextReader(Reader):
             for name in columns
         ]
 
+    def confirm(self) -> None:
+        """Check that the file is still as planned, and the stream's."""
+        super().confirm()
+        if self._stream is not None:
+            self._stream.confirm()
+
     def close(self) -> None:
         """Close the file, and the stream if this was its last reader."""
         super().close()

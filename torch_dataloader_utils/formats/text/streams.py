@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from torch_dataloader_utils.storage import confirm_unchanged
+
 # Text is read from the decompressor in pieces of this many bytes, each of which belongs to one segment.
 _PIECE_BYTES = 2**20
 
@@ -69,6 +71,12 @@ class SharedStream:
                 self._waiting[at] = segment
                 while len(self._waiting) >= max(self._readers, 1):
                     self._waiting.popitem(last=False)
+
+    def confirm(self) -> None:
+        """Check that the file is still as planned."""
+        with self._lock:
+            if self._source is not None:
+                confirm_unchanged(self._source)
 
     def join(self) -> None:
         """Add a reader."""

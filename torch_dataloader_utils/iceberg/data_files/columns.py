@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id, place_of
+from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id, places_by_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
 from torch_dataloader_utils.late_imports import pc
@@ -58,12 +58,12 @@ def table_columns(
     Raises:
         SchemaMismatchError: a column cannot be built from the file; the message names both.
     """
-    columns = {}
+    columns, known, places = {}, set(table.schema.names), places_by_id(fields)
     for item in wanted:
-        if item.name not in table.schema.names:
+        if item.name not in known:
             continue
         field = table.schema.field(item.name)
-        place = place_of(field, fields)
+        place = places.get(field_id(field))
         source = None if place is None else fields[place]
         if source is not None and pt.is_dictionary(item.type) and source.type.equals(item.type):
             field = field.with_type(item.type)
@@ -73,8 +73,9 @@ def table_columns(
 
 def encoded_fields(wanted: pa.Schema, table: IcebergTable, fields: Sequence[FileField]) -> pa.Schema:
     """The file's columns for the requested ones, by their names in the file, with the requested types."""
+    known = set(table.schema.names)
     kinds: Mapping[int | None, pa.DataType] = {
-        field_id(table.schema.field(item.name)): item.type for item in wanted if item.name in table.schema.names
+        field_id(table.schema.field(item.name)): item.type for item in wanted if item.name in known
     }
     return pa.schema([pa.field(field.name, kinds[field.id]) for field in fields if field.id in kinds])
 

@@ -16,7 +16,7 @@ from torch_dataloader_utils.iceberg.data_files.hints import check_count
 from torch_dataloader_utils.iceberg.data_files.inner import opened
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.sources.deleted_rows import Positions, deletion_vector
-from torch_dataloader_utils.storage import Naming, Storage
+from torch_dataloader_utils.storage import Naming, Storage, confirm_unchanged
 
 # A delete file with its actual size, and the positions it deletes, ascending, by data file path (None: any file).
 _Read: TypeAlias = tuple[DeleteFile, Mapping[str | None, Positions]]
@@ -83,6 +83,8 @@ def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
             size = source.size()
             source.seek(delete.offset)
             blob = source.read(delete.length)
+            if delete.seen:  # otherwise there is nothing to compare it with, and its checksum holds one range together
+                confirm_unchanged(source)
         if len(blob) != delete.length:
             raise ValueError(f"its length is given as {delete.length} bytes, but {len(blob)} are there.")
         positions = deletion_vector(blob)

@@ -84,10 +84,13 @@ def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[File
     return _mapped(fields, mapping)
 
 
-def place_of(field: pa.Field, fields: Sequence[FileField]) -> int | None:
-    """The position among a file's fields of the one that matches this field of the table, or None."""
-    number = field_id(field)
-    return None if number is None else next((place for place, one in enumerate(fields) if one.id == number), None)
+def places_by_id(fields: Sequence[FileField]) -> dict[int | None, int]:
+    """Field id -> the position of the first field that has it, without fields that have none."""
+    places: dict[int | None, int] = {}
+    for place, field in enumerate(fields):
+        if field.id is not None:
+            places.setdefault(field.id, place)
+    return places
 
 
 def find_path(fields: Iterable[FileField], wanted: int) -> tuple[FileField, ...] | None:

@@ -62,5 +62,6 @@ def opened(file: DeleteFile, storage: Storage, wanted: pa.Schema) -> Iterator[tu
     reader = form.open(info, layout, storage, {}, wanted)
     try:
         yield reader, [segment.number for segment in layout.segments], info.file_size
+        reader.confirm()
     finally:
         reader.close()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import SchemaMismatchError
-from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, field_id, is_list, place_of
+from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, field_id, is_list, places_by_id
 from torch_dataloader_utils.iceberg.data_files.values import Convert, conversion
 
 Make = Callable[[int], pa.Array]  # number of rows -> array
@@ -76,7 +76,8 @@ class Projection:
         )
 
     def _struct(self, source: FileField, kind: pa.DataType) -> Convert:
-        places = [place_of(field, source.children) for field in kind]
+        by_id = places_by_id(source.children)
+        places = [by_id.get(field_id(field)) for field in kind]
         parts = [self._part(source, place, field) for place, field in zip(places, kind, strict=True)]
 
         def convert(array: pa.Array) -> pa.Array:

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
 from torch_dataloader_utils.formats.parquet.plan import Footer
-from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, data_fields, field_id, place_of
+from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, data_fields, field_id, places_by_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import FileLayout
@@ -43,7 +43,8 @@ def iceberg_pruner(expression: pc.Expression, table: IcebergTable) -> Prune:
             return layout
         assert file.inner is not None
         known = {**table.defaults, **dict(file.constants)}
-        absent = {f.name: _value(f, known) for f in needed if place_of(f, fields) is None}
+        places = places_by_id(fields)
+        absent = {f.name: _value(f, known) for f in needed if field_id(f) not in places}
         file_schema = pa.schema([pa.field(source.name, source.type) for source in fields])
         kept = {segment.number for segment in prune_inner(file.inner, file_schema, absent).segments}
         return replace(layout, segments=tuple(s for s in layout.segments if s.number in kept))
@@ -90,7 +91,7 @@ def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileFiel
 
 def _same_names(field: pa.Field, fields: Sequence[FileField]) -> bool:
     """Whether this name refers to the same field in the file, including nested ones, or to no field at all."""
-    place = place_of(field, fields)
+    place = places_by_id(fields).get(field_id(field))
     named = [at for at, source in enumerate(fields) if source.name == field.name]
     if (field_id(field) or 0) >= _FIRST_METADATA_ID or named != ([] if place is None else [place]):
         return False
@@ -110,8 +111,9 @@ def _table_names(
     schema: Iterable[pa.Field], fields: Sequence[FileField], above: str = "", below: str = ""
 ) -> Iterable[tuple[str, str]]:
     """(name in the table, name in the file) for each field in both, with those in structs as `parent.child`."""
+    places = places_by_id(fields)
     for field in schema:
-        place = place_of(field, fields)
+        place = places.get(field_id(field))
         if place is None:
             continue
         source = fields[place]

@@ -137,6 +137,10 @@ class IcebergReader:
         """Fetch these segments."""
         self._inner.prefetch(list(self._segments) if self._whole else segment_numbers)
 
+    def confirm(self) -> None:
+        """Check that the file is still as planned."""
+        self._inner.confirm()
+
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
         self._inner.close()
