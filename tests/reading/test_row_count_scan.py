@@ -303,7 +303,7 @@ def test_an_error_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     found = on_ranks(2, lambda rank, sharing: scanned_by(tmp_path, sharing, **OPTIONS))
     assert isinstance(found[1], FileReadError)
     assert isinstance(found[0], WorkerError)
-    assert "rank 1: FileReadError" in str(found[0])
+    assert "rank 1: DamagedFileError" in str(found[0])
     assert "part=1/a.parquet" in str(found[0])
 
 
