@@ -17,7 +17,7 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     ├── UnsupportedTypeError (TypeError)     the requested output cannot hold a column's type
     ├── NullValueError (ValueError)          a null in a column whose output type has none
     ├── UnknownValueError (ValueError)       a value is not in the vocabulary of a column of codes
-    ├── BatchTimeoutError (TimeoutError)     no batch arrived within `timeout` seconds
+    ├── BatchTimeoutError (TimeoutError)     no batch, or no answer of a store, arrived within `timeout` seconds
     ├── WorkerError (RuntimeError)           a worker process died
     ├── ShardingError (ValueError, RuntimeError)  the numbers of ranks and shards do not fit together
     ├── EmptyDatasetError (ValueError)       there are no rows to deliver
@@ -104,7 +104,7 @@ class UnknownValueError(DataLoaderUtilsError, ValueError):
 
 
 class BatchTimeoutError(DataLoaderUtilsError, TimeoutError):
-    """No batch arrived within `timeout` seconds."""
+    """No batch, or no answer of a store, arrived within `timeout` seconds. The message names what was waited for."""
 
 
 class WorkerError(DataLoaderUtilsError, RuntimeError):

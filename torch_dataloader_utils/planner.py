@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import astuple, fields, replace
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options import Options, PolicyOptions
 from torch_dataloader_utils.planning.advice import idle_ranks_advice, small_windows_advice, uneven_steps_advice
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan

@@ -44,7 +44,7 @@ def planned(storage: Storage, path: str) -> DataFileInfo:
 
 
 def ranges_of(storage: Storage, path: str, ranges: list[tuple[int, int]], size: int = 0) -> list[bytes]:
-    return HeldFile(storage, lambda latest: latest.client().open(path, size)).fetch(ranges)
+    return HeldFile(storage, path, lambda latest: latest.client().open(path, size)).fetch(ranges)
 
 
 # ------------------------------------------------------------------------------------------------- whose client reads

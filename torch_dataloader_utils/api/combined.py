@@ -135,7 +135,7 @@ def combine(
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         persistent_workers: keep worker processes between epochs.
         multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
-        timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
+        timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
         show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
         progress_interval_sec: the seconds between two lines about progress where there is no bar.
 

@@ -13,13 +13,15 @@ from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Options, parse_options, plain_value
 from torch_dataloader_utils.sources.source import Source, open_files
+from torch_dataloader_utils.storage.waiting import limited
 
 PathLike = str | os.PathLike[str]
 
 
 def _create_dataloader(path: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], StructuredDataset]:
     parsed = parse_options(options)
-    dataset = StructuredDataset(open_files(plain_value(path), parsed), parsed)
+    with limited(parsed.worker.timeout):
+        dataset = StructuredDataset(open_files(plain_value(path), parsed), parsed)
     return StructuredLoader(dataset, parsed), dataset
 
 
@@ -176,7 +178,7 @@ class StructuredDataset(LoaderDataset):
             pin_memory: put batches in page-locked memory, for faster copies to a GPU.
             persistent_workers: keep worker processes between epochs.
             multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
-            timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
+            timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
 

@@ -13,6 +13,7 @@ from torch_dataloader_utils.api.tables import TableDataset
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import parse_table_options, plain_value
+from torch_dataloader_utils.storage.waiting import limited
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.iceberg.tables import IcebergPlan, SnapshotInfo
@@ -25,7 +26,8 @@ def _create_dataloader(table: Any, **options: Any) -> tuple[StructuredLoader[Any
     if parsed.read.columns is not None:
         columns = list(dict.fromkeys([*parsed.read.columns, *of_table.metadata_columns]))
         parsed = replace(parsed, read=replace(parsed.read, columns=columns))
-    dataset = IcebergDataset(IcebergSource(plain_value(table), of_table), parsed)
+    with limited(parsed.worker.timeout):
+        dataset = IcebergDataset(IcebergSource(plain_value(table), of_table), parsed)
     return StructuredLoader(dataset, parsed), dataset
 
 
@@ -186,7 +188,7 @@ class IcebergDataset(TableDataset):
             pin_memory: put batches in page-locked memory, for faster copies to a GPU.
             persistent_workers: keep worker processes between epochs.
             multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
-            timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
+            timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
 

@@ -13,6 +13,7 @@ from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.options import option_defaults, parse_options
 from torch_dataloader_utils.sources.tables import TableSource
+from torch_dataloader_utils.storage.waiting import limited
 
 _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  # a table's own log says
 
@@ -26,7 +27,8 @@ def _create_dataloader(table: TableSource, **options: Any) -> tuple[StructuredLo
     if not isinstance(table, TableSource):
         raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
     parsed = parse_options(options)
-    dataset = TableDataset(table, parsed)
+    with limited(parsed.worker.timeout):
+        dataset = TableDataset(table, parsed)
     return StructuredLoader(dataset, parsed), dataset
 
 
@@ -161,7 +163,7 @@ class TableDataset(SnapshotDataset):
             pin_memory: put batches in page-locked memory, for faster copies to a GPU.
             persistent_workers: keep worker processes between epochs.
             multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
-            timeout: seconds without a batch before BatchTimeoutError; 0 waits forever.
+            timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
 

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from torch_dataloader_utils.checkpoint.checks import check_cursors, check_reader, check_shareable
@@ -15,6 +14,7 @@ from torch_dataloader_utils.checkpoint.form import VERSION, check_form, check_se
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import END, link_of, phase_of
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import RankCursor
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, plan_options

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from math import isfinite
 from typing import Any, NoReturn, TypeAlias
 
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.printing import printable
 
 Cell: TypeAlias = "str | int | float | Text | None"

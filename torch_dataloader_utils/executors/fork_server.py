@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
+from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, WorkerError
 
@@ -50,11 +52,26 @@ def answering(context: BaseContext, timeout: float) -> Iterator[None]:
 
 def end() -> None:
     """Kill this process's fork server, even if it is stopped. Python starts another when it needs one."""
-    from multiprocessing import forkserver
-
-    # Python has no public way to reach it.
-    server = getattr(forkserver, "_forkserver", None)
-    pid = getattr(server, "_forkserver_pid", None)
+    pid = getattr(_server(), "_forkserver_pid", None)
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _server() -> Any:
+    """Python's record of its fork server, which no public name reaches; None before a module of Python loads it."""
+    return getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+
+
+def _forget() -> None:
+    """Let a forked child have a fork server of its own: Python would wait for the parent's, and fail."""
+    server = _server()
+    if getattr(server, "_forkserver_pid", None) is not None:
+        with suppress(OSError, TypeError):
+            os.close(server._forkserver_alive_fd)
+        server._forkserver_pid = server._forkserver_address = server._forkserver_alive_fd = None
+        server._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -24,6 +24,7 @@ from torch_dataloader_utils.executors.script import WORKER_NAME, deferred, worke
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, stopped
+from torch_dataloader_utils.storage.locks import renew_in_children
 
 # What workers import, loaded once in the process that forks them; other formats are loaded by the workers.
 _PRELOAD = [
@@ -83,6 +84,7 @@ class WorkerPool:
         self._finalizer = weakref.finalize(self, _end, self.members, self._pid)
         self._finalizer.atexit = False
         _POOLS.add(self)
+        renew_in_children(self)
         fork = context.get_start_method() == "fork"
         packed = None if fork else _packed(open_reader)
         # A reader that arrives with the process is unpickled before the worker's own code could import the script.
@@ -122,6 +124,11 @@ class WorkerPool:
         keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
         self._known[shard] |= keys
         self.members[shard].send(("pass", number, list(tasks), {key: files[key] for key in keys}))
+
+    def renew(self) -> None:
+        """Leave the processes to the parent of this one, which was forked from it: its exit must not end them."""
+        children: set[BaseProcess] = getattr(multiprocessing.process, "_children", set())  # Python ends these at exit
+        children -= {member.process for member in self.members}
 
     @property
     def closed(self) -> bool:

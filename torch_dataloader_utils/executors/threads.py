@@ -124,9 +124,10 @@ class _State:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Stop after a fork, which leaves the decode threads behind."""
+        """Stop after a fork, which leaves the decode threads and their files to the parent."""
         self.bell = Bell()
         self._begun = []  # a thread of the parent may hold the lock of a read
+        self._readers = {}
         self.stop()
 
     def take(self, shard: int, timeout: float) -> Block | BaseException | None:

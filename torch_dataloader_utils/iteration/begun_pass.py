@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
@@ -10,6 +12,9 @@ from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.iteration.failures import kept
 from torch_dataloader_utils.iteration.rank_run import RankRun
 from torch_dataloader_utils.metrics.meter import PassClock
+
+# Never freed: closing a file of a server with sessions would end the parent's connection.
+_OF_PARENTS: list[RankRun] = []
 
 END: Any = object()  # in place of a batch: there is none
 
@@ -133,6 +138,17 @@ class Pass:
     def _mark(self) -> None:
         """Record where the next jump is."""
         self.jump_at = next((max(first, self.taken) for first, last in self._skip if last > self.taken), -1)
+
+    def leave_to_parent(self) -> None:
+        """Make it unusable in this process, which was forked from the one that reads it; its progress stays known."""
+        _OF_PARENTS.append(self.run)
+        self.run.leave_to_parent()
+        self.closed = self.reported = True
+        self.shown.due = inf  # its bar is the parent's
+        self.error = StaleIteratorError(
+            f"this iterator of epoch {self.epoch} was begun by the parent of this process (pid {os.getpid()}), which "
+            "continues to read it. Iterate the loader here for a pass with workers of its own."
+        )
 
     def close(self) -> None:
         """End it: no thread, file or buffer of it stays behind; idempotent."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.metrics.verdict import Reading
 from torch_dataloader_utils.metrics.verdict_log import VerdictLog
 from torch_dataloader_utils.options import Options, progress_of

@@ -11,7 +11,7 @@ from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.iteration.begun_pass import Pass
 from torch_dataloader_utils.iteration.rank_run import RankRun
 from torch_dataloader_utils.metrics.meter import Meter, PassClock
-from torch_dataloader_utils.storage.locks import ForkLock
+from torch_dataloader_utils.storage.locks import ForkLock, renew_in_children
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -41,6 +41,12 @@ class Passes:
         self._pending: EpochPosition | None = None
         self._live: Pass | None = None
         self._warned = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Leave the live pass to the parent of this process, which was forked from it."""
+        if self._live is not None and not self._live.closed:
+            self._live.leave_to_parent()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of this epoch."""

@@ -155,6 +155,10 @@ class RankRun:
         self._tasks.clear()
         self._recipe.execution.end_pass()
 
+    def leave_to_parent(self) -> None:
+        """Close nothing: this process was forked from the one that reads."""
+        self._closing.acquire(blocking=False)
+
     def _open(self, taken: int, cursor: RankCursor | None) -> None:
         recipe = self._recipe
         starts = cursor or RankCursor(0, (WorkerCursor(),) * len(recipe.plan_of(0).shards))

@@ -15,6 +15,7 @@ from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source, open_snapshot
 from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
+from torch_dataloader_utils.storage.waiting import limited
 
 
 class SnapshotDataset(LoaderDataset):
@@ -116,13 +117,15 @@ class SnapshotDataset(LoaderDataset):
 
     def _source_at(self, cursor: SnapshotCursor) -> Source:
         """The source at another position in the table's history."""
-        snapshot = self._known_table("another snapshot than its own").snapshot(cursor, self._options)
+        with limited(self._options.worker.timeout):
+            snapshot = self._known_table("another snapshot than its own").snapshot(cursor, self._options)
         if snapshot.cursor != cursor:
             raise SnapshotError(
                 f"{snapshot.name}: requested {cursor}, got {snapshot.cursor}: the table cannot read this range. Call "
                 "advance() without appended_only to read the whole table."
             )
-        return open_snapshot(snapshot, self._options)
+        with limited(self._options.worker.timeout):
+            return open_snapshot(snapshot, self._options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._table = None  # it may hold a catalog

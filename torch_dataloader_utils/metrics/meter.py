@@ -146,6 +146,12 @@ class Meter:
     """
 
     def __init__(self) -> None:
+        self.renew()
+        self._reading = ForkLock()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin at zero: so does a forked child, because its parent reports what happened before."""
         self.mark = 0.0
         self.returned = 0.0
         self.blocks = BlockTotals()
@@ -158,17 +164,11 @@ class Meter:
         self._begun = Totals()  # when that pass began
         self._seen = Totals()  # what `read` returned last
         self._taken = Totals()  # what `take` has returned so far
-        self._reading = ForkLock()
-        renew_in_children(self)
 
     def add(self, event: Event) -> None:
         """Measure the block of this event, if it is one."""
         if isinstance(event, BlockEvent):
             self.blocks.add(event)
-
-    def renew(self) -> None:
-        """Forget after a fork that a thread of the parent waits."""
-        self.mark = self.waited()
 
     def waited(self) -> float:
         """The seconds for which `next` was blocked, over all passes, including the current call."""

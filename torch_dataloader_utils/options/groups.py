@@ -250,7 +250,9 @@ class WorkerOptions(Checked):
     multiprocessing_context: Any = option(
         None, _start_method, doc="how worker processes start; None: forkserver, or spawn if unavailable"
     )
-    timeout: float = option(600, seconds, doc="seconds without a batch before BatchTimeoutError; 0 waits forever")
+    timeout: float = option(
+        600, seconds, doc="seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever"
+    )
     show_progress: bool | Literal["all"] = option(
         False,
         one_of(False, True, "all"),

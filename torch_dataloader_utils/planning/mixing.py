@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from torch_dataloader_utils.errors import ShardingError
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order, SplitTable
 from torch_dataloader_utils.planning.runs import Runs, joined

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import CountsRequiredError
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Rows, Split, Window
 from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.runs import Runs, constant, joined

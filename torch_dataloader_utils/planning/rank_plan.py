@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain, count, islice
 from textwrap import wrap
 from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import (
     FileKey,
     FileLayout,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Piece, Rows
 from torch_dataloader_utils.planning.splits import I64
 

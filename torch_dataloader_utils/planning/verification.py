@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split
 from torch_dataloader_utils.planning.row_ranges import row_ranges
 from torch_dataloader_utils.planning.spans import plan_spans

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from torch_dataloader_utils.events import Work, recorder, recording
 from torch_dataloader_utils.reading.files import FileReader
+from torch_dataloader_utils.storage.waiting import DaemonThreads
 
 # Files of a process that are being opened or fetched. Two requests of a small file, one after the other, hide 30 ms of
 # latency from a decoder that takes 2 ms.
@@ -123,6 +124,6 @@ def _close(future: Future[Opened]) -> None:
 
 
 @lru_cache(maxsize=1)
-def _pool(pid: int) -> ThreadPoolExecutor:
+def _pool(pid: int) -> DaemonThreads:
     """This process's threads that fetch files; a forked child inherits no threads, so it needs its own."""
-    return ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="files")
+    return DaemonThreads(_IN_FLIGHT, "files")

@@ -6,13 +6,13 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Piece, Rows, split_pieces
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.windows import Places, places_of, spans_of

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.events import Recorder, recorder
+from torch_dataloader_utils.printing import printable
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.remote import Range
 from torch_dataloader_utils.storage.retries import past_end, refused, retried
+from torch_dataloader_utils.storage.waiting import DaemonThreads
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.storage.storage import Storage
@@ -28,6 +29,7 @@ class HeldFile:
 
     Args:
         storage: where it is.
+        path: its path, for messages.
         open_by: opens it through the given storage.
         check: raises an error if the opened file has changed.
     """
@@ -35,10 +37,12 @@ class HeldFile:
     def __init__(
         self,
         storage: Storage,
+        path: str,
         open_by: Callable[[Storage], Opened],
         check: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
         self._storage = storage
+        self._path = path
         self._open_by = open_by
         self._check = check
         self._by: Storage | None = None
@@ -61,7 +65,7 @@ class HeldFile:
         Raises:
             FileChangedError: it has changed.
         """
-        self._accepted(lambda: retried(lambda: self._check(self._by_latest())))
+        self._accepted(lambda: self._confirm(self._by_latest()))
 
     def close(self) -> None:
         """Close the file, unless others may be reading it: then the last of them releases it."""
@@ -72,7 +76,7 @@ class HeldFile:
         noted = recorder()  # requests run in threads of their own
 
         def read(span: Range) -> bytes | pa.Buffer:
-            return retried(lambda: self._read(opened, span), noted)
+            return self._retried(lambda: self._read(opened, span), noted)
 
         several = opened.parallel and len(ranges) > 1
         parts = list(_pool(os.getpid()).map(read, ranges) if several else map(read, ranges))
@@ -87,6 +91,12 @@ class HeldFile:
             if past_end(error) or type(error) is OSError:  # pyarrow's errors do not say what they are about
                 self._check(opened)
             raise
+
+    def _confirm(self, opened: Opened) -> None:
+        self._retried(lambda: self._check(opened))
+
+    def _retried(self, call: Callable[[], T], noted: Recorder | None = None) -> T:
+        return retried(call, f"reading {printable(self._path)}", self._storage.timeout, noted)
 
     def _by_latest(self) -> Opened:
         latest = self._storage.latest
@@ -120,6 +130,6 @@ class HeldFile:
 
 
 @lru_cache(maxsize=1)
-def _pool(pid: int) -> ThreadPoolExecutor:
+def _pool(pid: int) -> DaemonThreads:
     """This process's threads for requests; a forked child inherits no threads, so it needs its own."""
-    return ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="ranges")
+    return DaemonThreads(_IN_FLIGHT, "ranges")

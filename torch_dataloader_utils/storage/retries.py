@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, MissingExtraError
 from torch_dataloader_utils.events import Recorder, recorder
 from torch_dataloader_utils.storage.locks import ForkLock
+from torch_dataloader_utils.storage.waiting import answered
 
 T = TypeVar("T")
 
@@ -52,15 +53,20 @@ class ShortReadError(OSError):
     """A store sent fewer bytes of a file than were requested, although it has them."""
 
 
-def retried(call: Callable[[], T], noted: Recorder | None = None) -> T:
+def retried(call: Callable[[], T], what: str, seconds: float, noted: Recorder | None = None) -> T:
     """What `call` returns, retried after transient errors.
 
     Waits are random and grow; the number of tries and the time are limited. The last error is raised unchanged, with a
     note.
 
     Args:
-        call: what is tried.
+        call: what is tried, on a thread of its own if there is a limit.
+        what: what is waited for, without secrets.
+        seconds: the limit of the time for all tries; 0 for none.
         noted: the recorder that counts retries, by default this thread's; threads may share it.
+
+    Raises:
+        BatchTimeoutError: the time limit passed.
     """
     noted = noted or recorder()
 
@@ -68,8 +74,8 @@ def retried(call: Callable[[], T], noted: Recorder | None = None) -> T:
         with _COUNTING:
             noted.count("retries")
 
-    result: T = _retrying().copy(before_sleep=count)(call)
-    return result
+    tries: Callable[[], T] = partial(_retrying().copy(before_sleep=count), call)
+    return answered(tries, seconds, what)
 
 
 def permanent(error: BaseException) -> bool:

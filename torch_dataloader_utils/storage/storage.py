@@ -31,6 +31,7 @@ from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.versions import Stored, as_planned, check_same, check_unchanged
+from torch_dataloader_utils.storage.waiting import limit
 
 T = TypeVar("T")
 Client: TypeAlias = ArrowClient | FsspecClient
@@ -57,6 +58,7 @@ class Storage:
         cache: the folder on the local disk that caches remote data files, if any.
         remedy: what to do about a file that is not as planned; a sentence for the error.
         renewal: renews this storage's credentials, if those in the recipe expire.
+        timeout: seconds that a call to a remote store may take; 0 for no limit.
     """
 
     protocol: str = "file"
@@ -65,6 +67,7 @@ class Storage:
     cache: CacheOptions | None = None
     remedy: str = field(default="", repr=False, compare=False)
     renewal: Renewal[Storage] | None = field(default=None, repr=False, compare=False)
+    timeout: float = field(default_factory=limit, repr=False, compare=False)
 
     def __hash__(self) -> int:
         return hash(self.protocol)  # options and filesystems need not be hashable; equality compares them
@@ -115,7 +118,7 @@ class Storage:
         """
         if self.local:
             return pa.OSFile(path, "rb")
-        held = HeldFile(self, lambda storage: retried(lambda: storage.client().open(path)))
+        held = HeldFile(self, path, lambda storage: storage._asked(lambda: storage.client().open(path), path))
         return RemoteFile(RangeFile(path, held.size, held.fetch, held.close), "r")
 
     def open_data(self, file: DataFileInfo) -> pa.NativeFile:
@@ -151,17 +154,21 @@ class Storage:
     def look(self, path: str) -> Stored | None:
         """The file or folder at `path`, or None."""
         with Naming(path):
-            return self._tried(lambda client: client.look(path))
+            return self._tried(lambda client: client.look(path), path)
 
     def find(self, folder: str, recursive: bool = True) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`, sorted by path: one listing."""
         with Naming(folder):
-            files = self._tried(lambda client: client.find(folder, recursive))
+            files = self._tried(lambda client: client.find(folder, recursive), folder)
         # Object stores may hold folder markers.
         return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
 
-    def _tried(self, call: Callable[[Client], T]) -> T:
-        return call(self.client()) if self.local else retried(lambda: call(self.client()))
+    def _tried(self, call: Callable[[Client], T], path: str) -> T:
+        return call(self.client()) if self.local else self._asked(lambda: call(self.client()), path, "listing")
+
+    def _asked(self, call: Callable[[], T], path: str, work: str = "opening") -> T:
+        """What a call to the store returns, retried, within the time limit."""
+        return retried(call, f"{work} {printable(path)}", self.timeout)
 
     def _checked(self, file: DataFileInfo) -> Opened:
         """The file as its client opens it, checked to be the one that was planned, as far as the client knows then.
@@ -171,7 +178,7 @@ class Storage:
         key = self, file.path, file.version, file.file_size
         opened = _OPENED.get(key)
         if opened is None:
-            opened = retried(lambda: self.client().open(file.path, file.file_size))
+            opened = self._asked(lambda: self.client().open(file.path, file.file_size), file.path)
             check_unchanged(file, opened.facts)
             if opened.parallel:
                 _OPENED.add(key, opened)
@@ -181,7 +188,7 @@ class Storage:
         def check(opened: Opened) -> None:
             check_same(file, opened.facts, opened.now())
 
-        return HeldFile(self, lambda storage: storage._checked(file), check)
+        return HeldFile(self, file.path, lambda storage: storage._checked(file), check)
 
     def _remote(self, file: DataFileInfo) -> RemoteFile:
         held = self._held(file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from string import ascii_lowercase
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from torch_dataloader_utils.formats.base import Format, Reader
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 

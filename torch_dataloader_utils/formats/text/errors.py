@@ -6,7 +6,6 @@ The decoders' messages contain neither the file nor the line, and are ignored.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
@@ -16,6 +15,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, SchemaMismatchError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.storage import damaged, printable
+from torch_dataloader_utils.storage.locks import ForkLock
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 80  # characters of a value in a message
@@ -93,7 +93,7 @@ class BadText(ValueError):
 
 # Files for which this process has warned about bad lines.
 _WARNED: set[str] = set()
-_LOCK = threading.Lock()
+_LOCK = ForkLock()
 
 
 @dataclass(frozen=True, slots=True)

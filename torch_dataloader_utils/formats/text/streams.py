@@ -6,6 +6,7 @@ that the decompressor returns while it consumes the compressed bytes `[k * step,
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from torch_dataloader_utils.storage import confirm_unchanged
+from torch_dataloader_utils.storage.locks import ForkLock
 
 # Text is read from the decompressor in pieces of this many bytes, each of which belongs to one segment.
 _PIECE_BYTES = 2**20
@@ -133,14 +135,15 @@ class SharedStream:
 
 
 _OPEN: weakref.WeakValueDictionary[object, SharedStream] = weakref.WeakValueDictionary()
-_OPEN_LOCK = threading.Lock()
+_OPEN_LOCK = ForkLock()
 
 
 def shared(key: object, make: Callable[[], SharedStream]) -> SharedStream:
     """This process's stream with that key, with one more reader; created if it is not open."""
+    of_process = os.getpid(), key  # a forked child would move the place at which its parent reads the file
     with _OPEN_LOCK:
-        stream = _OPEN.get(key)
+        stream = _OPEN.get(of_process)
         if stream is None:
-            stream = _OPEN[key] = make()
+            stream = _OPEN[of_process] = make()
     stream.join()
     return stream
