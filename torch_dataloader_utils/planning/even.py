@@ -78,8 +78,7 @@ def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[
     at = total - count
     if seed is not None:
         at = (random_below(total, derive_key("left_out", seed)) + lap * count) % total
-    rows = order.in_file_order()
-    return [run for run in (rows.take(at, at + count), rows.take(0, at + count - total)) if len(run)]
+    return order.in_file_order([(at, min(at + count, total)), (0, at + count - total)])
 
 
 def total_rows(pieces: Iterable[Piece]) -> int:

@@ -22,6 +22,8 @@ from torch_dataloader_utils.planning.runs import Runs, constant, joined
 from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.seeding import permutation
 
+_CHUNK = 1 << 16  # units looked at together
+
 
 @dataclass(frozen=True, eq=False)
 class SplitTable:
@@ -83,6 +85,12 @@ class SplitTable:
         places = np.arange(n, dtype=np.int64)
         source = first + (places if key is None else permutation(n, key))
         return Order(Runs.contiguous_runs(self, source, places, constant(0, n), self.lengths[source]))
+
+
+def _reach(units: Runs, source: int, row: int) -> I64:
+    """How far each unit lies before that row in file order, within `[first, last]`, shape [units]."""
+    inside = np.clip(row, units.first, units.last)
+    return np.where(units.source < source, units.last, np.where(units.source > source, units.first, inside))
 
 
 def first_row(source: Split | Window) -> int:
@@ -159,9 +167,18 @@ class Order:
         units = self.rows.select(permutation(self.num_units, key))
         return Order(replace(units, place=np.arange(self.num_units, dtype=np.int64)))
 
-    def in_file_order(self) -> Order:
-        """The same rows in file order; each keeps its place in the epoch's order."""
-        return Order(self.rows.select(self._file_order()))
+    def in_file_order(self, spans: Sequence[tuple[int, int]]) -> list[Order]:
+        """The rows of each span `[first, last)`, counted in file order; each keeps its place in the epoch's order."""
+        turns = self._file_order()
+        ends = self.rows.rows[turns]
+        np.cumsum(ends, out=ends)
+        runs = []
+        for first, last in spans:
+            if first < last:
+                low, high = np.searchsorted(ends, first, side="right"), np.searchsorted(ends, last, side="left")
+                begin = int(ends[low - 1]) if low else 0
+                runs.append(Order(self.rows.select(turns[low : high + 1]).take(first - begin, last - begin)))
+        return runs
 
     def _file_order(self) -> I64:
         """The units sorted by split and first row."""
@@ -177,16 +194,22 @@ class Order:
             raise ValueError("no rows can be left out of those assigned in turn: give the policy deals_kept=True")
         if not (self.rows.contiguous and run.rows.contiguous):
             return self._without_patterns(run.rows)
-        units = self.rows
-        if not ((units.source >= run.rows.source[0]) & (units.source <= run.rows.source[-1])).any():
+        units, (begin, end) = self.rows, run.rows.source[[0, -1]]
+        near = (units.source >= begin) & (units.source <= end)
+        if not near.any():
             return self
-        before = self._reach(int(run.rows.source[0]), int(run.rows.first[0]))
-        after = self._reach(int(run.rows.source[-1]), int(run.rows.last[-1]))
+        some = units.select(near)
+        before, after = _reach(some, begin, run.rows.first[0]), _reach(some, end, run.rows.last[-1])
         # A unit that contains the whole run leaves two: one before it and one after it.
-        twice = units.select(np.repeat(np.arange(self.num_units), 2))
-        first = np.stack([units.first, after], axis=1).ravel()
-        last = np.stack([before, units.last], axis=1).ravel()
-        return Order(twice.between(first, last).select(first < last))
+        first, last = np.stack([some.first, after], axis=1), np.stack([before, some.last], axis=1)
+        left = first < last
+        counts = np.ones(self.num_units, np.int8)
+        counts[near] = left.sum(axis=1)
+        which = np.flatnonzero(counts)
+        kept, cut = units.select(np.repeat(which, counts[which])), np.repeat(near, counts)
+        firsts, lasts = kept.first.copy(), kept.last.copy()
+        firsts[cut], lasts[cut] = first[left], last[left]
+        return Order(kept.between(firsts, lasts))
 
     def runs(self, first: int = 0, last: int | None = None) -> Runs:
         """The rows `[first, last)` of this sequence (all by default), as runs that become pieces."""
@@ -196,7 +219,10 @@ class Order:
             return self.rows
         if not self.rows.contiguous:
             return self._picked_of_patterns(self.picked)
-        picked, touched = self.picked, self._touched(self.picked)
+        picked = self.picked
+        # In chunks: the numbers in between take several times the memory of the units.
+        chunks = range(0, self.num_units, _CHUNK)
+        touched = np.concatenate([constant(0, 0), *(at + self._touched(picked, at, at + _CHUNK) for at in chunks)])
         units = self.rows.select(touched)
         # From rows counted over all units to rows counted within a split.
         shift = units.last - self.rows.ends[touched]
@@ -205,10 +231,11 @@ class Order:
         step, block = constant(picked.step, len(shift)), constant(picked.block, len(shift))
         return replace(units, first=firsts, last=lasts, phase=picked.phase + shift, step=step, block=block)
 
-    def _touched(self, picked: Rows) -> I64:
-        """The units that hold picked rows: ranks that take single rows in turn need few of many small units."""
-        ends = np.clip(self.rows.ends, picked.start, picked.stop)
-        turn, inside = np.divmod(np.append(picked.start, ends) - picked.phase, picked.step)
+    def _touched(self, picked: Rows, begin: int, end: int) -> I64:
+        """The units `[begin, end)` that hold picked rows: ranks that take rows in turn need few of many small units."""
+        ends = self.rows.ends[max(begin - 1, 0) : end]
+        ends = np.clip(ends if begin else np.append(0, ends), picked.start, picked.stop)
+        turn, inside = np.divmod(ends - picked.phase, picked.step)
         return np.flatnonzero(np.diff(turn * picked.block + np.minimum(inside, picked.block)))
 
     def _picked_of_patterns(self, picked: Rows) -> Runs:
@@ -236,12 +263,6 @@ class Order:
                 rest = [part for rows in rest for part in (rows.clip(rows.start, start), rows.clip(stop, rows.stop))]
             rows_of_units += [(source, place, rows) for rows in rest if len(rows)]
         return Order(Runs.of_rows(self.table, rows_of_units))
-
-    def _reach(self, source: int, row: int) -> I64:
-        """How far each unit lies before that row in file order, within `[first, last]`, shape [units]."""
-        units = self.rows
-        inside = np.clip(row, units.first, units.last)
-        return np.where(units.source < source, units.last, np.where(units.source > source, units.first, inside))
 
     def _need_counts(self) -> None:
         split = self.table.uncounted

@@ -54,9 +54,9 @@ class Runs:
         """Whether all rows of all runs are selected."""
         return not (self.step > 1).any()
 
-    @cached_property
+    @property
     def rows(self) -> I64:
-        """The number of selected rows of each run, shape [runs]."""
+        """The number of selected rows of each run, shape [runs]; not kept, as an epoch may have millions of runs."""
         if self.contiguous:
             return self.last - self.first
         return self._before(self.last) - self._before(self.first)
@@ -64,7 +64,8 @@ class Runs:
     @cached_property
     def ends(self) -> I64:
         """The number of selected rows up to the end of each run, shape [runs]."""
-        return np.cumsum(self.rows)
+        ends = self.rows
+        return np.cumsum(ends, out=ends)
 
     @cached_property
     def total(self) -> int:
@@ -77,7 +78,7 @@ class Runs:
             return self.select(slice(0, 0))
         low = int(np.searchsorted(self.ends, first, side="right"))
         high = int(np.searchsorted(self.ends, last, side="left"))
-        begins = int(self.ends[low] - self.rows[low]), int(self.ends[high] - self.rows[high])
+        begins = [int(self.ends[run - 1]) if run else 0 for run in (low, high)]
         start, stop = self.rows_of(low).row(first - begins[0]), self.rows_of(high).row(last - 1 - begins[1])
         taken = self.select(slice(low, high + 1))
         firsts, lasts = taken.first.copy(), taken.last.copy()
@@ -90,7 +91,7 @@ class Runs:
 
     def select(self, which: slice | I64 | npt.NDArray[np.bool_]) -> Runs:
         """The runs at these places."""
-        return Runs(self.table, *(column[which] for column in self._columns()))
+        return Runs(self.table, *(_selected(column, which) for column in self._columns()))
 
     def pieces(self) -> Iterator[Piece]:
         """A piece for each run that has rows, in the same order."""
@@ -150,6 +151,13 @@ def joined(runs: Sequence[Runs]) -> Runs:
     if len(runs) == 1:
         return runs[0]
     return Runs(runs[0].table, *map(np.concatenate, zip(*(some._columns() for some in runs), strict=True)))
+
+
+def _selected(column: I64, which: slice | I64 | npt.NDArray[np.bool_]) -> I64:
+    """The numbers at these places; equal ones stay in the memory of one."""
+    if isinstance(which, slice) or not len(column) or column.strides != (0,):
+        return column[which]
+    return constant(int(column[0]), int(which.sum()) if which.dtype == bool else len(which))
 
 
 def constant(value: int, n: int) -> I64:

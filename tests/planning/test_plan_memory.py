@@ -1,0 +1,67 @@
+"""The memory of one rank's plan of many splits: columns of numbers, and pieces of this rank only."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.planning.plan import Plan, PlanOptions
+from torch_dataloader_utils.planning.splits import Splits
+
+FILES, GROUPS, ROWS = 10_000, 100, 1_250
+RANKS = 4_096
+MB = 1e6
+
+
+@pytest.fixture(scope="module")
+def splits() -> Splits:
+    """A million splits, each a row group."""
+    size = ROWS * 4_000
+    segments = tuple(Segment(number, number * ROWS, ROWS, size) for number in range(GROUPS))
+    layout = FileLayout(segments)
+    files = [
+        DataFile(DataFileInfo(f"{number}.parquet", GROUPS * size, GROUPS * ROWS), layout) for number in range(FILES)
+    ]
+    first = np.tile(np.arange(GROUPS, dtype=np.int32), FILES)
+    start = first.astype(np.int64) * ROWS
+    of_file = np.repeat(np.arange(FILES, dtype=np.int32), GROUPS)
+    return Splits(files, of_file, first, first + np.int32(1), start, start + ROWS, np.full(len(first), size))
+
+
+def peak_of(splits: Splits, **options: Any) -> float:
+    """The most that a plan, and one rank's part of it, take above the splits: in MB."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        plan = Plan(splits.files, splits, PlanOptions(shuffle=True, **options), RANKS)
+        assert plan.rank(0, RANKS // 2).shards
+        return tracemalloc.get_traced_memory()[1] / MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_plan_of_a_million_splits_takes_less_than_100_mb(splits: Splits) -> None:
+    assert peak_of(splits, sharding="contiguous", even="drop") < 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("even", ["none", "drop", "pad"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sharding": "interleave"},
+        {"sharding": "contiguous"},
+        {"sharding": "rotate"},
+        {"sharding": "rotate", "total_shards": 2 * RANKS},
+        {"sharding": "strided", "shard_batches": True},
+    ],
+    ids=str,
+)
+def test_plans_of_all_policies_take_less_than_100_mb(splits: Splits, options: dict[str, Any], even: str) -> None:
+    """Except `strided` by single rows: a rank reads a piece of every third split then, each an object."""
+    assert peak_of(splits, even=even, **options) < 100
