@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
+from torch_dataloader_utils.file_limit import remedy, too_many_files
 from torch_dataloader_utils.printing import printable as printable
 
 
@@ -33,7 +34,8 @@ class Naming:
             return
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
-        readable = FileReadError(f"{where}: cannot be read: {printable(_message(error))}")
+        hint = f". {remedy()}" if too_many_files(error) else ""
+        readable = FileReadError(f"{where}: cannot be read: {printable(_message(error))}{hint}")
         raise readable from printable_cause(error)
 
 
