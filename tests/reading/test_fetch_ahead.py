@@ -104,6 +104,9 @@ class Reader:
             raise FileReadError("broken")
         self.fetched += segment_numbers
 
+    def confirm(self) -> None:
+        """Nothing."""
+
     def close(self) -> None:
         self.closed.set()
 

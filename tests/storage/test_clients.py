@@ -30,7 +30,15 @@ from tests.storage.servers import BUCKET, Store
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
 from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import Storage, coalesced, open_storage, prefetch, remote, retries
+from torch_dataloader_utils.storage import (
+    Storage,
+    coalesced,
+    confirm_unchanged,
+    open_storage,
+    prefetch,
+    remote,
+    retries,
+)
 from torch_dataloader_utils.storage.open_file import HeldFile
 from torch_dataloader_utils.storage.remote import RangeFile
 
@@ -208,7 +216,11 @@ def test_requests_of_a_file(proxied: tuple[Store, Proxy], tmp_path: Path) -> Non
         prefetch(source, [(c.data_page_offset, c.data_page_offset + c.total_compressed_size) for c in chunks])
         opened = pq.ParquetFile(source, metadata=metadata, pre_buffer=False)
         assert opened.read_row_group(1, use_threads=False).equals(rows.slice(5_000))
-    assert asked() == (0, 1)
+        assert asked() == (0, 1)
+        confirm_unchanged(source)
+        assert 1 <= sum(asked()) <= 3
+        confirm_unchanged(source)  # nothing was read since
+    assert asked() == (0, 0)
 
 
 def test_long_ranges_are_asked_for_in_parts_at_the_same_time() -> None:

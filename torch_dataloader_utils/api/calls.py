@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from torch_dataloader_utils.file_limit import reject_too_many
+
 Signature = TypeVar("Signature", bound=Callable[..., Any])
 
 
@@ -20,7 +22,11 @@ def made_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]:
 
         @wraps(signature)
         def call(*args: Any, **options: Any) -> Any:
-            return make(*args, **options)
+            try:
+                return make(*args, **options)
+            except OSError as error:
+                reject_too_many(error)
+                raise
 
         return cast(Signature, call)
 

@@ -12,14 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
 from pyiceberg.exceptions import ValidationError as InvalidError
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import IcebergType
 
-from torch_dataloader_utils.errors import CatalogError, DataNotFoundError, FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.errors import (
+    CatalogError,
+    DataLoaderUtilsError,
+    DataNotFoundError,
+    FileReadError,
+    MissingExtraError,
+    OptionError,
+)
 from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
 
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
@@ -133,7 +139,9 @@ def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
         raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (containing '/').")
     shown = "the default catalog (no 'name' was given)" if name is None else f"catalog {name!r}"
     with _asking(f"table={identifier!r}", shown, properties):
-        return load_catalog(name, **properties).load_table(identifier)
+        from torch_dataloader_utils.iceberg.catalog_client import catalog_of  # REST's client takes time to import
+
+        return catalog_of(name, properties).load_table(identifier)
 
 
 @contextmanager
@@ -141,6 +149,8 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
     """A context that converts a catalog client's exceptions to errors that name table and catalog, but no secrets."""
     try:
         yield
+    except DataLoaderUtilsError:
+        raise
     except NoSuchTableError as error:
         raise DataNotFoundError(f"{table}: {catalog} has no such table. {_NAMES}") from error
     except NoSuchNamespaceError as error:

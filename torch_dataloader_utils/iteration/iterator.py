@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, Self
 
 from torch_dataloader_utils.errors import StaleIteratorError
+from torch_dataloader_utils.file_limit import reject_too_many
 from torch_dataloader_utils.iteration.begun_pass import END, Pass
 from torch_dataloader_utils.iteration.failures import let_go
 from torch_dataloader_utils.iteration.passes import Passes
@@ -45,6 +46,9 @@ class BatchIterator:
                         "a function passed to the loader (transform or collate_fn) raised StopIteration, which would "
                         "end the epoch silently."
                     ) from error
+                except OSError as error:
+                    reject_too_many(error)
+                    raise
                 finally:
                     meter.returned = perf_counter()
                     meter.mark += meter.returned

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, FileReadError
+from torch_dataloader_utils.file_limit import remedy, too_many_files
 from torch_dataloader_utils.printing import printable as printable
 
 
@@ -35,7 +36,8 @@ class Naming:
             return
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
-        readable = self._readable(f"{where}: cannot be read: {printable(_message(error))}", error)
+        hint = f". {remedy()}" if too_many_files(error) else ""
+        readable = self._readable(f"{where}: cannot be read: {printable(_message(error))}{hint}", error)
         raise readable from printable_cause(error)
 
     def _readable(self, message: str, error: Exception) -> FileReadError:

@@ -22,9 +22,11 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.printing import printable, user_and_password
 from torch_dataloader_utils.storage.errors import printable_cause
+from torch_dataloader_utils.storage.http_client import home_client
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.storage import Storage
 
+_WEB = frozenset({"http", "https"})
 _EXTRAS = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -79,12 +81,23 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Storage, str]:
 
 def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     try:
-        fs, path = url_to_fs(url, **client_options(url, options))
+        fs, path = url_to_fs(url, **_with_home_clients(url, client_options(url, options)))
     except DataLoaderUtilsError:
         raise
     except Exception as error:  # noqa: BLE001 (clients raise anything)
         raise _failure(url, protocol, error) from printable_cause(error)
     return fs, path
+
+
+def _with_home_clients(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with our HTTP client for each part of the URL that is on a web server."""
+    first, *others = [split_protocol(part)[0] or part for part in url.split("::")]
+    chosen = dict(options)
+    if first in _WEB:
+        chosen.setdefault("get_client", home_client)
+    for protocol in _WEB.intersection(others):
+        chosen[protocol] = {"get_client": home_client, **chosen.get(protocol, {})}
+    return chosen
 
 
 def _failure(url: str, protocol: str, error: Exception) -> DataLoaderUtilsError:

@@ -1,0 +1,78 @@
+"""pyiceberg's catalogs; a REST catalog's token and headers go to no other host than those in its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import OAUTH2_SERVER_URI, RestCatalog
+from pyiceberg.utils.config import Config, merge_config
+
+from torch_dataloader_utils.errors import CatalogError
+from torch_dataloader_utils.storage import printable
+
+_ADDRESSES = ("uri", OAUTH2_SERVER_URI)
+
+
+def catalog_of(name: str | None, properties: Mapping[str, Any]) -> Catalog:
+    """The catalog that pyiceberg's `load_catalog` returns for these arguments.
+
+    Raises:
+        CatalogError: a REST catalog sends its client to another host.
+    """
+    config = Config()
+    chosen = config.get_default_catalog_name() if name is None else name
+    merged: Any = merge_config(config.get_catalog_config(chosen) or {}, dict(properties))
+    kind, uri = merged.get("type"), str(merged.get("uri") or "")
+    rest = kind.lower() == "rest" if isinstance(kind, str) else uri.startswith("http")
+    if not rest or not uri or "py-catalog-impl" in properties:
+        return load_catalog(name, **properties)
+    return _HomeRestCatalog(chosen, **merged)
+
+
+class _HomeRestCatalog(RestCatalog):  # type: ignore[misc]
+    """A REST catalog that follows no redirect to another host, where requests would send all but `Authorization`.
+
+    A redirected request for a token would even send the secret itself.
+    """
+
+    def _config_headers(self, session: Any) -> None:
+        super()._config_headers(session)
+        session.hooks["response"].append(_stay)
+
+    def _fetch_config(self) -> None:
+        given = [self.properties[name] for name in _ADDRESSES if self.properties.get(name)]
+        super()._fetch_config()
+        for name in _ADDRESSES:
+            address = self.properties.get(name)
+            if address and not any(_same_host(one, address) for one in given):
+                raise _elsewhere(f"its configuration sets {name}=", address)
+
+
+def _stay(response: Any, **_: Any) -> Any:
+    """The response, unless it redirects to another host."""
+    if response.is_redirect:
+        target = urljoin(response.url, response.headers["location"])
+        if not _same_host(response.url, target):
+            raise _elsewhere("it redirects to", target)
+    return response
+
+
+def _same_host(one: str, other: str) -> bool:
+    """Whether both are on one host and port; plain HTTP may become HTTPS there."""
+    before, after = urlsplit(one), urlsplit(other)
+    if before.hostname != after.hostname:
+        return False
+    upgraded = (before.scheme, after.scheme) == ("http", "https") and not after.port
+    return upgraded or (before.scheme, before.port) == (after.scheme, after.port)
+
+
+def _elsewhere(what: str, target: str) -> CatalogError:
+    parts = urlsplit(target)
+    host = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
+    return CatalogError(
+        f"the catalog sends its client to another host: {what} {printable(host)}. Its token and headers are only sent "
+        "to the hosts in catalog_config=: if you trust the other one, set 'uri' (or 'oauth2-server-uri') to it."
+    )
