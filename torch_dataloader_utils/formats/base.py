@@ -14,6 +14,7 @@ import pyarrow as pa
 from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.schemas.depth import MOST_LEVELS, nests_too_deeply
 from torch_dataloader_utils.storage import Naming, Storage, prefetch
 
 # (layout, the file's schema, its constants: partition column -> value) -> layout without the segments in which no row
@@ -187,7 +188,11 @@ class Format(ABC):
             Naming(file.path, self.described),
             (storage.open_footer if self.described == "footer" else storage.open_data)(file) as source,
         ):
-            return self.inspect(source, file, chosen)
+            layout, schema = self.inspect(source, file, chosen)
+            deep = next((field.name for field in schema if nests_too_deeply(field.type)), None)
+            if deep is not None:
+                raise ValueError(f"the type of column {deep!r} nests more than {MOST_LEVELS} levels.")
+            return layout, schema
 
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
