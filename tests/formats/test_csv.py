@@ -413,7 +413,9 @@ def test_compressed_text_is_found_by_suffix_or_by_magic_bytes_and_is_one_sequenc
     for name in ("f.csv", f"f.csv{suffix}"):
         file = opened(packed, name=name, step=100)
         assert file.layout.sequential
-        assert sum(segment.size_bytes for segment in file.layout.segments) == 4 * len(packed)
+        counted = codec == "zstd"  # it expands so much that its text is counted
+        estimate = len(content) - len(b"a,b\n") if counted else 4 * len(packed)
+        assert sum(segment.size_bytes for segment in file.layout.segments) == estimate
         assert sum(file.read()["a"]) == 400 * sum(range(2000))
     with pytest.raises(FileReadError, match=f"f.csv{suffix}.*Truncated"):
         opened(packed[:-2], name=f"f.csv{suffix}").read()

@@ -9,27 +9,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.formats.text import streams as text_streams
-from torch_dataloader_utils.formats.text.streams import SharedStream, shared
+from torch_dataloader_utils.formats.text.streams import Cuts, SharedStream, shared
 
 
 @contextmanager
-def piece_bytes(size: int) -> Iterator[None]:
-    """Text comes in pieces of so many bytes."""
-    usual, text_streams._PIECE_BYTES = text_streams._PIECE_BYTES, size
+def piece_bytes(size: int, full: int = 2**26) -> Iterator[None]:
+    """Text comes in pieces of so many bytes, and later segments take what exceeds `full` bytes."""
+    usual = text_streams._PIECE_BYTES, text_streams._FULL_BYTES
+    text_streams._PIECE_BYTES, text_streams._FULL_BYTES = size, full
     try:
         yield
     finally:
-        text_streams._PIECE_BYTES = usual
+        text_streams._PIECE_BYTES, text_streams._FULL_BYTES = usual
 
 
 class Counted:
     """How often a file was opened, and a stream over it."""
 
-    def __init__(self, path: Path, text: bytes, step: int, start: int = 0) -> None:
+    def __init__(
+        self, path: Path, text: bytes, step: int, start: int = 0, by_text: bool = False, most_line: int = 2**20
+    ) -> None:
         path.write_bytes(gzip.compress(text, 1))
         self.path, self.opened = path, 0
-        self.segments = -(-path.stat().st_size // step)
-        self.stream = SharedStream(self.open, lambda source: pa.CompressedInputStream(source, "gzip"), start, step)
+        self.segments = max(-(-(len(text) - start if by_text else path.stat().st_size) // step), 1)
+        cuts = Cuts(start, step, by_text, self.segments, most_line)
+        self.stream = SharedStream(self.open, lambda source: pa.CompressedInputStream(source, "gzip"), cuts)
 
     def open(self) -> pa.NativeFile:
         self.opened += 1
@@ -40,16 +44,18 @@ class Counted:
 @given(
     lines=st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=60),
     step=st.integers(1, 200),
+    full=st.sampled_from([1, 50, 2**26]),
+    by_text=st.booleans(),
     final=st.booleans(),
     data=st.data(),
 )
 def test_segments_tile_the_text_at_line_borders_in_any_order(
-    tmp_path_factory, lines: list[bytes], step: int, final: bool, data: st.DataObject
+    tmp_path_factory, lines: list[bytes], step: int, full: int, by_text: bool, final: bool, data: st.DataObject
 ) -> None:
     text = b"head\n" + b"\n".join(lines) + (b"\n" if final else b"")
-    made = Counted(tmp_path_factory.mktemp("streams") / "f.gz", text, step, start=5)
+    made = Counted(tmp_path_factory.mktemp("streams") / "f.gz", text, step, 5, by_text)
     made.stream.join()
-    with piece_bytes(data.draw(st.sampled_from([1, 7, 2**20]))):
+    with piece_bytes(data.draw(st.sampled_from([1, 7, 2**20])), full):
         found = {}
         for number in data.draw(st.permutations(range(made.segments))):
             found[number] = made.stream.segment(number)

@@ -14,6 +14,7 @@ from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.schemas.depth import MOST_LEVELS, nests_too_deeply
 from torch_dataloader_utils.storage import Decoding, Naming, Storage, confirm_unchanged, prefetch
 
 # (layout, the file's schema, its constants: partition column -> value) -> layout without the segments in which no row
@@ -182,7 +183,11 @@ class Format(ABC):
             Decoding(file.path, self.described),
             (storage.open_footer if self.described == "footer" else storage.open_data)(file) as source,
         ):
-            return self.inspect(source, file, chosen)
+            layout, schema = self.inspect(source, file, chosen)
+            deep = next((field.name for field in schema if nests_too_deeply(field.type)), None)
+            if deep is not None:
+                raise ValueError(f"the type of column {deep!r} nests more than {MOST_LEVELS} levels.")
+            return layout, schema
 
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema

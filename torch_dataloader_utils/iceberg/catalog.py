@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
 from pyiceberg.exceptions import ValidationError as InvalidError
 from pyiceberg.table import StaticTable, Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
-from pyiceberg.types import IcebergType
 
 from torch_dataloader_utils.errors import (
     CatalogError,
@@ -26,36 +21,14 @@ from torch_dataloader_utils.errors import (
     MissingExtraError,
     OptionError,
 )
+from torch_dataloader_utils.iceberg.metadata import OpenTable, fault_of, read_metadata
 from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
 
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _HINT = "version-hint.text"
 _SECRET = re.compile(r"secret|password|token|credential|key|sas|auth", re.IGNORECASE)
-_NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
 _SHOWN = 5  # names listed in an error
 _NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name: set 'name' in catalog_config=."
-
-
-@dataclass(frozen=True)
-class OpenTable:
-    """A table as of when it was opened; no catalog connection stays open.
-
-    Attributes:
-        name: for messages.
-        metadata: all its snapshots, schemas and specs.
-        properties: properties of its storage, under the names of pyiceberg's FileIO. May contain credentials.
-        manifests: snapshot id -> manifest paths, for snapshots without a manifest list (format version 1).
-        foreign: field id -> type, for fields whose types pyiceberg does not know; they appear as strings.
-        defaults: field id -> initial default as spelled in the metadata, for nanosecond fields, whose defaults
-            pyiceberg cannot read.
-    """
-
-    name: str
-    metadata: TableMetadata
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    manifests: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    foreign: Mapping[int, str] = field(default_factory=dict)
-    defaults: Mapping[int, str] = field(default_factory=dict)
 
 
 def open_table(
@@ -96,7 +69,7 @@ def open_table(
     if catalog_config is not None or not _is_path(table):
         return _loaded(_from_catalog(str(table), catalog_config))
     storage, path = open_storage(table, storage_options, filesystem)
-    return _read(storage, _metadata_path(storage, path))
+    return read_metadata(storage, _metadata_path(storage, path))
 
 
 def _is_path(table: str | os.PathLike[str]) -> bool:
@@ -157,6 +130,12 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
         raise DataNotFoundError(f"{table}: {catalog} has no such namespace. {_NAMES}") from error
     except NotInstalledError as error:
         raise MissingExtraError(f"{table}: {catalog} needs a client that is not installed: {error}") from error
+    except (InvalidError, ValidationError) as error:
+        fault = _without_secrets(fault_of(error), properties)
+        raise FileReadError(
+            f"{table}: {catalog} has metadata of it that is damaged: {fault}. Read another version by the path of its "
+            "metadata.json, or restore the table."
+        ) from None  # the cause prints values of the metadata
     except Exception as error:
         original = f"{type(error).__name__}: {error}"
         text = _without_secrets(original, properties)
@@ -236,65 +215,3 @@ def _bytes(storage: Storage, path: str) -> bytes:
     with Naming(path), storage.open(path) as source:
         data: bytes = source.read()
     return data
-
-
-def _read(storage: Storage, path: str) -> OpenTable:
-    """The table described by this metadata file."""
-    shown = printable(path)
-    data = _bytes(storage, path)
-    try:
-        content = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
-    except (ValueError, OSError, EOFError) as error:
-        raise FileReadError(f"{shown}: is not metadata of an Iceberg table: {error}") from error
-    if not isinstance(content, dict) or "format-version" not in content:
-        raise FileReadError(f"{shown}: is not metadata of an Iceberg table: it has no 'format-version'.")
-    manifests = _inline_manifests(content)
-    foreign: dict[int, str] = {}
-    defaults: dict[int, str] = {}
-    for holder, part, number in _places_of_types(content):
-        if not _known(holder[part]):
-            foreign[number] = holder[part]
-            holder[part] = "string"
-        elif holder[part] in _NANOSECONDS and holder.get("initial-default") is not None:
-            defaults[number] = holder["initial-default"]
-        else:
-            continue
-        holder["initial-default"] = holder["write-default"] = None
-    try:
-        metadata = TableMetadataUtil.parse_obj(content)
-    except (InvalidError, ValidationError, TypeError, KeyError) as error:
-        raise FileReadError(f"{shown}: is not metadata that pyiceberg can read: {error}") from error
-    return OpenTable(shown, metadata, {}, manifests, foreign, defaults)
-
-
-def _inline_manifests(content: dict[str, Any]) -> dict[int, list[str]]:
-    """The manifests of snapshots that list them inline; sets these snapshots' manifest list to an empty name."""
-    manifests = {}
-    for snapshot in content.get("snapshots") or []:
-        if "manifest-list" not in snapshot and "manifests" in snapshot:
-            manifests[snapshot["snapshot-id"]] = list(snapshot["manifests"])
-            snapshot["manifest-list"] = ""
-    return manifests
-
-
-def _places_of_types(content: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """(the dict that contains it, its key there, field id) for each type given by name, in all schemas."""
-    stack = [*(content.get("schemas") or []), *([content["schema"]] if isinstance(content.get("schema"), dict) else [])]
-    while stack:
-        node = stack.pop()
-        # A struct's fields, a list's element, a map's key and value.
-        places = [(item, "type", item.get("id")) for item in node.get("fields", [])]
-        places += [(node, part, node.get(f"{part}-id")) for part in ("element", "key", "value") if part in node]
-        for holder, part, number in places:
-            if isinstance(holder[part], dict):
-                stack.append(holder[part])
-            else:
-                yield holder, part, number
-
-
-def _known(name: str) -> bool:
-    try:
-        IcebergType.handle_primitive_type(name, None)
-    except (ValueError, InvalidError):
-        return False
-    return True

@@ -9,10 +9,10 @@ from typing import Any
 from pyiceberg.table.snapshots import Snapshot
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.iceberg.catalog import OpenTable
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
 from torch_dataloader_utils.iceberg.delete_index import DeleteIndex, delete_index, manifest_size
 from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, inline_manifest, read_manifest, read_manifest_list
+from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.partitions import Partitions
 from torch_dataloader_utils.iceberg.planned import PlannedFile, PrunedFiles
 from torch_dataloader_utils.iceberg.pruning import Pruning

@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import ColumnNotFoundError
+from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
 from torch_dataloader_utils.filters.sql import TableFilter, table_filter
-from torch_dataloader_utils.iceberg.catalog import OpenTable, again, open_table
+from torch_dataloader_utils.iceberg.catalog import again, open_table
 from torch_dataloader_utils.iceberg.file_scan import FileScan
+from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
 from torch_dataloader_utils.iceberg.pruning import Pruning
 from torch_dataloader_utils.iceberg.schema import (
@@ -26,7 +27,7 @@ from torch_dataloader_utils.iceberg.snapshots import Resolved, SnapshotChoice, c
 from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.tables import SnapshotCursor
-from torch_dataloader_utils.storage import Renewal, Storage
+from torch_dataloader_utils.storage import Naming, Renewal, Storage, printable
 
 _NAME_MAPPING = "schema.name-mapping.default"
 
@@ -76,6 +77,11 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
         OptionError: an option has an invalid value.
     """
     opened = open_table(table, read.catalog_config, read.storage_options, read.filesystem)
+    with Naming(opened.name, "metadata"):  # parts of it may contradict each other
+        return _planned(opened, table, read, cursor)
+
+
+def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotCursor | None) -> IcebergPlan:
     metadata = opened.metadata
     resolved = resolve(metadata, read.snapshot, cursor)
     start = read.snapshot.start_snapshot_id if cursor is None else cursor.start
@@ -88,12 +94,11 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
     scanned = FileScan(opened, resolved, places, pruning, read.progress)
     files = scanned.files()
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
-    mapping = metadata.properties.get(_NAME_MAPPING)
     return IcebergPlan(
         name=opened.name,
         location=metadata.location,
         files=files,
-        table=iceberg_table(columns, resolved.schema, opened, keys, None if mapping is None else json.loads(mapping)),
+        table=iceberg_table(columns, resolved.schema, opened, keys, _name_mapping(opened)),
         storage=_renewing(places.storage, opened, table, read),
         snapshot=described(resolved, read.snapshot.ref, start),
         cursor=cursor_of(resolved, start),
@@ -135,6 +140,21 @@ def _renewing(storage: Storage, opened: OpenTable, table: Any, read: IcebergRead
 
 def _opened_again(table: Any, read: IcebergRead) -> OpenTable:
     return open_table(again(table), read.catalog_config, read.storage_options, read.filesystem)
+
+
+def _name_mapping(opened: OpenTable) -> Any:
+    """The parsed name mapping of the table, or None.
+
+    Raises:
+        FileReadError: it is not JSON.
+    """
+    mapping = opened.metadata.properties.get(_NAME_MAPPING)
+    try:
+        return None if mapping is None else json.loads(mapping)
+    except (ValueError, RecursionError) as error:
+        raise FileReadError(
+            f"{printable(opened.name)}: the table's property {_NAME_MAPPING!r} is not JSON: {error}. Correct it."
+        ) from error
 
 
 def _places(opened: OpenTable, read: IcebergRead) -> Places:

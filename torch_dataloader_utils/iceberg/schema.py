@@ -34,9 +34,9 @@ from pyiceberg.types import (
 )
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
-from torch_dataloader_utils.iceberg.catalog import OpenTable
 from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
+from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.schemas.columns import named_columns
 
 _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {

@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.text.errors import Row
-from torch_dataloader_utils.formats.text.plan import Head
+from torch_dataloader_utils.formats.text.plan import MOST_LINE_BYTES, Head
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _MOST_BLOCK = 2**30  # maximum bytes that pyarrow parses as one block
@@ -35,6 +35,7 @@ class CsvOptions:
         on_bad_lines: "error", or "skip" to drop them.
         encoding: the text's encoding; if it is not UTF-8, a file is read as one segment.
         decimal_point: one character.
+        max_line_bytes: a longer line is an error.
     """
 
     delimiter: str | None = None
@@ -47,6 +48,7 @@ class CsvOptions:
     on_bad_lines: str = "error"
     encoding: str = "utf-8"
     decimal_point: str = "."
+    max_line_bytes: int = MOST_LINE_BYTES
 
     def __post_init__(self) -> None:
         for name, least in (("delimiter", 1), ("quote_char", 0), ("escape_char", 0), ("decimal_point", 1)):

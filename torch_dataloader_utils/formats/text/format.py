@@ -12,7 +12,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.text.errors import Parser
-from torch_dataloader_utils.formats.text.plan import Head, TextPlan, is_utf8
+from torch_dataloader_utils.formats.text.plan import Head, TextPlan, first_long_line, is_utf8, long_line
 from torch_dataloader_utils.formats.text.reader import TextReader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Decoding, Storage
@@ -50,8 +50,14 @@ class TextFormat(Format):
     ) -> tuple[FileLayout, pa.Schema]:
         """The byte ranges, and the columns in the first lines, with types that fit these lines."""
         _check(options)
-        plan, schema = self.plan(file.path, Head(file.path, source, options.get("encoding", "utf-8")), options)
-        return plan.layout(), schema
+        most_line = options["max_line_bytes"]
+        head = Head(file.path, source, options.get("encoding", "utf-8"), most_line)
+        plan, schema = self.plan(file.path, head, options)
+        line = first_long_line(head.text, most_line) if plan.kind == "lines" else None
+        if line is not None:
+            number = head.text.count(b"\n", 0, line) + 1
+            raise long_line(file.path, f"line {number}", most_line)
+        return plan.cut(head).layout(), schema
 
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
@@ -86,6 +92,10 @@ def _check(options: Mapping[str, Any]) -> None:
     if options["on_bad_lines"] not in ("error", "skip"):
         raise OptionError(
             f"format_options={{'on_bad_lines': {options['on_bad_lines']!r}}}: expected 'error' or 'skip'."
+        )
+    if options["max_line_bytes"] < 1:
+        raise OptionError(
+            f"format_options={{'max_line_bytes': {options['max_line_bytes']}}}: expected at least 1 (byte)."
         )
     try:
         is_utf8(options.get("encoding", "utf-8"))

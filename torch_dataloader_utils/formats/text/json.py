@@ -49,7 +49,7 @@ def _is_lines(head: Head) -> bool:
     lines = [stripped for line in head.lines(head.start).split(b"\n") if (stripped := line.strip())]
     try:
         first = json.loads(lines[0]) if lines else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(first, dict) and all(line[:1] == b"{" and line[-1:] == b"}" for line in lines)
 

@@ -13,7 +13,8 @@ import pyarrow.json as pajson
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault, Row, misfit, shown
-from torch_dataloader_utils.formats.text.json_rows import as_text, line_rows, loads, object_rows
+from torch_dataloader_utils.formats.text.json_rows import TOO_DEEP, as_text, line_rows, loads, object_rows, too_deep
+from torch_dataloader_utils.schemas.depth import nests_too_deeply
 from torch_dataloader_utils.schemas.merge import merge_text_types
 
 _MOST_BYTES = 2**31 - 2**10  # maximum bytes that pyarrow parses as one block
@@ -75,6 +76,8 @@ class JsonParser:
         except json.JSONDecodeError as error:
             advice = " If objects span several lines, set format='json'." if self._kind == "lines" else ""
             return Fault(f"is not JSON: {error.msg} at character {error.pos + 1}: {shown(row)}.{advice}")
+        except RecursionError:
+            return _too_deep(row)
         if not isinstance(value, dict | None):
             return Fault(f"expected an object, got {shown(row)}.")
         faults = (self._misfit(row, name, (value or {}).get(name)) for name in columns)
@@ -150,6 +153,10 @@ def inferred(path: str, parser: JsonParser, rows: Sequence[Row], options: Mappin
     Raises:
         FileReadError: a row cannot be read (unless bad lines are skipped); the message names file and line.
     """
+    deep = [number for number, row in enumerate(rows) if too_deep(row.text)]
+    if deep and options["on_bad_lines"] == "error":
+        BadLines(path, False, lambda: 0).fail(rows[deep[0]].line, _too_deep(rows[deep[0]].text), None)
+    rows = [row for number, row in enumerate(rows) if number not in set(deep)] if deep else rows
     bad: list[int] = []
     schema = _inferred(rows, bad) if rows else pa.schema([])
     if bad and options["on_bad_lines"] == "error":
@@ -168,7 +175,7 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
     try:
         table = _read(text, None)
         if table.num_rows == len(rows):
-            return table.schema
+            return _shallow(table.schema)
     except pa.ArrowInvalid:
         pass
     if len(rows) > 1:
@@ -183,6 +190,15 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
         fields = [Row(0, json.dumps({name: value}).encode()) for name, value in loaded.items()]
         return _merged(*(_inferred([field], bad, first) for field in fields))
     return pa.schema([(name, pa.string()) for name in loaded])  # such as a list of values of different kinds
+
+
+def _shallow(schema: pa.Schema) -> pa.Schema:
+    """The schema, with strings (of JSON) in place of types that are nested too deeply to be columns."""
+    return pa.schema([field.with_type(pa.string()) if nests_too_deeply(field.type) else field for field in schema])
+
+
+def _too_deep(row: bytes) -> Fault:
+    return Fault(f"{TOO_DEEP}: {shown(row)}. Flatten it, or set format_options={{'on_bad_lines': 'skip'}}.")
 
 
 def _merged(*parts: pa.Schema) -> pa.Schema:

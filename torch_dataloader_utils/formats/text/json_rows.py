@@ -9,8 +9,24 @@ from typing import Any
 
 from torch_dataloader_utils.formats.text.errors import Row
 
+MOST_LEVELS = 1_000
+TOO_DEEP = f"nests more than {MOST_LEVELS:,} levels of lists and objects, or more than Python can parse"
+
+_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
+
+
+def too_deep(row: bytes) -> bool:
+    """Whether a row nests more than `MOST_LEVELS` levels: pyarrow overflows its stack when it infers their types."""
+    if row.count(b"[") + row.count(b"{") <= MOST_LEVELS:
+        return False
+    level = 0
+    for match in _BRACKET.finditer(row):
+        level += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(match[0], 0)
+        if level > MOST_LEVELS:
+            return True
+    return False
 
 
 def line_rows(text: bytes) -> list[Row]:
@@ -22,7 +38,7 @@ def object_rows(text: str) -> Iterator[Row]:
     """The elements of an array, or else documents, as rows.
 
     Raises:
-        json.JSONDecodeError: the text is not JSON, or is truncated.
+        json.JSONDecodeError: the text is not JSON, is truncated, or an object is nested too deeply.
     """
     line = last = 0
     for begin, end in _elements(text):
@@ -38,7 +54,10 @@ def _elements(text: str) -> Iterator[tuple[int, int]]:
     if array and text[at : at + 1] == "]":
         return _expect_end(text, at + 1)
     while array or at < len(text):
-        _, end = _DECODER.raw_decode(text, at)
+        try:
+            _, end = _DECODER.raw_decode(text, at)
+        except RecursionError:
+            raise json.JSONDecodeError(TOO_DEEP, text, at) from None
         yield at, end
         at = _space(text, end)
         if array and text[at : at + 1] == "]":
@@ -74,9 +93,12 @@ def loads(row: bytes) -> dict[str, Any]:
     """The object in a row; null counts as an object without fields.
 
     Raises:
-        ValueError: the row is not JSON, or not an object.
+        ValueError: the row is not JSON, not an object, or nested too deeply.
     """
-    value = json.loads(row.decode(), parse_float=_Literal)
+    try:
+        value = json.loads(row.decode(), parse_float=_Literal)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
     if not isinstance(value, dict | None):
         raise ValueError("expected an object")
     return value or {}

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from torch_dataloader_utils.formats.text.format import TextFormat
 from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred
-from torch_dataloader_utils.formats.text.plan import Head, TextPlan, longest_line
+from torch_dataloader_utils.formats.text.plan import MOST_LINE_BYTES, Head, TextPlan, longest_line
 
 
 class JsonLinesFormat(TextFormat):
     """The JSON Lines format."""
 
     name = "jsonl"
-    options = MappingProxyType({"on_bad_lines": "error"})
+    options = MappingProxyType({"on_bad_lines": "error", "max_line_bytes": MOST_LINE_BYTES})
 
     def plan(self, path: str, head: Head, options: Mapping[str, Any]) -> tuple[TextPlan, pa.Schema]:
         """The plan for reading the file, and the fields of its first lines, with types that fit these lines."""

@@ -7,18 +7,24 @@ finds its first and last line, so planning reads only a file's head.
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.registry import COMPRESSIONS
 from torch_dataloader_utils.model import FileLayout, Segment
+from torch_dataloader_utils.storage import printable
 
 HEAD_BYTES = 2**20
+MOST_LINE_BYTES = 2**28  # by default
 # Estimated decoded bytes per byte of compressed text.
 _EXPANSION = 4
+# From this expansion on, text is cut by its own bytes: planning has to decompress it for that.
+_MOST_EXPANSION = 16
 _MAGIC = {"gzip": b"\x1f\x8b", "bz2": b"BZh", "zstd": b"\x28\xb5\x2f\xfd"}
 _BZ2_BLOCK = b"1AY&SY"
 
@@ -36,6 +42,7 @@ class TextPlan:
         kind: "lines" if rows end at newlines; otherwise the parser's name for the arrangement.
         codec: pyarrow's name of the compression, or "".
         encoding: Python's name of the text's encoding.
+        text: bytes of the text, if it is much larger than the file: then `step` is bytes of text, too; otherwise 0.
     """
 
     size: int
@@ -46,6 +53,7 @@ class TextPlan:
     kind: str = "lines"
     codec: str = ""
     encoding: str = "utf-8"
+    text: int = 0
 
     @property
     def streamed(self) -> bool:
@@ -56,11 +64,19 @@ class TextPlan:
         """The ranges as segments without row counts; their decoded bytes are estimated from the stored bytes."""
         if not self.size:
             return FileLayout((), metadata=self)
-        first = 0 if self.streamed else self.start
-        borders = pairwise([*range(first, self.size, self.step or self.size), self.size])
-        growth = _EXPANSION if self.codec else 1
+        first = 0 if self.streamed and not self.text else self.start
+        stop = self.text or self.size
+        borders = pairwise([*range(first, stop, self.step or stop), stop])
+        growth = _EXPANSION if self.codec and not self.text else 1
         segments = (Segment(number, 0, None, (b - a) * growth) for number, (a, b) in enumerate(borders))
         return FileLayout(tuple(segments), sequential=self.streamed, metadata=self)
+
+    def cut(self, head: Head) -> TextPlan:
+        """The plan, cut by bytes of text if the file expands to very much text, which is counted here."""
+        if not (self.codec and self.step and self.size) or head.expansion < _MOST_EXPANSION:
+            return self
+        text = head.length()
+        return replace(self, text=text, step=self.step * _EXPANSION) if text > self.start else self
 
 
 def codec_of(path: str, start: bytes) -> str:
@@ -90,6 +106,12 @@ def text_stream(source: pa.NativeFile, codec: str, encoding: str) -> pa.NativeFi
 class Head:
     """The first bytes of a text.
 
+    Args:
+        path: of the file.
+        source: the file, open.
+        encoding: Python's name of the text's encoding.
+        most_line: the maximum bytes of a line.
+
     Attributes:
         text: the bytes read so far.
         whole: whether that is the whole text.
@@ -98,8 +120,11 @@ class Head:
         start: the offset of the text, after a byte order mark.
     """
 
-    def __init__(self, path: str, source: pa.NativeFile, encoding: str = "utf-8") -> None:
+    def __init__(
+        self, path: str, source: pa.NativeFile, encoding: str = "utf-8", most_line: int = MOST_LINE_BYTES
+    ) -> None:
         self.size: int = source.size()
+        self._path, self._source, self._most_line = path, source, most_line
         self.codec = codec_of(path, b"")
         self.text, self.whole = b"", False
         self._stream = text_stream(source, self.codec, encoding)
@@ -112,8 +137,15 @@ class Head:
         self.start = len(codecs.BOM_UTF8) if self.text.startswith(codecs.BOM_UTF8) else 0
 
     def grow(self) -> None:
-        """Double the text (or read `HEAD_BYTES` at first)."""
-        goal = 2 * len(self.text) or HEAD_BYTES
+        """Double the text (or read `HEAD_BYTES` at first), because it does not contain a whole row.
+
+        Raises:
+            FileReadError: the row exceeds the limit of a line.
+        """
+        if len(self.text) > self._most_line + HEAD_BYTES:
+            line = self.text.count(b"\n", 0, self.text.rfind(b"\n", 0, HEAD_BYTES) + 1) + 1
+            raise long_line(self._path, f"line {line}", self._most_line)
+        goal = min(2 * len(self.text), self._most_line + 2 * HEAD_BYTES) or HEAD_BYTES
         parts = [self.text]
         while (missing := goal - sum(map(len, parts))) > 0:
             parts.append(self._stream.read(missing))
@@ -122,9 +154,43 @@ class Head:
                 break
         self.text = b"".join(parts)
 
+    @property
+    def expansion(self) -> float:
+        """Bytes of text per stored byte; 0 if the text is so short that it does not matter."""
+        if self.whole:
+            return 0.0
+        return len(self.text) / (self.size if self._source.closed else self._source.tell())
+
+    def length(self) -> int:
+        """The bytes of the whole text; reads and drops the rest, so that the head cannot grow any more."""
+        return len(self.text) + sum(map(len, iter(lambda: self._stream.read(HEAD_BYTES), b"")))
+
     def lines(self, start: int) -> bytes:
         """The complete lines from byte `start` on."""
         return self.text[start:] if self.whole else self.text[start : self.text.rfind(b"\n") + 1]
+
+
+def long_line(path: str, where: str, most: int) -> FileReadError:
+    """The error for a line that exceeds the limit."""
+    return FileReadError(
+        f"{printable(path)}, {where}: longer than max_line_bytes={most}. If that is right, set a larger "
+        "format_options={'max_line_bytes': ...}; otherwise rows are not separated by newlines, or a quote is missing."
+    )
+
+
+def first_long_line(text: bytes | pa.Buffer, most: int) -> int | None:
+    """The offset of the first line that exceeds `most` bytes, or None."""
+    if len(text) <= most:
+        return None
+    starts = [0]
+    for at in range(0, len(text), HEAD_BYTES):  # windows, for their arrays of positions
+        window = np.frombuffer(text, np.uint8, min(HEAD_BYTES, len(text) - at), at)
+        ends = np.concatenate([starts[-1:], np.flatnonzero(window == ord("\n")) + at + 1])
+        long = np.flatnonzero(np.diff(ends) > most + 1)
+        if len(long):
+            return int(ends[long[0]])
+        starts = [int(ends[-1])]
+    return starts[0] if len(text) - starts[0] > most else None
 
 
 def longest_line(text: bytes) -> int:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.formats.text.errors import BadLines, Parser, parsed
-from torch_dataloader_utils.formats.text.plan import TextPlan, text_stream
-from torch_dataloader_utils.formats.text.streams import SharedStream, shared
+from torch_dataloader_utils.formats.text.plan import TextPlan, first_long_line, long_line, text_stream
+from torch_dataloader_utils.formats.text.streams import Cuts, LongLine, SharedStream, shared
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Decoding, Storage, printable
 
@@ -22,6 +22,8 @@ _PIECE_BYTES = 8 * 2**20
 # Maximum bytes of a remote file that are read again to determine a line number.
 _MOST_REMOTE = 64 * 2**20
 _LOOK = 2**16
+# Maximum bytes of a compressed text that is a single range.
+_MOST_WHOLE = 2**31
 
 
 class TextReader(Reader):
@@ -41,24 +43,25 @@ class TextReader(Reader):
         self._file, self._storage, self._parser = file, storage, parser
         self._plan: TextPlan = self.metadata
         self._skip = options["on_bad_lines"] == "skip"
+        self._most_line: int = options["max_line_bytes"]
         self._stream: SharedStream | None = None
         if self._plan.streamed and self._plan.step:
-            self._stream = shared((storage.identity, file.path, file.version, self._plan), self._new_stream)
+            key = (storage.identity, file.path, file.version, self._plan, self._most_line)
+            self._stream = shared(key, self._new_stream)
 
     def _new_stream(self) -> SharedStream:
         file, plan, storage = self._file, self._plan, self._storage
         return SharedStream(
             lambda: storage.open_data(file),
             lambda source: text_stream(source, plan.codec, plan.encoding),
-            plan.start,
-            plan.step,
+            Cuts(plan.start, plan.step, bool(plan.text), len(plan.layout().segments), self._most_line),
         )
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these ranges; adjacent ranges are read and parsed together."""
         tables = []
         with Decoding(self.path, "text"):
-            for text, offset in self._texts(segment_numbers) if columns else ():
+            for text, offset in self._checked(segment_numbers) if columns else ():
                 bad_lines = BadLines(self.path, self._skip, partial(self._lines_before, offset), offset)
                 tables += parsed(self._parser, text, columns, bad_lines)
         return [
@@ -78,6 +81,19 @@ class TextReader(Reader):
         if self._stream is not None:
             self._stream.leave()
             self._stream = None
+
+    def _checked(self, numbers: Sequence[int]) -> Iterator[tuple[pa.Buffer, int]]:
+        """As `_texts`; raises an error for a line that exceeds the limit."""
+        try:
+            for text, offset in self._texts(numbers):
+                line = first_long_line(text, self._most_line) if self._plan.kind == "lines" else None
+                if line is not None:
+                    raise LongLine(offset + line)
+                yield text, offset
+        except LongLine as error:
+            before = self._lines_before(error.offset)
+            where = f"the line at byte {error.offset}" if before is None else f"line {before + 1}"
+            raise long_line(self.path, where, self._most_line) from error
 
     def _texts(self, numbers: Sequence[int]) -> Iterator[tuple[pa.Buffer, int]]:
         """The text of these ranges, each piece with its offset."""
@@ -106,6 +122,8 @@ class TextReader(Reader):
         end = _after_newline(text, stop - 1 - base)
         step = max(plan.tail, _LOOK)
         while end < 0 and base + text.size < plan.size:
+            if base + text.size - stop > self._most_line:
+                raise LongLine(base + text.slice(0, stop - base).to_pybytes().rfind(b"\n") + 1)
             more = self._bytes(base + text.size, min(base + text.size + step, plan.size))
             joined = pa.py_buffer(b"".join([text, more]))
             text, end, step = joined, _after_newline(more, 0, text.size), step * 2
@@ -129,7 +147,16 @@ class TextReader(Reader):
         self.source.seek(0)
         stream = text_stream(self.source, plan.codec, plan.encoding)
         stream.read(plan.start)
-        return pa.py_buffer(b"".join(iter(lambda: stream.read(_PIECE_BYTES), b"")))
+        parts, size = [], 0
+        while part := stream.read(_PIECE_BYTES):
+            parts.append(part)
+            size += len(part)
+            if plan.codec and size > _MOST_WHOLE:
+                raise ValueError(
+                    f"it decompresses to more than {_MOST_WHOLE} bytes, which would be read as one piece: use JSON "
+                    "Lines, or CSV without newlines in values, or split it."
+                )
+        return pa.py_buffer(b"".join(parts))
 
     def _lines_before(self, offset: int) -> int | None:
         """The number of newlines in the first `offset` bytes of the text, for a message; None if too far to read."""
