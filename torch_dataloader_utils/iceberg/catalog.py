@@ -18,13 +18,14 @@ from pyiceberg.exceptions import ValidationError as InvalidError
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import IcebergType
+from pyiceberg.utils.config import Config
 
 from torch_dataloader_utils.errors import CatalogError, DataNotFoundError, FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.redaction import learn
 from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
 
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _HINT = "version-hint.text"
-_SECRET = re.compile(r"secret|password|token|credential|key|sas|auth", re.IGNORECASE)
 _NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
 _SHOWN = 5  # names listed in an error
 _NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name: set 'name' in catalog_config=."
@@ -106,6 +107,7 @@ def _spelled_as_path(table: str | os.PathLike[str]) -> bool:
 
 def _loaded(table: Table) -> OpenTable:
     properties = {name: value for name, value in table.io.properties.items() if isinstance(value, str)}
+    learn(properties, getattr(table.catalog, "properties", None))
     return OpenTable(".".join(table.name()), table.metadata, properties)
 
 
@@ -118,7 +120,7 @@ def again(table: Any) -> Any:
     if not isinstance(table, Table) or isinstance(table, StaticTable):
         return table
     name = table.name()
-    with _asking(f"table {'.'.join(name)!r}", f"catalog {table.catalog.name!r}", table.catalog.properties):
+    with _asking(f"table {'.'.join(name)!r}", f"catalog {table.catalog.name!r}"):
         return table.catalog.load_table(name)
 
 
@@ -132,13 +134,14 @@ def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
     if "." not in identifier:
         raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (containing '/').")
     shown = "the default catalog (no 'name' was given)" if name is None else f"catalog {name!r}"
-    with _asking(f"table={identifier!r}", shown, properties):
+    with _asking(f"table={identifier!r}", shown):
+        learn(properties, Config().get_catalog_config(name or ""))
         return load_catalog(name, **properties).load_table(identifier)
 
 
 @contextmanager
-def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator[None]:
-    """A context that converts a catalog client's exceptions to errors that name table and catalog, but no secrets."""
+def _asking(table: str, catalog: str) -> Iterator[None]:
+    """A context that converts a catalog client's exceptions to errors that name table and catalog."""
     try:
         yield
     except NoSuchTableError as error:
@@ -148,23 +151,11 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
     except NotInstalledError as error:
         raise MissingExtraError(f"{table}: {catalog} needs a client that is not installed: {error}") from error
     except Exception as error:
-        original = f"{type(error).__name__}: {error}"
-        text = _without_secrets(original, properties)
-        message = (
+        text = f"{type(error).__name__}: {error}"
+        raise CatalogError(
             f"{table}: {catalog} could not load it: {text.rstrip('. ')}. Check catalog_config=, which is passed to "
             "pyiceberg's load_catalog; without it, or with a 'name' alone, pyiceberg's own configuration is used."
-        )
-        if text != original:  # the cause contains a secret, so no traceback may print it
-            raise CatalogError(message) from None
-        raise CatalogError(message) from error
-
-
-def _without_secrets(text: str, properties: Mapping[str, Any]) -> str:
-    for name, value in properties.items():
-        if _SECRET.search(name) and isinstance(value, str) and value:
-            for part in {value, *value.split(":")} - {""}:  # a credential is "id:secret"
-                text = text.replace(part, "***")
-    return printable(text)
+        ) from error
 
 
 # -------------------------------------------------------------------------------------------------------------- paths

@@ -1,11 +1,11 @@
-"""Errors that name the file and reveal no secret."""
+"""Errors that name the file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
-from torch_dataloader_utils.printing import printable as printable
+from torch_dataloader_utils.redaction import printable as printable
 
 
 class Naming:
@@ -34,23 +34,7 @@ class Naming:
         piece = self._piece if isinstance(self._piece, str) else self._piece()
         where = ", ".join(filter(None, [printable(self._path), piece]))
         readable = FileReadError(f"{where}: cannot be read: {printable(_message(error))}")
-        raise readable from printable_cause(error)
-
-
-def printable_cause(error: BaseException) -> BaseException | None:
-    """The error, as the cause of another; None if a traceback would print a secret with it."""
-    secret = any(printable(message) != message for message in map(_message, _chain(error)))
-    return None if secret else error
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that a traceback prints before it."""
-    seen: set[int] = set()
-    last: BaseException | None = error
-    while last is not None and id(last) not in seen:
-        seen.add(id(last))
-        yield last
-        last = last.__cause__ or last.__context__
+        raise readable from error
 
 
 def _message(error: BaseException) -> str:
