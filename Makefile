@@ -16,7 +16,7 @@ QUICK := $(wildcard $(addprefix tests/,batching convert filters formats options 
 # Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 
-.PHONY: help demo quick test check docs horovod browser lock clean
+.PHONY: help demo quick test check docs horovod browser lock audit clean
 
 help:
 	@sed -n '1,5s/^# \{0,1\}//p' Makefile
@@ -66,6 +66,12 @@ browser:
 # Re-resolve constraints.txt.
 lock: .venv/python
 	$(BIN)/python scripts/lock.py
+
+# Look the exact versions up among the known vulnerabilities: needs the internet, so a workflow of its own runs it.
+audit:
+	test -x .venv/audit/bin/pip-audit || $(PYTHON) -m venv .venv/audit
+	.venv/audit/bin/python -m pip install -qq --disable-pip-version-check pip-audit
+	.venv/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
 
 clean:
 	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis examples/flights/data

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from torch_dataloader_utils.redaction import known
+
 # Times depend on the machine, which others may be using: only what is wrong fails, never what is slow.
 # A test without a number of its own tries few examples while working, others on every run.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
@@ -45,6 +47,13 @@ def pytest_collection_finish() -> None:
     """Leave what is imported by now out of later collections: of 0.2 seconds each, in hundreds of tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the secrets that earlier tests gave, which may be words of messages."""
+    monkeypatch.setattr(known, "_known", {})
+    monkeypatch.setattr(known, "_longest_first", ())
 
 
 LEAK_PATIENCE = 5.0  # seconds for threads and processes to end

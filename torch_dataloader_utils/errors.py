@@ -27,9 +27,18 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     └── StaleIteratorError (RuntimeError)    an iterator's pass ended, for example because another one began
 """
 
+from torch_dataloader_utils.redaction import printable
+
 
 class DataLoaderUtilsError(Exception):
-    """The base of every error that this package raises on purpose."""
+    """The base of every error that this package raises on purpose. Its message and notes hold no secret."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
+
+    def add_note(self, note: str) -> None:
+        """Add a note, which a traceback shows after the message."""
+        super().add_note(printable(note))
 
     # KeyError prints the repr of its argument, but our messages are sentences.
     __str__ = Exception.__str__

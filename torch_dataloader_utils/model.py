@@ -14,11 +14,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from torch_dataloader_utils.redaction import safe_repr
 from torch_dataloader_utils.rows import Rows as Rows
 
 FileKey: TypeAlias = tuple[int, str]  # (part, path)
 
 
+@safe_repr
 @dataclass(frozen=True, slots=True)
 class DataFileInfo:
     """A data file as a split strategy sees it.
@@ -44,6 +46,7 @@ class DataFileInfo:
         return self.part, self.path
 
 
+@safe_repr
 @dataclass(frozen=True, slots=True)
 class IcebergDataFileInfo(DataFileInfo):
     """A data file of an Iceberg snapshot, with its partition values and the number of delete files that apply to it."""

@@ -1,8 +1,7 @@
-"""Text for people: tables for terminals and notebooks, amounts in words, paths without secrets."""
+"""Text for people: tables for terminals and notebooks, amounts in words."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from html import escape
 from typing import TypeAlias
@@ -11,36 +10,11 @@ from typing import TypeAlias
 Cell: TypeAlias = "str | int | None"
 Row: TypeAlias = Sequence[Cell]
 
-# A URL's query, where signed links carry their secret; and its user and password.
-_QUERY = re.compile(r"(\w://[^\s?'\"]+)\?[^\s'\")>]+")
-# Before the last @, or before the first if a password holds slashes (what follows a port is a path); a name without a
-# password is a token in web addresses only (elsewhere, a container).
-_PASSWORD = re.compile(
-    r"(\w://)(?:[^\s/@'\"]+:[^\s/'\"]*@|[^\s/@:'\"]*:(?!:|\d+(?:[/\s]|$))[^\s@'\"]*@)|(https?://)[^\s/'\"]+@"
-)
-
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 # No colour of its own but this grey, which shows on white and on black.
 _LINE = "border-bottom:1px solid rgba(128,128,128,.4)"
 _CELL = f"padding:.2em .9em .2em 0;vertical-align:top;background:none;{_LINE}"
 _FIRST = "white-space:nowrap;"
-
-
-def printable(text: str) -> str:
-    """A path or message without the queries and passwords of URLs."""
-    return _PASSWORD.sub(r"\1\2", _QUERY.sub(r"\1", text)) if "://" in text else text
-
-
-def printable_path(path: str) -> str:
-    """A path without its query and passwords: unlike a message, a URL alone may hold spaces, quotes and brackets."""
-    begin = path.find("?", path.find("://") + 1) if "://" in path else -1
-    return printable(path if begin < 0 else path[:begin])
-
-
-def user_and_password(url: str) -> str:
-    """The user and password of a URL, up to the "@"; "" without a password."""
-    match = _PASSWORD.search(url)
-    return match[0].partition("://")[2] if match else ""
 
 
 def in_bytes(size: int) -> str:

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -232,7 +233,7 @@ def test_secrets_of_a_catalog_are_nowhere(numbers: Table, tmp_path: Path, caplog
 # ------------------------------------------------------------------------------------------------ columns and options
 
 
-@pytest.mark.parametrize("filters", ["nope > 1", [("nope", ">", 1)], pa.compute.field("nope") > 1])
+@pytest.mark.parametrize("filters", ["nope > 1", [("nope", ">", 1)], pc.field("nope") > 1])
 @pytest.mark.parametrize("option", ["filters", "scan_filter"])
 def test_an_unknown_column_in_a_filter(numbers: Table, option: str, filters: Any) -> None:
     message = error_of(lambda: open_table(numbers, **{option: filters}), ColumnNotFoundError)

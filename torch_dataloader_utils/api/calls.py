@@ -7,7 +7,9 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from torch_dataloader_utils.file_limit import reject_too_many
+from torch_dataloader_utils.redaction import guarded, learn, learn_environment
 
+_WITH_SECRETS = ("path", "table", "manifest", "storage_options", "catalog_config")
 Signature = TypeVar("Signature", bound=Callable[..., Any])
 
 
@@ -21,7 +23,10 @@ def made_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]:
         make.__qualname__ = signature.__qualname__  # the name in Python's own errors about arguments
 
         @wraps(signature)
+        @guarded
         def call(*args: Any, **options: Any) -> Any:
+            learn_environment()
+            learn(*args[:1], *map(options.get, _WITH_SECRETS))
             try:
                 return make(*args, **options)
             except OSError as error:

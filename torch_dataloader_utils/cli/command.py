@@ -17,8 +17,8 @@ from rich.text import Text
 from torch_dataloader_utils.cli.data import Data, data_of
 from torch_dataloader_utils.cli.declared import BareFlags, parameters
 from torch_dataloader_utils.cli.output import BAD, Output, Result
-from torch_dataloader_utils.cli.secrets import without_secrets
 from torch_dataloader_utils.errors import DataLoaderUtilsError
+from torch_dataloader_utils.redaction import instead_of, learn, printable
 
 FAILED, BAD_INPUT = 1, 2  # exit codes: the data or the plan fails a check; bad usage or bad input
 
@@ -106,24 +106,25 @@ def add_command(app: typer.Typer, run: Callable[..., Run]) -> None:
 
 def _exit_code(command: Callable[[Data, Output], Result], given: dict[str, Any]) -> int:
     """The exit code of a command, after its result or its error was printed."""
-    output, data = Output(given["json"]), None
+    output = Output(given["json"])
     try:
         data = data_of(given)
+        learn(data.where, data.keywords.get("storage_options"), data.keywords.get("catalog_config"))
         result = command(data, output)
         output.result(result)
     except (BrokenPipeError, typer.Exit):
         raise
     except Exception as error:  # noqa: BLE001 - of the user's functions, too; --debug shows where
-        return _reported(error, output, data, debug=given["debug"])
+        return _reported(instead_of(error) or error, output, debug=given["debug"])
     return FAILED if result.failed else 0
 
 
-def _reported(error: Exception, output: Output, data: Data | None, *, debug: bool) -> int:
+def _reported(error: BaseException, output: Output, *, debug: bool) -> int:
     """The exit code for bad input, after the error was printed."""
     if debug:
-        sys.stderr.write(without_secrets("".join(traceback.format_exception(error)), data))
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
     expected = isinstance(error, DataLoaderUtilsError)
     kind, hint = ("", "") if expected else (f"{type(error).__name__}: ", "\n--debug shows where.")
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-    output.notes.line(Text.assemble(("error: ", BAD), without_secrets(f"{kind}{error}{notes}", data), hint))
+    output.notes.line(Text.assemble(("error: ", BAD), printable(f"{kind}{error}{notes}"), hint))
     return BAD_INPUT

@@ -9,7 +9,8 @@ from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import GOOD, Output, Result, Screen
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import ReadOptions, parse_options
-from torch_dataloader_utils.printing import in_bytes, plural, printable
+from torch_dataloader_utils.printing import in_bytes, plural
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.manifest_changes import ManifestChanges, manifest_changes, rewrite_manifest
 
 _SHOWN = 20  # paths of each kind of change

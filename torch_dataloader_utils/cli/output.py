@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.redaction import printable
 
 Cell: TypeAlias = "str | int | float | Text | None"
 

@@ -20,7 +20,8 @@ from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.plan_table import common_folder
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.spans import plan_spans
-from torch_dataloader_utils.printing import plural, printable
+from torch_dataloader_utils.printing import plural
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.source import Source
 
 _RANKS_SHOWN, _FILES_SHOWN, _BAR = 32, 24, 24

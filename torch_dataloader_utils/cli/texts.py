@@ -55,8 +55,8 @@ def plain(text: str, name: str) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise OptionError(f"{name}: expected a list or dict as in JSON or YAML, such as '{{key: value}}'.") from error
+    except yaml.YAMLError:
+        raise OptionError(f"{name}: expected a list or dict as in JSON or YAML, such as '{{key: value}}'.") from None
 
 
 def pairs(texts: Sequence[str], name: str) -> dict[str, str]:
@@ -103,7 +103,7 @@ def config_of(path: Path) -> dict[str, Any]:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
         why = error.strerror if isinstance(error, OSError) else "it is not YAML or JSON"
-        raise OptionError(f"{path}{line}: {why}.") from error
+        raise OptionError(f"{path}{line}: {why}.") from None
     if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
         raise OptionError(f"{path}: expected keywords of create_dataloader, each with its value.")
     return dict(content)

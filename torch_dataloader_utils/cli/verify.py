@@ -17,7 +17,8 @@ from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.planning.sharding import Policy, register_policy
 from torch_dataloader_utils.planning.verification import Fault, Verified, verified
-from torch_dataloader_utils.printing import plural, printable
+from torch_dataloader_utils.printing import plural
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.source import Source
 
 _SHOWN = 20  # faults

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
 from pyiceberg.exceptions import ValidationError as InvalidError
 from pyiceberg.table import StaticTable, Table
+from pyiceberg.utils.config import Config
 
 from torch_dataloader_utils.errors import (
     CatalogError,
@@ -22,11 +23,11 @@ from torch_dataloader_utils.errors import (
     OptionError,
 )
 from torch_dataloader_utils.iceberg.metadata import OpenTable, fault_of, read_metadata
+from torch_dataloader_utils.redaction import learn
 from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
 
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _HINT = "version-hint.text"
-_SECRET = re.compile(r"secret|password|token|credential|key|sas|auth", re.IGNORECASE)
 _SHOWN = 5  # names listed in an error
 _NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name: set 'name' in catalog_config=."
 
@@ -85,6 +86,7 @@ def _spelled_as_path(table: str | os.PathLike[str]) -> bool:
 
 def _loaded(table: Table) -> OpenTable:
     properties = {name: value for name, value in table.io.properties.items() if isinstance(value, str)}
+    learn(properties, getattr(table.catalog, "properties", None))
     return OpenTable(".".join(table.name()), table.metadata, properties)
 
 
@@ -97,7 +99,7 @@ def again(table: Any) -> Any:
     if not isinstance(table, Table) or isinstance(table, StaticTable):
         return table
     name = table.name()
-    with _asking(f"table {'.'.join(name)!r}", f"catalog {table.catalog.name!r}", table.catalog.properties):
+    with _asking(f"table {'.'.join(name)!r}", f"catalog {table.catalog.name!r}"):
         return table.catalog.load_table(name)
 
 
@@ -111,15 +113,16 @@ def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
     if "." not in identifier:
         raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (containing '/').")
     shown = "the default catalog (no 'name' was given)" if name is None else f"catalog {name!r}"
-    with _asking(f"table={identifier!r}", shown, properties):
+    with _asking(f"table={identifier!r}", shown):
         from torch_dataloader_utils.iceberg.catalog_client import catalog_of  # REST's client takes time to import
 
+        learn(properties, Config().get_catalog_config(name or ""))
         return catalog_of(name, properties).load_table(identifier)
 
 
 @contextmanager
-def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator[None]:
-    """A context that converts a catalog client's exceptions to errors that name table and catalog, but no secrets."""
+def _asking(table: str, catalog: str) -> Iterator[None]:
+    """A context that converts a catalog client's exceptions to errors that name table and catalog."""
     try:
         yield
     except DataLoaderUtilsError:
@@ -131,29 +134,16 @@ def _asking(table: str, catalog: str, properties: Mapping[str, Any]) -> Iterator
     except NotInstalledError as error:
         raise MissingExtraError(f"{table}: {catalog} needs a client that is not installed: {error}") from error
     except (InvalidError, ValidationError) as error:
-        fault = _without_secrets(fault_of(error), properties)
         raise FileReadError(
-            f"{table}: {catalog} has metadata of it that is damaged: {fault}. Read another version by the path of its "
-            "metadata.json, or restore the table."
+            f"{table}: {catalog} has metadata of it that is damaged: {fault_of(error)}. Read another version by the "
+            "path of its metadata.json, or restore the table."
         ) from None  # the cause prints values of the metadata
     except Exception as error:
-        original = f"{type(error).__name__}: {error}"
-        text = _without_secrets(original, properties)
-        message = (
+        text = f"{type(error).__name__}: {error}"
+        raise CatalogError(
             f"{table}: {catalog} could not load it: {text.rstrip('. ')}. Check catalog_config=, which is passed to "
             "pyiceberg's load_catalog; without it, or with a 'name' alone, pyiceberg's own configuration is used."
-        )
-        if text != original:  # the cause contains a secret, so no traceback may print it
-            raise CatalogError(message) from None
-        raise CatalogError(message) from error
-
-
-def _without_secrets(text: str, properties: Mapping[str, Any]) -> str:
-    for name, value in properties.items():
-        if _SECRET.search(name) and isinstance(value, str) and value:
-            for part in {value, *value.split(":")} - {""}:  # a credential is "id:secret"
-                text = text.replace(part, "***")
-    return printable(text)
+        ) from error
 
 
 # -------------------------------------------------------------------------------------------------------------- paths

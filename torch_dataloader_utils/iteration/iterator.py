@@ -12,6 +12,7 @@ from torch_dataloader_utils.file_limit import reject_too_many
 from torch_dataloader_utils.iteration.begun_pass import END, Pass
 from torch_dataloader_utils.iteration.failures import let_go
 from torch_dataloader_utils.iteration.passes import Passes
+from torch_dataloader_utils.redaction import instead_of
 
 
 class BatchIterator:
@@ -65,21 +66,30 @@ class BatchIterator:
 
     def _next(self) -> Any:
         """The next batch, or END; for one thread at a time."""
-        current = self._pass
-        begins = current is None
-        if current is None:
-            current = self._pass = self._begin()
-        if current is None:
-            return END
-        if current.closed or self._passes.live is not current:
-            return self._after(current)
-        batch = current.take()
-        if batch is END:
-            return self._finished(current)
-        current.taken += 1
-        if begins:
-            current.clock.note_first()
-        return batch
+        try:
+            current = self._pass
+            begins = current is None
+            if current is None:
+                current = self._pass = self._begin()
+            if current is None:
+                return END
+            if current.closed or self._passes.live is not current:
+                return self._after(current)
+            batch = current.take()
+            if batch is END:
+                return self._finished(current)
+            current.taken += 1
+            if begins:
+                current.clock.note_first()
+            return batch
+        except BaseException as error:  # as `guarded` does, without a call for each batch
+            instead = instead_of(error)
+            if instead is None:
+                raise
+        try:
+            raise instead
+        finally:
+            del instead
 
     def _begin(self) -> Pass | None:
         """The pass, begun; None for none at all."""

@@ -31,9 +31,11 @@ from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.redaction import revealing_nothing
 from torch_dataloader_utils.sources.source import Source
 
 
+@revealing_nothing
 class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
     """Batches of one source, for one rank.
 

@@ -7,8 +7,10 @@ from torch_dataloader_utils.metrics.meter import Meter
 from torch_dataloader_utils.metrics.prometheus import prometheus_text
 from torch_dataloader_utils.metrics.report import metrics
 from torch_dataloader_utils.metrics.verdict import Verdict
+from torch_dataloader_utils.redaction import revealing_nothing
 
 
+@revealing_nothing
 class MeasuredDataset:
     """A dataset whose passes are measured; each process measures its own."""
 

@@ -12,12 +12,14 @@ from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, 
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.redaction import revealing_nothing
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source, open_snapshot
 from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
 from torch_dataloader_utils.storage.waiting import limited
 
 
+@revealing_nothing
 class SnapshotDataset(LoaderDataset):
     """The rows of a table's snapshot as batches of tensors; `advance` moves it to the newest snapshot."""
 

@@ -9,7 +9,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from torch_dataloader_utils.options import Options, options_of
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.source import Source
 
 Values = dict[str, Any]

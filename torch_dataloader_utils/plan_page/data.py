@@ -15,7 +15,7 @@ from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.planning.plan import PLAN_VERSION
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import assignment_of
-from torch_dataloader_utils.printing import printable_path
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.source import Source, splits_of
 
 Values = dict[str, Any]
@@ -38,7 +38,7 @@ def page_data(dataset: str, source: Source, options: Options, planner: Planner, 
         "version": PLAN_VERSION,
         "seed": options.shuffle.shuffle_seed,
         "exact": source.exact,
-        "files": [[printable_path(file.info.path), file.info.record_count] for file in source.files],
+        "files": [[printable(file.info.path), file.info.record_count] for file in source.files],
         "file_bytes": [file.info.file_size for file in source.files],
         "file_parts": [file.info.part for file in source.files],
         "splits": split_lists(source, options, fixed=reason is not None),

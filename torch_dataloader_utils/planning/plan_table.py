@@ -11,7 +11,8 @@ from typing import Any
 from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.windows import ShuffleWindow
 from torch_dataloader_utils.planning.workers import Shards
-from torch_dataloader_utils.printing import Row, html_table, plural, printable, shortened, text_table
+from torch_dataloader_utils.printing import Row, html_table, plural, shortened, text_table
+from torch_dataloader_utils.redaction import printable
 
 _SHOWN = 8  # pieces, over all workers
 _LEAST_SHOWN = 2  # pieces of a worker

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, count, islice
 from textwrap import wrap
 from typing import Any
@@ -22,6 +23,7 @@ from torch_dataloader_utils.model import (
     split_pieces,
 )
 from torch_dataloader_utils.planning.even import take, total_rows
+from torch_dataloader_utils.planning.kept_plan import packed
 from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text_of_plan, window_in_words
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
@@ -67,6 +69,12 @@ class RankPlan:
 
     def _repr_html_(self) -> str:
         return html_of_plan(self._title, self.shards)
+
+    def __getstate__(self) -> bytes:
+        return packed({item.name: getattr(self, item.name) for item in fields(self)})
+
+    def __setstate__(self, state: bytes) -> None:
+        self.__dict__.update(pickle.loads(state))
 
     def table(self) -> list[dict[str, Any]]:
         """What each worker reads, in delivery order: a dict for each run of rows of a file.

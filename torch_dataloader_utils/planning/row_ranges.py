@@ -9,9 +9,11 @@ import numpy as np
 
 from torch_dataloader_utils.model import Piece, Split, Window
 from torch_dataloader_utils.planning.splits import I64
+from torch_dataloader_utils.redaction import safe_repr
 from torch_dataloader_utils.seeding import window_order
 
 
+@safe_repr
 @dataclass(frozen=True, slots=True)
 class RowRange:
     """Consecutive rows of one file.

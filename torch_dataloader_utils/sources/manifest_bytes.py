@@ -7,7 +7,6 @@ contains no secrets: no storage options, no signed links and no links with a pas
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,9 +19,9 @@ from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, O
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
+from torch_dataloader_utils.redaction import printable, secrets_of
 from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.sources.skipped import SkippedFile
-from torch_dataloader_utils.storage import printable
 
 VERSION = 3  # covers the manifest file and the `pack` of every format
 
@@ -38,8 +37,6 @@ _COLUMNS = pa.schema(
     }
 )
 _SHOWN = 300  # characters of a value in an error
-_SIGNED = re.compile(r"(^|::)https?://[^?]*\?")
-_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +114,9 @@ def reject_secrets(paths: Iterable[str]) -> None:
         OptionError: a path is a signed link, or contains a password.
     """
     for path in paths:
-        if _SIGNED.search(path) or _PASSWORD.search(path):
+        if any(secrets_of(path)):
             raise OptionError(
-                f"manifest= with {_PASSWORD.sub('://', printable(path))}: a manifest cannot hold URLs with a query or "
+                f"manifest= with {printable(path)}: a manifest cannot hold URLs with a query or "
                 "a password, because these may be secrets. Pass credentials as storage_options=, or leave manifest= "
                 "out."
             )

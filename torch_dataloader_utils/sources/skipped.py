@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.redaction import printable
 
 _SHOWN = 5  # files named in a message
 

@@ -22,12 +22,12 @@ from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, p
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
-from torch_dataloader_utils.printing import printable_path
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import check_transformed
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
@@ -87,7 +87,7 @@ class Source:
 
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
-    paths = tuple(printable_path(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
+    paths = tuple(printable(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
     name = ", ".join(paths)
 
     def manifest(sharers: Sharers) -> FileManifest:
@@ -102,7 +102,7 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
     """The source over a snapshot of a table; the options are checked against it as they are against files."""
     source = source_of(lambda _: snapshot.manifest(options), options, snapshot.name)
-    return replace(source, paths=(printable_path(snapshot.name),), snapshot=snapshot)
+    return replace(source, paths=(printable(snapshot.name),), snapshot=snapshot)
 
 
 def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: str) -> Source:

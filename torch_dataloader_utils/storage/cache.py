@@ -22,7 +22,7 @@ from torch_dataloader_utils.storage.errors import printable
 from torch_dataloader_utils.storage.remote import Fetch, Range, coalesced
 from torch_dataloader_utils.units import parse_bytes
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("torch_dataloader_utils")
 _LEAST = 1 << 24  # bytes: a smaller cache could not hold what a few threads read at once
 
 BLOCK = 1 << 19  # bytes: about one column of a row group

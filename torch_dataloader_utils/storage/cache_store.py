@@ -21,7 +21,7 @@ import numpy as np
 
 from torch_dataloader_utils.storage.locks import ForkLock
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 _BUSY = 5.0  # seconds to wait while another process counts or evicts
 _PAUSE, _LONGEST_PAUSE = 30.0, 3600.0  # seconds to leave the folder alone after it failed; doubled each time

@@ -1,14 +1,14 @@
-"""Errors that name the file and reveal no secret."""
+"""Errors that name the file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, FileReadError
 from torch_dataloader_utils.file_limit import remedy, too_many_files
-from torch_dataloader_utils.printing import printable as printable
+from torch_dataloader_utils.redaction import printable as printable
 
 
 class Naming:
@@ -38,7 +38,7 @@ class Naming:
         where = ", ".join(filter(None, [printable(self._path), piece]))
         hint = f". {remedy()}" if too_many_files(error) else ""
         readable = self._readable(f"{where}: cannot be read: {printable(_message(error))}{hint}", error)
-        raise readable from printable_cause(error)
+        raise readable from error
 
     def _readable(self, message: str, error: Exception) -> FileReadError:
         return FileReadError(message)
@@ -93,22 +93,6 @@ def damaged(path: str, message: str) -> DamagedFileError:
         "is called."
     )
     return error
-
-
-def printable_cause(error: BaseException) -> BaseException | None:
-    """The error, as the cause of another; None if a traceback would print a secret with it."""
-    secret = any(printable(message) != message for message in map(_message, _chain(error)))
-    return None if secret else error
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that a traceback prints before it."""
-    seen: set[int] = set()
-    last: BaseException | None = error
-    while last is not None and id(last) not in seen:
-        seen.add(id(last))
-        yield last
-        last = last.__cause__ or last.__context__
 
 
 def _message(error: BaseException) -> str:

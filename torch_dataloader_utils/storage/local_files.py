@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 
 from torch_dataloader_utils.errors import DataNotFoundError
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.clients import ArrowClient
 from torch_dataloader_utils.storage.versions import Facts, Stored, as_planned, check_unchanged, replaced
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from torch_dataloader_utils.events import Recorder, recorder
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.remote import Range
 from torch_dataloader_utils.storage.retries import past_end, refused, retried

@@ -20,8 +20,7 @@ from torch_dataloader_utils.errors import (
     MissingExtraError,
     OptionError,
 )
-from torch_dataloader_utils.printing import printable, user_and_password
-from torch_dataloader_utils.storage.errors import printable_cause
+from torch_dataloader_utils.redaction import learn, printable, user_and_password
 from torch_dataloader_utils.storage.http_client import home_client
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.storage import Storage
@@ -56,6 +55,7 @@ def open_storage(
     url = stringify_path(path)
     if not isinstance(url, str) or not url:
         raise OptionError(f"path={path!r}: expected a path or URL, or a list of these.")
+    learn(storage_options, getattr(filesystem, "storage_options", None))
     storage, inner = _storage(url, storage_options or {}) if filesystem is None else _given_storage(url, filesystem)
     _reject_password(url, inner)
     return storage, inner
@@ -84,8 +84,8 @@ def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any
         fs, path = url_to_fs(url, **_with_home_clients(url, client_options(url, options)))
     except DataLoaderUtilsError:
         raise
-    except Exception as error:  # noqa: BLE001 (clients raise anything)
-        raise _failure(url, protocol, error) from printable_cause(error)
+    except Exception as error:
+        raise _failure(url, protocol, error) from error
     return fs, path
 
 
@@ -102,10 +102,10 @@ def _with_home_clients(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _failure(url: str, protocol: str, error: Exception) -> DataLoaderUtilsError:
     """The error for a client that cannot be created; some connect, or open an archive, when they are."""
-    problem = printable(f"{type(error).__name__}: {error}")
+    problem = f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError):
         extra = _EXTRAS.get(protocol)
-        remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else printable(str(error))
+        remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else str(error)
         return MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}")
     if isinstance(error, ValueError) and protocol not in available_protocols():
         return OptionError(f"{protocol}:// is an unknown protocol: register it with fsspec, or pass filesystem=.")

@@ -7,12 +7,15 @@ from typing import Any, TypeAlias
 
 import fsspec
 
+from torch_dataloader_utils.redaction import learn
+
 Recipe: TypeAlias = tuple[type[Any], tuple[Any, ...], Mapping[str, Any]]
 
 
 def built(recipe: Recipe) -> fsspec.AbstractFileSystem:
     """A new filesystem, because the instances that fsspec caches and shares may hold outdated listings."""
     kind, args, given = recipe
+    learn(given)  # a worker process gets them with the recipe only
     options = {**given, "skip_instance_cache": True}
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name == "fsspec.implementations.http.HTTPFileSystem":

@@ -11,7 +11,7 @@ from torch_dataloader_utils.cli.benchmark.passes import Measured
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.declared import declared
 from torch_dataloader_utils.errors import DataLoaderUtilsError
-from torch_dataloader_utils.printing import printable
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage import usable_cores
 
 GAIN = 1.1  # a setting is advised if it is faster by this factor: measurements differ by some per cent

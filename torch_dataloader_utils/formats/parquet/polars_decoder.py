@@ -25,7 +25,7 @@ from torch_dataloader_utils.errors import MissingExtraError, OptionError
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.sizes import fixed_width, leaf_count
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("torch_dataloader_utils")
 
 ENGINES = ("pyarrow", "polars")
 

@@ -17,7 +17,7 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.storage import damaged, printable
 from torch_dataloader_utils.storage.locks import ForkLock
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("torch_dataloader_utils")
 _SHOWN = 80  # characters of a value in a message
 
 

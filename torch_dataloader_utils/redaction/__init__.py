@@ -1,0 +1,26 @@
+"""Leaves secrets out of everything that people or programs may keep: messages, notes, causes, logs, reprs, plans.
+
+`printable` is the one function that does it. It knows what secrets look like (`patterns`) and which ones this process
+was given (`known`, filled by `learn`). Our errors and loggers call it themselves; public calls hide what the errors of
+others show (`errors`).
+"""
+
+from torch_dataloader_utils.redaction.errors import guarded, instead_of, revealing_nothing, safe_repr
+from torch_dataloader_utils.redaction.known import learn, learn_environment
+from torch_dataloader_utils.redaction.logs import guard_log
+from torch_dataloader_utils.redaction.patterns import secrets_of, user_and_password
+from torch_dataloader_utils.redaction.text import printable
+
+__all__ = [
+    "guarded",
+    "instead_of",
+    "learn",
+    "learn_environment",
+    "printable",
+    "revealing_nothing",
+    "safe_repr",
+    "secrets_of",
+    "user_and_password",
+]
+
+guard_log()  # here, because every process imports this room before it can log anything

@@ -1,0 +1,127 @@
+"""Errors of others: what Python prints of them, and of the errors before them, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import isfunction
+from typing import Any, ParamSpec, TypeVar
+
+from torch_dataloader_utils.redaction.text import printable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What builtin exceptions print besides their arguments.
+_FIELDS = ("filename", "filename2", "strerror", "msg", "name", "path", "reason", "text")
+
+
+def guarded(call: Callable[P, T]) -> Callable[P, T]:
+    """The function, whose errors show no secret; neither do the errors before them."""
+
+    @wraps(call)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            instead = instead_of(error)
+            if instead is None:
+                raise
+        try:
+            raise instead  # not while the other is handled, which would become its context
+        finally:
+            del instead  # its traceback holds this frame
+
+    return safe
+
+
+def revealing_nothing(kind: type[T]) -> type[T]:
+    """The class, with its public methods guarded."""
+    for name, value in list(vars(kind).items()):
+        if isfunction(value) and not name.startswith("_"):
+            setattr(kind, name, guarded(value))
+    return kind
+
+
+def safe_repr(kind: type[T]) -> type[T]:
+    """The class, whose instances have no secret in their repr."""
+    plain = kind.__repr__
+
+    def shown(self: T) -> str:
+        return printable(plain(self))
+
+    kind.__repr__ = shown  # type: ignore[assignment]
+    return kind
+
+
+def instead_of(error: BaseException) -> BaseException | None:
+    """Hides the secrets of an error and of those before it. Returns the error to raise instead; None: the same one."""
+    clean = _cleaned(error, {})
+    return None if clean is error else clean
+
+
+def _cleaned(error: BaseException, seen: dict[int, BaseException | None]) -> BaseException | None:
+    """The error or one in its place, after the errors before it; None for one that comes after itself."""
+    if id(error) in seen:
+        return seen[id(error)]
+    seen[id(error)] = None
+    suppressed = error.__suppress_context__
+    for link in ("__cause__", "__context__"):
+        before = getattr(error, link)
+        if before is not None:
+            setattr(error, link, _cleaned(before, seen))
+    error.__suppress_context__ = suppressed  # setting a cause changes it
+    _rewrite(error)
+    for part in getattr(error, "exceptions", ()):
+        if isinstance(part, BaseException):
+            _cleaned(part, seen)
+    seen[id(error)] = _stand_in(error) if _reveals(error) else error
+    return seen[id(error)]
+
+
+def _rewrite(error: BaseException) -> None:
+    """Replace the texts that the error is made of, where it lets us."""
+    args = tuple(printable(arg) if isinstance(arg, str) else arg for arg in error.args)
+    fields: dict[str, Any] = {name: getattr(error, name, None) for name in _FIELDS} | getattr(error, "__dict__", {})
+    if args != error.args:
+        error.args = args
+    for name, value in fields.items():
+        if isinstance(value, str) and printable(value) != value:
+            _set(error, name, printable(value))
+    notes = getattr(error, "__notes__", None)
+    if isinstance(notes, list):
+        notes[:] = [printable(note) if isinstance(note, str) else note for note in notes]
+
+
+def _set(error: BaseException, name: str, value: str) -> None:
+    try:
+        setattr(error, name, value)
+    except (AttributeError, TypeError):
+        return  # then the error is replaced
+
+
+def _reveals(error: BaseException) -> bool:
+    """Whether what Python prints of the error still shows a secret."""
+    texts = [_text(error), *(arg for arg in error.args if isinstance(arg, str))]
+    if type(error).__repr__ is not BaseException.__repr__ or not all(isinstance(arg, str) for arg in error.args):
+        texts.append(repr(error))
+    if any(printable(text) != text for text in texts):
+        return True
+    return any(isinstance(part, BaseException) and _reveals(part) for part in getattr(error, "exceptions", ()))
+
+
+def _stand_in(error: BaseException) -> RuntimeError:
+    """An error that says the same, without secrets."""
+    clean = RuntimeError(printable(f"{type(error).__name__}: {_text(error)}"))
+    clean.__cause__, clean.__context__ = error.__cause__, error.__context__
+    clean.__suppress_context__ = error.__suppress_context__
+    for note in getattr(error, "__notes__", ()):
+        clean.add_note(note)
+    return clean.with_traceback(error.__traceback__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - of any class
+        return "an error without a text"

@@ -1,0 +1,28 @@
+"""Our log records, without secrets."""
+
+from __future__ import annotations
+
+import logging
+
+from torch_dataloader_utils.redaction.errors import instead_of
+from torch_dataloader_utils.redaction.text import printable
+
+
+def guard_log() -> None:
+    """Make the package's logger leave secrets out of its records. All modules log through it, not through children."""
+    logger = logging.getLogger("torch_dataloader_utils")
+    if not any(isinstance(each, _WithoutSecrets) for each in logger.filters):
+        logger.addFilter(_WithoutSecrets())
+
+
+class _WithoutSecrets(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Rewrites a record that holds a secret; keeps all records."""
+        text = record.getMessage()
+        clean = printable(text)
+        if clean != text:
+            record.msg, record.args = clean, None
+        if record.exc_info and record.exc_info[1] is not None:
+            error = instead_of(record.exc_info[1]) or record.exc_info[1]
+            record.exc_info = type(error), error, record.exc_info[2]
+        return True
