@@ -18,9 +18,10 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
-from torch_dataloader_utils.convert.leaves import ScalarLeaf, TensorLeaf, TextLeaf
+from torch_dataloader_utils.convert.leaves import ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
 from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
+from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.schemas.columns import column_at, find_path
@@ -141,6 +142,8 @@ class Converter:
         for plan in self.plans:
             given = table.column(plan.column)
             _check_type(plan, given.type, where)
+            if isinstance(plan.leaf, ObjectsLeaf) or (isinstance(plan.leaf, TextLeaf) and not plan.leaf.as_bytes):
+                check_utf8(plan.column, given, where)
             column, valid = plan.leaf.convert(plan.chunks_of(given), origin)
             if valid is not None and plan.nulls in ("error", "drop"):
                 row = int(np.argmin(valid))

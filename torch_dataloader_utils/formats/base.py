@@ -184,6 +184,7 @@ class Format(ABC):
             (storage.open_footer if self.described == "footer" else storage.open_data)(file) as source,
         ):
             layout, schema = self.inspect(source, file, chosen)
+            _check_names(schema)
             deep = next((field.name for field in schema if nests_too_deeply(field.type)), None)
             if deep is not None:
                 raise ValueError(f"the type of column {deep!r} nests more than {MOST_LEVELS} levels.")
@@ -264,6 +265,14 @@ class Format(ABC):
     def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Any:
         """The metadata, from the result of `pack_metadata` (after JSON, tuples are lists) and the file's schema."""
         return plain
+
+
+def _check_names(schema: pa.Schema) -> None:
+    """Check that the names of columns can be read."""
+    try:
+        schema.names  # noqa: B018 (decodes them)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the name of a column is not UTF-8: {error.object!r}. Write the file again.") from error
 
 
 def keep_all(expression: pc.Expression, schema: pa.Schema) -> Pruner:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.convert.columns import Column
 from torch_dataloader_utils.convert.converter import Converter, compact
+from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.filters.arrow import evaluate
@@ -252,6 +253,8 @@ class TaskReader:
         table, spans = joined(tables), spans_of(counts)
         recorder().enter("convert")
         if spec.arrow:
+            for name, column in zip(table.column_names, table.columns, strict=True):
+                check_utf8(name, column, where)
             return Block.of_table(compact(table)), spans
         return Block.of_columns(table.num_rows, spec.converter.convert(table, owned, where)), spans
 

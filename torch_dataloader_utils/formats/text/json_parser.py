@@ -176,7 +176,7 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
         table = _read(text, None)
         if table.num_rows == len(rows):
             return _shallow(table.schema)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, UnicodeDecodeError):  # the latter for a name
         pass
     if len(rows) > 1:
         half = len(rows) // 2
@@ -194,7 +194,8 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
 
 def _shallow(schema: pa.Schema) -> pa.Schema:
     """The schema, with strings (of JSON) in place of types that are nested too deeply to be columns."""
-    return pa.schema([field.with_type(pa.string()) if nests_too_deeply(field.type) else field for field in schema])
+    types = [pa.string() if nests_too_deeply(field.type) else field.type for field in schema]
+    return pa.schema(list(zip(schema.names, types, strict=True)))
 
 
 def _too_deep(row: bytes) -> Fault:

@@ -1,0 +1,59 @@
+"""Checks that strings are UTF-8: files may say so wrongly, and Python cannot hold others."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from torch_dataloader_utils.errors import FileReadError
+
+_SHOWN = 40  # bytes of a value in a message
+
+
+def check_utf8(name: str, column: pa.ChunkedArray, where: str) -> None:
+    """Check all strings of a column, also those in lists and structs.
+
+    Raises:
+        FileReadError: one is not UTF-8; the message names column and row.
+    """
+    if not _holds_text(column.type):
+        return
+    first = 0
+    for chunk in column.chunks:
+        if _damaged(chunk):
+            row = _first_damaged(chunk)
+            bad = chunk.slice(row, 1)
+            value = f" ({bad.cast(pa.large_binary())[0].as_py()[:_SHOWN]!r})" if not pt.is_nested(chunk.type) else ""
+            raise FileReadError(
+                f"column {name!r} has a string that is not UTF-8{value} in {where}, at row {first + row} of those "
+                "read. Set strings='bytes' to read strings as bytes, leave the column out with columns=, "
+                "or write the file again."
+            )
+        first += len(chunk)
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return True
+    return pt.is_nested(kind) and any(_holds_text(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _damaged(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _first_damaged(array: pa.Array) -> int:
+    """The first row with a damaged value; there is one."""
+    first, last = 0, len(array)
+    while last - first > 1:
+        middle = (first + last) // 2
+        # Not a slice: of nested types, it would be checked with all values.
+        if _damaged(array.take(pa.array(range(first, middle)))):
+            last = middle
+        else:
+            first = middle
+    return first
