@@ -19,6 +19,7 @@ _PASSWORD = re.compile(
     r"(\w://)(?:[^\s/@'\"]+:[^\s/'\"]*@|[^\s/@:'\"]*:(?!:|\d+(?:[/\s]|$))[^\s@'\"]*@)|(https?://)[^\s/'\"]+@"
 )
 
+_LONGEST = 1000  # characters of a value in an error
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 # No colour of its own but this grey, which shows on white and on black.
 _LINE = "border-bottom:1px solid rgba(128,128,128,.4)"
@@ -41,6 +42,15 @@ def user_and_password(url: str) -> str:
     """The user and password of a URL, up to the "@"; "" without a password."""
     match = _PASSWORD.search(url)
     return match[0].partition("://")[2] if match else ""
+
+
+def shown(value: object) -> str:
+    """A value given by the user, for an error: its repr, shortened; of a value that cannot be shown, its type."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 (whatever a foreign __repr__ raises)
+        return f"<{type(value).__name__}, which cannot be shown>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def in_bytes(size: int) -> str:
