@@ -140,7 +140,7 @@ def mutated_value(draw: Random, value: Any) -> Any:
     for _ in range(draw.choice([1, 1, 1, 2, 3])):
         places = list(_places(value))
         if not places:
-            return draw.choice(_STRANGE)
+            return deepcopy(draw.choice(_STRANGE))
         holder, key = draw.choice(places)
         draw.choice([_replace, _replace, _replace, _delete, _exchange, _rename, _nudge])(draw, holder, key, places)
     return value
@@ -153,7 +153,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _replace(draw: Random, holder: Any, key: Any, places: list[tuple[Any, Any]]) -> None:
-    holder[key] = nested(300) if draw.randrange(40) == 0 else draw.choice(_STRANGE)
+    holder[key] = nested(300) if draw.randrange(40) == 0 else deepcopy(draw.choice(_STRANGE))
 
 
 def _delete(draw: Random, holder: Any, key: Any, places: list[tuple[Any, Any]]) -> None:
