@@ -10,11 +10,21 @@ from typing import TypeAlias
 Cell: TypeAlias = "str | int | None"
 Row: TypeAlias = Sequence[Cell]
 
+_LONGEST = 1000  # characters of a value in an error
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 # No colour of its own but this grey, which shows on white and on black.
 _LINE = "border-bottom:1px solid rgba(128,128,128,.4)"
 _CELL = f"padding:.2em .9em .2em 0;vertical-align:top;background:none;{_LINE}"
 _FIRST = "white-space:nowrap;"
+
+
+def shown(value: object) -> str:
+    """A value given by the user, for an error: its repr, shortened; of a value that cannot be shown, its type."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 (whatever a foreign __repr__ raises)
+        return f"<{type(value).__name__}, which cannot be shown>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def in_bytes(size: int) -> str:

@@ -3,6 +3,7 @@
 import re
 
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.printing import shown
 
 _FACTORS = {
     "": 1, "B": 1,
@@ -29,6 +30,6 @@ def parse_bytes(value: int | str, name: str) -> int:
             size = float(match[1]) * _FACTORS[match[2].upper()]
     elif isinstance(value, int) and not isinstance(value, bool):
         size = value
-    if size < 1:
-        raise OptionError(f"{name}={value!r}: expected a positive number of bytes, such as 134217728 or '128MiB'.")
+    if not 1 <= size < 2**63:
+        raise OptionError(f"{name}={shown(value)}: expected a positive number of bytes, such as 134217728 or '128MiB'.")
     return int(size)

@@ -217,3 +217,11 @@ def test_damaged_blocks_are_errors_that_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "damaged").write_bytes(data[:-1] + b"?")
     with pytest.raises(FileReadError, match=r"damaged.*marker"):
         read(tmp_path / "damaged")
+
+
+def test_a_type_that_cannot_be_read_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "f.avro"
+    write_avro(pa.table({"x": pa.array([1, 2])}), path)
+    path.write_bytes(path.read_bytes().replace(b'"long"', b'"lonk"'))
+    with pytest.raises(UnsupportedTypeError, match=r"f\.avro: the Avro type 'lonk'"):
+        FORMAT.layout(DataFileInfo(str(path), path.stat().st_size), Storage(), {})

@@ -33,7 +33,7 @@ def write(table: pa.Table, path: Path, rows: int = 10, kind: str = "file", **opt
 
 def opened(path: Path) -> tuple[FileLayout, Reader]:
     info = DataFileInfo(str(path), path.stat().st_size)
-    layout, schema = FORM.layout(info, Storage(), {})
+    layout, schema = format_named("ipc").layout(info, Storage(), {})
     return layout, FORM.open(info, layout, Storage(), {}, schema)
 
 
@@ -181,7 +181,7 @@ def test_planning_reads_no_bodies(tmp_path: Path, kind: str, monkeypatch: pytest
     sources = []
     real = Storage.open_data
     monkeypatch.setattr(Storage, "open_data", lambda *args: sources.append(Closing(real(*args))) or sources[-1])
-    layout, _ = FORM.layout(DataFileInfo(str(tmp_path / "f"), 0), Storage(), {})
+    layout, _ = format_named("ipc").layout(DataFileInfo(str(tmp_path / "f"), 0), Storage(), {})
     assert [segment.rows for segment in layout.segments] == [100_000] * 10
     assert [segment.size_bytes for segment in layout.segments] == [800_000] * 10
     (source,) = sources
@@ -195,7 +195,7 @@ def test_planning_of_a_small_file_is_one_read(tmp_path: Path, kind: str, monkeyp
     sources = []
     real = Storage.open_data
     monkeypatch.setattr(Storage, "open_data", lambda *args: sources.append(Closing(real(*args))) or sources[-1])
-    layout, _ = FORM.layout(DataFileInfo(str(tmp_path / "f"), 0), Storage(), {})
+    layout, _ = format_named("ipc").layout(DataFileInfo(str(tmp_path / "f"), 0), Storage(), {})
     assert len(layout.segments) == 100
     assert [source.reads for source in sources] == [1]
 
@@ -359,7 +359,7 @@ def test_remote_files_are_read_as_local_ones(tmp_path: Path, kind: str, columns:
     with storage.connect().open_output_stream(path) as sink:
         sink.write((tmp_path / "f").read_bytes())
     info = DataFileInfo(path, (tmp_path / "f").stat().st_size)
-    layout, schema = FORM.layout(info, storage, {})
+    layout, schema = format_named("ipc").layout(info, storage, {})
     assert layout == opened(tmp_path / "f")[0]
     reader = FORM.open(info, layout, storage, {}, schema)
     found = [reader.read([number], columns) for number in (2, 0, 1)]
@@ -375,7 +375,7 @@ def test_a_task_of_a_remote_file_takes_two_round_trips(tmp_path: Path, monkeypat
     with storage.connect().open_output_stream(path) as sink:
         sink.write((tmp_path / "f").read_bytes())
     info = DataFileInfo(path, (tmp_path / "f").stat().st_size)
-    layout, schema = FORM.layout(info, storage, {})
+    layout, schema = format_named("ipc").layout(info, storage, {})
     asked: list[list[Range]] = []
     real = RangeFile._get
 
@@ -396,3 +396,27 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     write(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "f")
     with pytest.raises(SchemaMismatchError, match="f: more than one column is called 'a'"):
         StructuredDataset.create_dataloader(tmp_path / "f", format="ipc")
+
+
+@pytest.mark.parametrize("rows", [0, 26, 2**45])
+def test_a_batch_whose_number_of_rows_is_not_that_of_its_columns_is_refused(tmp_path: Path, rows: int) -> None:
+    """Without rows it would be left out; with too many, the plan would not fit into memory."""
+    path = tmp_path / "f.arrow"
+    table = pa.table({"x": range(25)})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    content = path.read_bytes()
+    assert content.count(struct.pack("<q", 25)) == 2  # of the batch, and of its column
+    path.write_bytes(content.replace(struct.pack("<q", 25), struct.pack("<q", rows), 1))
+    with pytest.raises(FileReadError, match=r"f\.arrow, footer: .* rows that its columns do not have"):
+        format_named("ipc").layout(DataFileInfo(str(path), len(content)), Storage(), {})
+
+
+def test_columns_of_runs_can_be_filtered(tmp_path: Path) -> None:
+    table = pa.table({"x": range(6), "runs": pa.compute.run_end_encode(pa.array([1, 1, 2, 2, None, 3]))})
+    with pa.ipc.new_file(str(tmp_path / "f.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    loader, _ = StructuredDataset.create_dataloader(
+        tmp_path, filters=[("x", ">", 2)], output_format="arrow", num_workers=0
+    )
+    assert pa.Table.from_batches(loader)["runs"].to_pylist() == [2, None, 3]

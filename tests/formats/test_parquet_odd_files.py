@@ -2,52 +2,23 @@
 
 import base64
 import datetime
-import json
-import os
-import subprocess
-import sys
 import traceback
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
+from tests.formats.reading import read_all
+from tests.fuzz.corpus import COMPRESSIONS, TABLE, WHEN
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, open_storage
 
-from .fuzz import read_all
-
 FORM = format_named("parquet")
-ROWS = 60
-WHEN = datetime.datetime(2024, 1, 1, 12, 30, 0, 123456)
-
-
-def rows(make: Callable[[int], object], kind: pa.DataType | None = None) -> pa.Array:
-    """One value per row, every seventh of them null."""
-    return pa.array([None if i % 7 == 0 else make(i) for i in range(ROWS)], kind)
-
-
-TABLE = pa.table(
-    {
-        "i": rows(lambda i: i * 3),
-        "f": rows(lambda i: i / 7),
-        "b": rows(lambda i: i % 3 == 0),
-        "s": rows(lambda i: f"text {i % 9}"),
-        "l": rows(lambda i: [i, None]),
-        "st": rows(lambda i: {"x": i, "y": str(i)}),
-        "m": rows(lambda i: [(f"k{i}", i)], pa.map_(pa.string(), pa.int32())),
-        "d": rows(lambda i: Decimal(i) / 100, pa.decimal128(10, 2)),
-        "t": rows(lambda i: WHEN + datetime.timedelta(hours=i), pa.timestamp("us")),
-    }
-)
-COMPRESSIONS = ["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 
 
 def check(path: Path, table: pa.Table, **options: object) -> None:
@@ -321,87 +292,3 @@ def test_pages_with_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:
     assert FORM.layout(DataFileInfo(str(path), 0), Storage(), {})[0].segments[0].rows == 51
     with pytest.raises(FileReadError, match=r"columns a: .*(50 rows, but the footer says 51|EOF|ends)"):
         read_all(FORM, path)
-
-
-# -------------------------------------------------------------------------------------- files with a flipped bit
-
-
-def corpus(form: str, folder: Path) -> None:
-    """Small files of each encoding and compression, with the rows that they hold and the bytes that may be changed."""
-    {"parquet": parquet_corpus, "orc": orc_corpus, "ipc": ipc_corpus}[form](folder)
-
-
-def put(folder: Path, name: str, table: pa.Table, write: Callable[[pa.Table, Path], None]) -> Path:
-    write(table, folder / f"{name}.whole")
-    with pa.ipc.new_file(str(folder / f"{name}.expected"), table.schema) as writer:
-        writer.write_table(table)
-    return folder / f"{name}.whole"
-
-
-def parquet_corpus(folder: Path) -> None:
-    def writer(**options: object) -> Callable[[pa.Table, Path], None]:
-        return lambda table, path: pq.write_table(table, path, row_group_size=25, **options)
-
-    plain = {"use_dictionary": False, "compression": "none"}
-    for compression in COMPRESSIONS:
-        put(folder, compression, TABLE, writer(compression=compression))
-    put(folder, "plain", TABLE, writer(**plain))
-    put(folder, "pages-v2", TABLE, writer(compression="zstd", data_page_version="2.0"))
-    put(folder, "index", TABLE, writer(write_page_index=True))
-    encodings = ["DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT", "RLE"]
-    for column, encoding in zip(
-        "isssb", ["DELTA_BINARY_PACKED", *encodings[1:3], "DELTA_BYTE_ARRAY", "RLE"], strict=True
-    ):
-        put(folder, f"{encoding}-{column}", TABLE.select([column]), writer(column_encoding=encoding, **plain))
-    put(folder, "BYTE_STREAM_SPLIT-f", TABLE.select(["f", "d"]), writer(column_encoding="BYTE_STREAM_SPLIT", **plain))
-    put(folder, "int96", TABLE.select(["t"]).cast(pa.schema({"t": pa.timestamp("ns")})), writer(
-        use_deprecated_int96_timestamps=True
-    ))  # fmt: skip
-    for version in ("1.0", "2.0"):
-        path = put(folder, f"checksums-{version}", TABLE, writer(write_page_checksum=True, data_page_version=version))
-        content = path.read_bytes()
-        data = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-        path.with_suffix(".range").write_text(f"4 {data}")
-
-
-def orc_corpus(folder: Path) -> None:
-    table = TABLE.set_column(8, "t", TABLE["t"].cast(pa.timestamp("ns")))
-    for compression in ("uncompressed", "snappy", "zlib", "zstd", "lz4"):
-        path = put(folder, compression, table, lambda t, p, c=compression: orc.write_table(t, p, compression=c))
-        # Stripes are left alone: pyarrow's ORC library is not proof against what may stand there.
-        path.with_suffix(".range").write_text(f"{3 + orc.ORCFile(path).content_length} {path.stat().st_size}")
-
-
-def ipc_corpus(folder: Path) -> None:
-    views = {
-        "sv": pa.array(TABLE["s"].to_pylist(), pa.string_view()),
-        "ree": pa.compute.run_end_encode(pa.array([7] * ROWS)),
-    }
-    table = TABLE.append_column("dict", TABLE["s"].dictionary_encode())
-    for name, array in views.items():
-        table = table.append_column(name, array)
-    for compression in (None, "lz4", "zstd"):
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        for kind in (pa.ipc.new_file, pa.ipc.new_stream):
-
-            def write(table: pa.Table, path: Path, kind=kind, options=options) -> None:
-                with kind(str(path), table.schema, options=options) as writer:
-                    writer.write_table(table, max_chunksize=25)
-
-            put(folder, f"{kind.__name__}-{compression}", table, write)
-
-
-@pytest.mark.parametrize(("form", "flips"), [("parquet", 40), ("orc", 80), ("ipc", 60)])
-def test_a_flipped_bit_gives_rows_or_an_error_and_never_a_crash(tmp_path: Path, form: str, flips: int) -> None:
-    corpus(form, tmp_path)
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "tests.formats.fuzz", form, str(tmp_path), str(flips), "7"]
-    done = subprocess.run(command, cwd=root, env=os.environ, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, f"{done.stderr[-2000:]} at {[p.read_text() for p in tmp_path.glob('*.flip')]}"
-    counts = json.loads(done.stdout)
-    assert len(counts) == len(list(tmp_path.glob("*.whole")))
-    for name, found in counts.items():
-        assert set(found) <= {"right", "error", "other"}, name
-        assert found["error"] > 0, name
-        if name.startswith("checksums"):
-            assert "other" not in found, name

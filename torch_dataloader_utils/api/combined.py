@@ -11,6 +11,7 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Options, parse_options
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.source import Source
 
@@ -28,7 +29,7 @@ def _combine(
     datasets: Any, *, weights: Sequence[float] | None = None, **options: Any
 ) -> tuple[StructuredLoader[Any, Any], CombinedDataset]:
     if not isinstance(datasets, (list, tuple)) or not datasets:
-        raise OptionError(f"datasets={datasets!r}: expected a list of at least one dataset.")
+        raise OptionError(f"datasets={shown(datasets)}: expected a list of at least one dataset.")
     check_keywords(options)
     parsed = parse_options(options)
     sources = [item.source if isinstance(item, LoaderDataset) else item for item in datasets]

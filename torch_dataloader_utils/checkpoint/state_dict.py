@@ -22,6 +22,7 @@ from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
+from torch_dataloader_utils.printing import shown
 
 COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text if states hold cursors
 END = WorkerCursor(2**31)  # after all tasks of a worker
@@ -85,6 +86,8 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         CheckpointMismatchError: the states do not belong to the ranks of one job, or to the workers of one loader.
     """
+    if not isinstance(states, Sequence):
+        raise CheckpointMismatchError(f"merge_state_dicts({shown(states)}): expected a list of states.")
     for state in states:
         check_form(state)
         check_seal(state)

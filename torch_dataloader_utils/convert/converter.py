@@ -24,6 +24,7 @@ from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path
 
 
@@ -103,9 +104,9 @@ class Converter:
         Raises:
             ColumnNotFoundError: the column has no codes.
         """
-        leaf = self.codes.get(key)
+        leaf = self.codes.get(key) if isinstance(key, str) else None
         if leaf is None or leaf.vocabulary is None:
-            raise ColumnNotFoundError(f"column {key!r} has no codes: expected one of {list(self.codes)}.")
+            raise ColumnNotFoundError(f"column {shown(key)} has no codes: expected one of {list(self.codes)}.")
         values: list[Any] = leaf.vocabulary.to_pylist()
         return values
 

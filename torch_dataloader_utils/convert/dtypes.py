@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.elements import Element
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.printing import shown
 
 Dtype: TypeAlias = "np.dtype[Any]"
 
@@ -52,7 +53,7 @@ def casts_of(given: Any, keys: Sequence[str], stack: Mapping[str, Sequence[str]]
     stacked: dict[str, Dtype] = {}
     types: dict[Dtype, Dtype] = {}
     for name, asked in given.items():
-        dtype = numpy_dtype(asked, f"dtypes={{{name!r}: {asked!r}}}")
+        dtype = numpy_dtype(asked, f"dtypes={{{shown(name)}: {shown(asked)}}}")
         if isinstance(name, str) and name in keys:
             columns[name] = dtype
         elif isinstance(name, str) and name in (stack or {}):
@@ -63,11 +64,11 @@ def casts_of(given: Any, keys: Sequence[str], stack: Mapping[str, Sequence[str]]
 
 
 def _float_dtype(given: Any) -> Dtype:
-    dtype = numpy_dtype(given, f"dtypes={given!r}", ", or a dict of column or type -> dtype")
+    dtype = numpy_dtype(given, f"dtypes={shown(given)}", ", or a dict of column or type -> dtype")
     if dtype.kind != "f":
         raise OptionError(
-            f"dtypes={given!r}: one dtype is for all columns of floats: expected one of {', '.join(_FLOATS)}. Name the "
-            f"columns to cast to {dtype}, such as dtypes={{'column': '{dtype}'}}."
+            f"dtypes={shown(given)}: one dtype is for all columns of floats: expected one of {', '.join(_FLOATS)}. "
+            f"Name the columns to cast to {dtype}, such as dtypes={{'column': '{dtype}'}}."
         )
     return dtype
 
@@ -75,7 +76,7 @@ def _float_dtype(given: Any) -> Dtype:
 def _named_type(name: Any, keys: Sequence[str]) -> Dtype:
     """The dtype named by a key of `dtypes=` that is not a column."""
     if not isinstance(name, str):
-        return numpy_dtype(name, f"dtypes={{{name!r}: ...}}", ", or a column")
+        return numpy_dtype(name, f"dtypes={{{shown(name)}: ...}}", ", or a column")
     if name.removeprefix("torch.") in _DTYPES:
         return np.dtype(name.removeprefix("torch."))
     raise OptionError(unknown_column("dtypes", name, keys, " or a type, such as 'float64'", _DTYPES))
@@ -96,6 +97,13 @@ def unknown_column(option: str, name: str, keys: Sequence[str], others: str = ""
     return f"{option} names {name!r}{hint}: expected one of the columns {list(keys)}{others}."
 
 
+def _plain_name(given: Any) -> str:
+    try:
+        return str(given).removeprefix("torch.")
+    except Exception:  # noqa: BLE001 (whatever a foreign __str__ raises)
+        return ""
+
+
 def numpy_dtype(given: Any, where: str, others: str = "") -> Dtype:
     """The numpy dtype for a numpy dtype, its name or type, or a torch dtype (without importing torch).
 
@@ -107,12 +115,12 @@ def numpy_dtype(given: Any, where: str, others: str = "") -> Dtype:
     Raises:
         OptionError: it is none of these, or numpy has no such dtype (bfloat16).
     """
-    name = str(given).removeprefix("torch.")
+    name = _plain_name(given)
     if name not in _DTYPES:
         try:
             # "float" and "int" have 64 bits in numpy, but 32 in torch.
             name = "" if given is None or name in ("float", "int") else str(np.dtype(given))
-        except (TypeError, ValueError):
+        except Exception:  # noqa: BLE001 (numpy looks at any object, and parses any text)
             name = ""
     if name not in _DTYPES:
         raise OptionError(

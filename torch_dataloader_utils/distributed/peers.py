@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_dataloader_utils.distributed.ranks import World, initialized_distributed, world_of_torch
 from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.printing import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def peers_of_mesh(mesh: Any, names: Sequence[str] | None) -> Peers:
         ShardingError: this process is not in the mesh.
     """
     if not hasattr(mesh, "get_local_rank"):
-        raise OptionError(f"device_mesh={mesh!r}: expected a torch.distributed DeviceMesh.")
+        raise OptionError(f"device_mesh={shown(mesh)}: expected a torch.distributed DeviceMesh.")
     dims = _dims_named(mesh, names)
     if mesh.get_coordinate() is None:
         raise ShardingError(
@@ -90,7 +91,7 @@ def peers_of_accelerator(accelerator: Any) -> Peers:
         ShardingError: it knows one process, and there are several.
     """
     if not (hasattr(accelerator, "num_processes") and hasattr(accelerator, "process_index")):
-        raise OptionError(f"accelerator={accelerator!r}: expected an accelerate.Accelerator.")
+        raise OptionError(f"accelerator={shown(accelerator)}: expected an accelerate.Accelerator.")
     mesh = getattr(accelerator, "torch_device_mesh", None)
     if mesh is not None:
         dims = tuple(dim for dim, name in enumerate(mesh.mesh_dim_names) if name.startswith("dp"))

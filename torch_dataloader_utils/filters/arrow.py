@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.filters.comparisons import Comparison, comparison
 from torch_dataloader_utils.late_imports import acero, pc
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import available_columns
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ def joined(filters: Any, schema: pa.Schema, make: Callable[[Comparison], T]) -> 
     """
     if not isinstance(filters, (list, tuple)):
         raise OptionError(
-            f"filters={filters!r}: expected {_EXAMPLE}, or a pyarrow expression. "
+            f"filters={shown(filters)}: expected {_EXAMPLE}, or a pyarrow expression. "
             "Strings and pyiceberg expressions need the iceberg extra."
         )
     alternatives = [
@@ -68,7 +69,7 @@ def _groups(filters: Sequence[Any]) -> Sequence[Sequence[Any]]:
     for group in groups:
         if not isinstance(group, (list, tuple)) or not group or not all(_is_predicate(item) for item in group):
             raise OptionError(
-                f"filters={filters!r}: expected {_EXAMPLE}, or a list of such lists, which are combined with OR."
+                f"filters={shown(filters)}: expected {_EXAMPLE}, or a list of such lists, which are combined with OR."
             )
     return groups
 

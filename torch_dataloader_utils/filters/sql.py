@@ -13,6 +13,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
 from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.printing import shown
 
 try:
     import pyiceberg  # noqa: F401
@@ -110,7 +111,9 @@ def _parsed(text: str) -> ice.BooleanExpression:
     try:
         return parse(text)
     except (ParseException, ValueError) as error:
-        raise OptionError(f"filters={text!r}: expected a condition as in SQL, such as {_EXAMPLE!r}: {error}") from error
+        raise OptionError(
+            f"filters={shown(text)}: expected a condition as in SQL, such as {_EXAMPLE!r}: {error}"
+        ) from error
 
 
 def _made(expression: ice.BooleanExpression, negated: bool, schema: pa.Schema, make: Callable[[Comparison], T]) -> T:

@@ -23,8 +23,9 @@ from torch_dataloader_utils.errors import (
     OptionError,
 )
 from torch_dataloader_utils.iceberg.metadata import OpenTable, fault_of, read_metadata
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import learn
-from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable
+from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, printable, url_of
 
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _HINT = "version-hint.text"
@@ -57,10 +58,12 @@ def open_table(
     """
     if isinstance(table, Table):
         return _loaded(table)
+    if isinstance(table, os.PathLike):
+        url_of(table)  # refuses a path without a name
     if not isinstance(table, (str, os.PathLike)) or not str(table):
         raise OptionError(
-            f"table={table!r}: expected 'namespace.table', a pyiceberg Table, or the path of a metadata.json or of a "
-            "table's folder."
+            f"table={shown(table)}: expected 'namespace.table', a pyiceberg Table, or the path of a metadata.json or "
+            "of a table's folder."
         )
     if catalog_config is not None and _spelled_as_path(table):
         raise OptionError(

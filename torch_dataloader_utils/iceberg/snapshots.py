@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from torch_dataloader_utils.errors import OptionError, SnapshotError
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 
 _SHOWN = 5  # snapshots listed in an error
@@ -43,13 +44,13 @@ class SnapshotChoice:
         given = {name: value for name, value in vars(self).items() if value is not None}
         points = [name for name in ("snapshot_id", "ref", "as_of") if name in given]
         if len(points) > 1 or (points and self.incremental):
-            listed = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            listed = ", ".join(f"{name}={shown(value)}" for name, value in given.items())
             raise OptionError(f"{listed}: expected one of snapshot_id, ref and as_of, or start_ and end_snapshot_id.")
         for name, value in given.items():
             if name.endswith("snapshot_id") and (isinstance(value, bool) or not isinstance(value, int)):
-                raise OptionError(f"{name}={value!r}: expected a whole number, as listed in the table's history.")
+                raise OptionError(f"{name}={shown(value)}: expected a whole number, as listed in the table's history.")
         if self.ref is not None and (not isinstance(self.ref, str) or not self.ref):
-            raise OptionError(f"ref={self.ref!r}: expected the name of a branch or tag.")
+            raise OptionError(f"ref={shown(self.ref)}: expected the name of a branch or tag.")
         if self.as_of is not None:
             milliseconds(self.as_of)
 
@@ -108,11 +109,13 @@ def milliseconds(as_of: datetime | str | int) -> int:
     try:
         moment = datetime.fromisoformat(as_of) if isinstance(as_of, str) else as_of
     except ValueError as error:
-        raise OptionError(f"as_of={as_of!r}: expected ISO form, such as '2025-01-31T12:00:00Z': {error}") from error
+        raise OptionError(
+            f"as_of={shown(as_of)}: expected ISO form, such as '2025-01-31T12:00:00Z': {error}"
+        ) from error
     if not isinstance(moment, datetime):
-        raise OptionError(f"as_of={as_of!r}: expected a datetime, its ISO form, or milliseconds since 1970.")
+        raise OptionError(f"as_of={shown(as_of)}: expected a datetime, its ISO form, or milliseconds since 1970.")
     if moment.tzinfo is None:
-        raise OptionError(f"as_of={as_of!r}: has no time zone: add one, such as '2025-01-31T12:00:00Z'.")
+        raise OptionError(f"as_of={shown(as_of)}: has no time zone: add one, such as '2025-01-31T12:00:00Z'.")
     # Whole milliseconds: a float of seconds is not exact.
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
@@ -176,8 +179,8 @@ def _as_of(metadata: TableMetadata, as_of: Any) -> Snapshot:
         log = [(snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in ancestors_of(_current(metadata), metadata)]
     past = [entry for entry in log if entry[0] <= at]
     if not past:
-        raise SnapshotError(f"as_of={as_of!r}: the table had no snapshot then: {_there(metadata.snapshots)}")
-    return _by_id(metadata, max(past, key=lambda entry: entry[0])[1], f"as_of={as_of!r}")
+        raise SnapshotError(f"as_of={shown(as_of)}: the table had no snapshot then: {_there(metadata.snapshots)}")
+    return _by_id(metadata, max(past, key=lambda entry: entry[0])[1], f"as_of={shown(as_of)}")
 
 
 def _own_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:

@@ -31,6 +31,7 @@ from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import revealing_nothing
 from torch_dataloader_utils.sources.source import Source
 
@@ -259,7 +260,7 @@ def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
         )
     begin, end = _whole(first), _whole(last)
     if not 0 <= begin <= end:
-        raise OptionError(f"skip_steps({first!r}, {last!r}): expected the steps [a, b) with 0 <= a <= b.")
+        raise OptionError(f"skip_steps({shown(first)}, {shown(last)}): expected the steps [a, b) with 0 <= a <= b.")
     return begin, end
 
 
@@ -271,7 +272,7 @@ def epoch_number(epoch: Any) -> int:
     """
     number = _whole(epoch)
     if number < 0:
-        raise OptionError(f"epoch={epoch!r}: expected a whole number of at least 0.")
+        raise OptionError(f"epoch={shown(epoch)}: expected a whole number of at least 0.")
     return number
 
 
@@ -279,5 +280,5 @@ def _whole(value: Any) -> int:
     """A whole number of any type as an int; -1 for anything else."""
     try:
         return -1 if isinstance(value, bool) else index(value)
-    except TypeError:
+    except Exception:  # noqa: BLE001 (whatever a foreign __index__ raises)
         return -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -15,6 +16,7 @@ from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source
 
@@ -56,8 +58,11 @@ def rows_of_step(here: Epochs, epoch: int, step: int, rank: int) -> tuple[RowRan
     """The rows of one batch of a rank, as files and row ranges.
 
     Raises:
+        OptionError: `step` is not a whole number.
         IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
     """
+    if not isinstance(step, Integral):
+        raise OptionError(f"step={shown(step)}: expected a whole number, the index of a batch in the epoch.")
     place = here.passes.place
     past = place.past if place.epoch == epoch else ()
     before = place.before if past else 0

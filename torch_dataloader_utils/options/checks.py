@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from itertools import islice
 from typing import Any, TypeAlias
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import DataLoaderUtilsError, OptionError
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.units import parse_bytes
 
 Check: TypeAlias = Callable[[str, Any], Any]  # (an option's name, its value) -> the value to store
+
+
+_MOST_NUMBER = 2**63 - 1
+_MOST_NAMES = 1_000_000  # an iterator may not end
 
 
 def option(default: Any, check: Check | None = None, *, doc: str = "", repr: bool = True) -> Any:
@@ -29,7 +35,20 @@ class Checked:
         for item in fields(self):
             check = item.metadata.get("check")
             if check is not None:
-                object.__setattr__(self, item.name, check(item.name, getattr(self, item.name)))
+                object.__setattr__(self, item.name, _checked(item, check, getattr(self, item.name)))
+
+
+def _checked(item: Field[Any], check: Check, value: Any) -> Any:
+    """The value, checked; one that raises when it is looked at (compared, measured, shown) is refused."""
+    try:
+        return check(item.name, value)
+    except DataLoaderUtilsError:
+        raise
+    except Exception as error:
+        raise OptionError(
+            f"{item.name}: a value of type {type(value).__name__} cannot be used here: checking it raised "
+            f"{type(error).__name__}. Expected: {item.metadata['doc']}."
+        ) from error
 
 
 def values(expected: str, holds: Callable[[Any], bool], *, secret: bool = False) -> Check:
@@ -37,7 +56,7 @@ def values(expected: str, holds: Callable[[Any], bool], *, secret: bool = False)
 
     def check(name: str, value: Any) -> Any:
         if not holds(value):
-            raise OptionError(f"{name}{'' if secret else f'={value!r}'}: expected {expected}.")
+            raise OptionError(f"{name}{'' if secret else f'={shown(value)}'}: expected {expected}.")
         return value
 
     return check
@@ -95,28 +114,32 @@ def word_or_words(*allowed: str) -> Check:
     return WordOrWords(allowed)
 
 
-def whole(least: int | None = None) -> Check:
-    """A whole number of at least `least`; a bool is refused."""
-    expected = "a whole number" if least is None else f"a whole number of at least {least}"
-    return values(expected, lambda value: _is_number(value, int) and (least is None or value >= least))
+def whole(least: int | None = None, most: int = _MOST_NUMBER) -> Check:
+    """A whole number of at least `least` and at most `most`; a bool is refused."""
+    if least is None:
+        return values("a whole number", lambda value: _is_number(value, int))
+    limit = "" if most == _MOST_NUMBER else f" and at most {most}"
+    return values(
+        f"a whole number of at least {least}{limit}", lambda value: _is_number(value, int) and least <= value <= most
+    )
 
 
 def mapping(of: str) -> Check:
     """None, or a dict."""
-    return maybe(values(f"a dict of {of}", lambda value: isinstance(value, Mapping)))
+    return maybe(values(f"a dict of {of}", _is_named))
 
 
 def credentials(of: str) -> Check:
     """None, or a dict that errors do not show."""
-    return maybe(values(f"a dict, {of}", lambda value: isinstance(value, Mapping), secret=True))
+    return maybe(values(f"a dict, {of}", _is_named, secret=True))
 
 
 flag = values("True or False", lambda value: isinstance(value, bool))
 function = values("a callable", callable)
 word = values("a name", lambda value: isinstance(value, str) and value != "")
 path = values("a path", lambda value: isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)))
-seconds = values("seconds (0 for none)", lambda value: _is_number(value, (int, float)) and value >= 0)
-interval = values("seconds above 0", lambda value: _is_number(value, (int, float)) and value > 0)
+seconds = values("seconds (0 for none)", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
+interval = values("seconds above 0", lambda value: _is_number(value, (int, float)) and float(value) > 0)
 
 
 def num_bytes(name: str, value: Any) -> int:
@@ -130,7 +153,7 @@ def names(name: str, value: Any) -> list[str]:
         raise OptionError(f"{name}={value!r}: expected a list of names, such as [{value!r}].")
     if isinstance(value, (set, frozenset)):
         raise OptionError(f"{name}={value!r}: expected a list, because the order of a set differs between processes.")
-    items = list(value) if isinstance(value, Iterable) else []
+    items = list(islice(value, _MOST_NAMES)) if isinstance(value, Iterable) else []
     if not items or not all(isinstance(item, str) for item in items):
         raise OptionError(f"{name}={value!r}: expected a list of at least one name, or None for all columns.")
     if len(set(items)) != len(items):
@@ -142,8 +165,21 @@ def value_lists(name: str, value: Any) -> Any:
     """None, or a dict of column -> list of values."""
     for column, items in (mapping("column -> list of values")(name, value) or {}).items():
         if isinstance(items, (str, bytes)) or not hasattr(items, "__iter__"):
-            raise OptionError(f"{name}={{{column!r}: {items!r}}}: expected a list of values.")
+            raise OptionError(f"{name}={{{column!r}: {shown(items)}}}: expected a list of values.")
     return value
+
+
+def name_lists(name: str, value: Any) -> Any:
+    """None, or a dict of name -> list of names."""
+    for key, items in (mapping("key -> list of columns")(name, value) or {}).items():
+        if isinstance(items, str) or not isinstance(items, Sequence) or not all(isinstance(n, str) for n in items):
+            raise OptionError(f"{name}={{{key!r}: {shown(items)}}}: expected a list of at least one column.")
+    return value
+
+
+def _is_named(value: Any) -> bool:
+    """Whether it is a dict whose keys are names."""
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
 def _is_number(value: Any, kind: type | tuple[type, ...]) -> bool:

@@ -19,6 +19,7 @@ from torch_dataloader_utils.options.checks import (
     interval,
     mapping,
     maybe,
+    name_lists,
     names,
     num_bytes,
     one_of,
@@ -36,6 +37,7 @@ from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.progress import check_bars
 
 EVEN = ("none", "drop", "pad", "sync")
+MOST_WORKERS = 4096
 LAST_BATCH = ("partial", "drop", "pad", "wrap")
 
 NullPolicy = str | Mapping[str, str]
@@ -47,11 +49,17 @@ _policy = values(
 )
 _split_strategy = values(
     "an object with split(files) or generate(files, num_workers, epoch, num_ranks, rank)",
-    lambda value: not isinstance(value, str) and (hasattr(value, "split") or hasattr(value, "generate")),
+    lambda value: not isinstance(value, (str, bytes)) and (hasattr(value, "split") or hasattr(value, "generate")),
 )
+
+
+def _is_context(value: Any) -> bool:
+    return value is None or (hasattr(value, "get_start_method") and hasattr(value, "Process"))
+
+
 _start_method = values(
     "one of 'fork', 'spawn', 'forkserver'",
-    lambda value: not isinstance(value, str) or value in ("fork", "spawn", "forkserver"),
+    lambda value: value in ("fork", "spawn", "forkserver") if isinstance(value, str) else _is_context(value),
 )
 
 
@@ -60,7 +68,9 @@ class ReadOptions(Checked):
     """What is read, and from where."""
 
     format: str | None = option(
-        None, doc='the file format, such as "parquet"; None infers it from suffixes or first bytes'
+        None,
+        maybe(values("the name of a format", lambda value: isinstance(value, str))),
+        doc='the file format, such as "parquet"; None infers it from suffixes or first bytes',
     )
     columns: Sequence[str] | None = option(
         None, maybe(names), doc='the columns of a batch, in this order, or patterns such as "f*"; None for all'
@@ -197,7 +207,7 @@ class ConvertOptions(Checked):
     """How Arrow values become tensors."""
 
     stack: Mapping[str, Sequence[str]] | None = option(
-        None, mapping("key -> list of columns"), doc='columns to join into one [B, k] tensor: {"key": ["column", ...]}'
+        None, name_lists, doc='columns to join into one [B, k] tensor: {"key": ["column", ...]}'
     )
     # A torch or numpy dtype, or its name, or a dict of these.
     dtypes: Mapping[Any, Any] | Any = option(
@@ -235,7 +245,9 @@ class WorkerOptions(Checked):
     """How many workers read, and how far ahead."""
 
     num_workers: int | None = option(
-        None, maybe(whole(0)), doc="I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread"
+        None,
+        maybe(whole(0, MOST_WORKERS)),
+        doc="I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread",
     )
     worker_mode: str = option(
         "thread",

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.checks import Checked, flag, maybe, option, whole
+from torch_dataloader_utils.printing import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def split_sharding(sharding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """
     options = dict(sharding)
     if "policy" not in options:
-        raise OptionError(f"sharding={options!r}: expected {{'policy': name, option: value}}.")
+        raise OptionError(f"sharding={shown(options)}: expected {{'policy': name, option: value}}.")
     return options.pop("policy"), options
 
 

@@ -16,6 +16,7 @@ from torch_dataloader_utils.distributed.peers import (
 )
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.options.checks import Checked, maybe, option, whole
+from torch_dataloader_utils.printing import shown
 
 _PEERS = ("process_group", "device_mesh", "accelerator")  # each names the processes that are the ranks
 
@@ -53,9 +54,9 @@ class RankOptions(Checked):
     def _check_peers(self) -> None:
         dims = self.dp_mesh_dims
         if dims is not None and (isinstance(dims, str) or not isinstance(dims, Sequence)):
-            raise OptionError(f"dp_mesh_dims={dims!r}: expected names of dimensions, such as ('dp',).")
+            raise OptionError(f"dp_mesh_dims={shown(dims)}: expected names of dimensions, such as ('dp',).")
         if dims is not None and self.device_mesh is None:
-            raise OptionError(f"dp_mesh_dims={dims!r} without device_mesh: they name dimensions of a mesh.")
+            raise OptionError(f"dp_mesh_dims={shown(dims)} without device_mesh: they name dimensions of a mesh.")
         given = self._given_peers
         if len(given) > 1:
             raise OptionError(f"{' and '.join(given)} were given, but each defines the ranks: pass one of them.")

@@ -15,7 +15,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.plan_page.packing import packed
 from torch_dataloader_utils.plan_page.planner_scripts import planner_script
 from torch_dataloader_utils.planning.plan_table import common_folder
-from torch_dataloader_utils.printing import shortened
+from torch_dataloader_utils.printing import shortened, shown
 
 SCRIPTS = (
     "page_data.js",
@@ -55,15 +55,27 @@ def write_page(path: str | os.PathLike[str], html: str) -> Path:
     """Write a page, replacing the file if it exists. Returns the path.
 
     Raises:
-        OptionError: the path is a folder, or lies in a folder that does not exist.
+        OptionError: the path is a folder, lies in a folder that does not exist, or cannot be written.
     """
-    place = Path(path)
-    if place.is_dir():
-        raise OptionError(f"plan_page({str(path)!r}): this is a folder: pass a file in it, such as plan.html.")
-    if not place.parent.is_dir():
-        raise OptionError(f"plan_page({str(path)!r}): there is no folder {str(place.parent)!r}: create it first.")
-    place.write_text(html, encoding="utf-8")
+    try:
+        place = Path(path)
+        _check_place(place)
+        place.write_text(html, encoding="utf-8")
+    except OptionError:
+        raise
+    except Exception as error:  # of the disk, or because this is no path
+        raise OptionError(
+            f"plan_page({shown(path)}): it cannot be written: {type(error).__name__}. Pass the path of a file, such as "
+            "plan.html."
+        ) from error
     return place
+
+
+def _check_place(place: Path) -> None:
+    if place.is_dir():
+        raise OptionError(f"plan_page({str(place)!r}): this is a folder: pass a file in it, such as plan.html.")
+    if not place.parent.is_dir():
+        raise OptionError(f"plan_page({str(place)!r}): there is no folder {str(place.parent)!r}: create it first.")
 
 
 def name_of(data: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from numbers import Integral
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.tasks import SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.planning.workers import Shards, worker_shards
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.seeding import derive_key
 
 __all__ = ["Plan", "PlanOptions", "RankPlan"]
@@ -86,9 +88,9 @@ class Plan:
 
     def rank(self, epoch: int, rank: int, lap: int = 0) -> RankPlan:
         """What `rank` delivers in `epoch`; for a later lap, the same rows again, in another order."""
-        if not 0 <= rank < self.num_ranks:
+        if not (isinstance(rank, Integral) and 0 <= rank < self.num_ranks):
             raise OptionError(
-                f"rank={rank} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
+                f"rank={shown(rank)} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
             )
         virtual, steps, rows = self._virtual, self.steps(epoch), self.rows(epoch)
         if virtual is None:

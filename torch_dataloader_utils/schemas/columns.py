@@ -32,7 +32,7 @@ def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where:
     if column.type.equals(kind):
         return column
     try:
-        return column.cast(kind)
+        return (pc.run_end_decode(column) if pt.is_run_end_encoded(column.type) else column).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatchError(
             f"{where}: a value of type {column.type} does not fit {kind}, the column's type over all files: {error}. "

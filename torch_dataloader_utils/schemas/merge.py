@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
+from torch_dataloader_utils.printing import shown
 
 Merge = Callable[[pa.DataType, pa.DataType], "pa.DataType | None"]
 
@@ -18,8 +19,8 @@ def resolve_schema(files: Iterable[tuple[str, pa.Schema]], merge: Merge) -> pa.S
 
     Ints widen to ints and floats to floats. Ints and floats widen to a float that holds the int type, else to float64;
     a whole number that it would round is then an error when it is read (`columns.conform`). Temporal units become
-    finer; dictionaries become plain types if files differ, views always; a null column takes the other type; structs
-    gain fields. A column that a file lacks is null there. All columns are nullable.
+    finer; dictionaries become plain types if files differ, views and runs always; a null column takes the other type;
+    structs gain fields. A column that a file lacks is null there. All columns are nullable.
 
     Args:
         files: path and schema of each.
@@ -37,7 +38,7 @@ def resolve_schema(files: Iterable[tuple[str, pa.Schema]], merge: Merge) -> pa.S
         seen.add(schema)
         _reject_twins(path, schema)
         for field in schema:
-            kind = without_views(field.type)
+            kind = delivered_type(field.type)
             known, origin = types.get(field.name, (kind, path))
             merged = merge(known, kind)
             if merged is None:
@@ -77,7 +78,7 @@ def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) ->
         SchemaMismatchError: a file's column cannot be cast; names file, column and both types.
     """
     if not isinstance(declared, pa.Schema):
-        raise OptionError(f"schema={declared!r}: expected a pyarrow.Schema.")
+        raise OptionError(f"schema={shown(declared)}: expected a pyarrow.Schema.")
     _reject_twins("schema=", declared)
     seen: set[pa.Schema] = set()
     for path, schema in files:
@@ -92,7 +93,7 @@ def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) ->
                     f"{path}: column {field.name!r} is {schema.field(place).type}, which cannot be cast to the type "
                     f"{field.type} in schema=."
                 )
-    return pa.schema([pa.field(field.name, without_views(field.type)) for field in declared])
+    return pa.schema([pa.field(field.name, delivered_type(field.type)) for field in declared])
 
 
 def _reject_twins(path: str, schema: pa.Schema) -> None:
@@ -153,6 +154,11 @@ def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type of the same values without a dictionary."""
     return plain_type(kind.value_type) if pt.is_dictionary(kind) else kind
+
+
+def delivered_type(kind: pa.DataType) -> pa.DataType:
+    """The type that a column is delivered with: without views and runs, which Arrow cannot filter."""
+    return without_views(kind.value_type if pt.is_run_end_encoded(kind) else kind)
 
 
 def without_views(kind: pa.DataType) -> pa.DataType:

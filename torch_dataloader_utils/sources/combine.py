@@ -6,6 +6,7 @@ import io
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from torch_dataloader_utils.distributed.peers import job_peers
@@ -14,6 +15,7 @@ from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, options_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
@@ -107,13 +109,17 @@ def _known_ranks(options: Options) -> int | None:
 def _weights(weights: Sequence[float] | None, count: int) -> list[float | None]:
     if weights is None:
         return [None] * count
+    try:
+        listed: list[float | None] = list(islice(weights, count + 1))
+    except Exception:  # noqa: BLE001 (no list, or one that cannot be iterated)
+        listed = []
     good = [
         isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 < weight < float("inf")
-        for weight in weights
+        for weight in listed
     ]
     if len(good) != count or not all(good):
-        raise OptionError(f"weights={list(weights)!r} for {count} dataset(s): expected a positive number for each.")
-    return list(weights)
+        raise OptionError(f"weights={shown(weights)} for {count} dataset(s): expected a positive number for each.")
+    return listed
 
 
 def _member(dataset: Any, number: int, weight: float | None, options: Options) -> _Member:

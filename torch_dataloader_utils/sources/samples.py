@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ _PROBES = 7  # samples, besides the first, that are inspected to learn the keys'
 
 
 def is_map_style(dataset: object) -> bool:
-    """Whether samples can be requested by index."""
-    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    """Whether samples can be requested by index; a dict has keys instead."""
+    return not isinstance(dataset, Mapping) and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def is_sharded(dataset: object) -> bool:

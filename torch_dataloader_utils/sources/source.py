@@ -22,6 +22,7 @@ from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, p
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
@@ -34,7 +35,7 @@ from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.sources.tables import TableSnapshot
-from torch_dataloader_utils.storage import Storage, usable_cores
+from torch_dataloader_utils.storage import Storage, url_of, usable_cores
 
 Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -87,7 +88,7 @@ class Source:
 
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
-    paths = tuple(printable(str(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
+    paths = tuple(printable(url_of(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
     name = ", ".join(paths)
 
     def manifest(sharers: Sharers) -> FileManifest:
@@ -235,13 +236,19 @@ def mask_key(options: Options, keys: Sequence[str]) -> str | None:
 def _transform(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
     """The transform of record batches, and its output schema: as given, else that of its result on 0 rows."""
     if read.transform is None:
-        for name, default in (("transform_schema", None), ("transform_format", "arrow")):
-            if getattr(read, name) != default:
+        given_too = {
+            "transform_schema": read.transform_schema is not None,
+            "transform_format": read.transform_format != "arrow",
+        }
+        for name, is_given in given_too.items():
+            if is_given:
                 raise OptionError(f"{name} was given without transform: pass transform, or leave {name} out.")
         return None, given
     schema = read.transform_schema
     if not isinstance(schema, (pa.Schema, type(None))):
-        raise OptionError(f"transform_schema={schema!r}: expected a pyarrow.Schema of the columns that it returns.")
+        raise OptionError(
+            f"transform_schema={shown(schema)}: expected a pyarrow.Schema of the columns that it returns."
+        )
     transform = formatted(read.transform, read.transform_format, given)
     output = _call_on_nothing(transform, given) if schema is None else schema
     return (replace(transform, expected=output) if isinstance(transform, FormattedTransform) else transform), output

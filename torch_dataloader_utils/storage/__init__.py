@@ -2,7 +2,7 @@
 
 from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged, printable
-from torch_dataloader_utils.storage.opening import open_storage
+from torch_dataloader_utils.storage.opening import open_storage, url_of
 from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, confirm_unchanged, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.storage import Storage
@@ -21,5 +21,6 @@ __all__ = [
     "open_storage",
     "prefetch",
     "printable",
+    "url_of",
     "usable_cores",
 ]

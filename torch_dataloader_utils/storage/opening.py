@@ -20,6 +20,7 @@ from torch_dataloader_utils.errors import (
     MissingExtraError,
     OptionError,
 )
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import learn, printable, user_and_password
 from torch_dataloader_utils.storage.http_client import home_client
 from torch_dataloader_utils.storage.option_names import client_options
@@ -52,13 +53,26 @@ def open_storage(
         DataNotFoundError: the URL is about an archive that does not exist.
         FileReadError: the client cannot reach its store, or open the archive.
     """
-    url = stringify_path(path)
-    if not isinstance(url, str) or not url:
-        raise OptionError(f"path={path!r}: expected a path or URL, or a list of these.")
+    url = url_of(path)
     learn(storage_options, getattr(filesystem, "storage_options", None))
     storage, inner = _storage(url, storage_options or {}) if filesystem is None else _given_storage(url, filesystem)
     _reject_password(url, inner)
     return storage, inner
+
+
+def url_of(path: Any) -> str:
+    """A path or URL as text.
+
+    Raises:
+        OptionError: it is no path.
+    """
+    try:
+        url = stringify_path(path)
+    except Exception as error:  # whatever a foreign __fspath__ raises
+        raise OptionError(f"path={shown(path)}: it has no name: {type(error).__name__}: {error}.") from error
+    if not isinstance(url, str) or not url:
+        raise OptionError(f"path={shown(path)}: expected a path or URL, or a list of these.")
+    return url
 
 
 def _reject_password(url: str, inner: str) -> None:

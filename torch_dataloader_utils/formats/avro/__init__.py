@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from torch_dataloader_utils.errors import UnsupportedTypeError
 from torch_dataloader_utils.formats.avro.container import find_runs, read_header, read_records
 from torch_dataloader_utils.formats.avro.schema import arrow_schema
 from torch_dataloader_utils.formats.base import BatchReader, Format
@@ -85,7 +86,11 @@ class AvroFormat(Format):
     ) -> tuple[FileLayout, pa.Schema]:
         """The runs, and the schema of the records."""
         header, given, at = read_header(source)
-        index = AvroIndex(header, arrow_schema(given), tuple(find_runs(source, at, header)))
+        try:
+            schema = arrow_schema(given)
+        except UnsupportedTypeError as error:
+            raise UnsupportedTypeError(f"{file.path}: {error}") from error
+        index = AvroIndex(header, schema, tuple(find_runs(source, at, header)))
         parts = ((rows, stored) for _, stored, rows in index.runs)
         return counted_layout(parts, index.schema, index), index.schema
 

@@ -151,13 +151,24 @@ def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
     kind, body = table.number(1, "<B"), table.number(3, "<q")
     if not 0 <= body <= stop - offset - prefix - length:
         raise ValueError(f"the message at byte {offset} has a body of {body} bytes, but the file has fewer.")
-    rows = table.table(2).number(0, "<q") if kind == BATCH else 0
+    rows = _batch_rows(table.table(2), body) if kind == BATCH else 0
     if rows < 0:
-        raise ValueError(f"the message at byte {offset} has {rows} rows.")
+        raise ValueError(f"the message at byte {offset} has a number of rows that its columns do not have.")
     if kind == BATCH and not _inside(_buffers(table.table(2)), body):
         # pyarrow ignores buffers that it does not need: which those are depends on the columns read.
         raise ValueError(f"the message at byte {offset} has a buffer outside its body of {body} bytes.")
     return Message(offset, prefix + length, body, kind, rows)
+
+
+def _batch_rows(batch: Table, body: int) -> int:
+    """The rows of a batch; -1 if its first column has another number, or if it has a body without columns.
+
+    A batch that wrongly has no rows would be left out, and too many rows would be planned.
+    """
+    rows, columns = batch.number(0, "<q"), batch.places(1, 16)
+    if columns:
+        return rows if struct.unpack_from("<q", batch.data, columns.start)[0] == rows else -1
+    return -1 if body else rows
 
 
 def _prefix(message: bytes) -> bytes:

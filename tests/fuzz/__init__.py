@@ -1,0 +1,1 @@
+"""Mutated files, tables, manifests and states, read in processes that may die of them."""
