@@ -17,7 +17,7 @@ from torch_dataloader_utils.cli.benchmark.settings import Trial
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import FAINT, GOOD, WARNING, Output, Result, Screen
 from torch_dataloader_utils.errors import EmptyDatasetError
-from torch_dataloader_utils.iteration.epochs import reading_of
+from torch_dataloader_utils.iteration.execution import reading_of
 from torch_dataloader_utils.metrics.verdict import Reading, Verdict
 from torch_dataloader_utils.printing import in_bytes
 from torch_dataloader_utils.sources.source import Source

@@ -18,12 +18,11 @@ from torch_dataloader_utils.distributed.agreement import check_reports
 from torch_dataloader_utils.distributed.collectives import smallest
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.events import Hooks
-from torch_dataloader_utils.iteration.execution import Execution
+from torch_dataloader_utils.iteration.execution import Execution, reading_of
 from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.metrics.verdict import Reading
 from torch_dataloader_utils.metrics.verdict_log import VerdictLog
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.planner import Planner, digest, plan_options
@@ -247,19 +246,6 @@ class Epochs:
         if plan.steps == 0 and not begun and self.source.splits:
             self.planner.warn_of_empty_rank(plan)
         self.planner.warn_of_small_windows(plan)
-
-
-def reading_of(source: Source, options: Options, worker: tuple[int, int] | None = None) -> Reading:
-    """How this process reads the source; `worker` as for `Epochs`."""
-    workers = options.worker
-    inline = workers.num_workers == 0 or worker is not None
-    return Reading(
-        inline,
-        processes=not inline and workers.worker_mode == "process",
-        local=source.scan.local,
-        collates=options.batch.collate_fn is not None,
-        in_step=options.shard.even == "sync",
-    )
 
 
 def _check_processes(options: Options) -> None:

@@ -10,9 +10,11 @@ from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.pooled import PooledDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context
 from torch_dataloader_utils.executors.threads import ThreadDriver
+from torch_dataloader_utils.metrics.verdict import Reading
 from torch_dataloader_utils.model import DataFile, FileKey, Task
-from torch_dataloader_utils.options import WorkerOptions
+from torch_dataloader_utils.options import Options, WorkerOptions
 from torch_dataloader_utils.reading.blocks import Driver, Scan
+from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.storage import usable_cores
 
 # Reads in flight hide a remote store's latency, on any number of cores: the fewest and the most threads, and the bytes
@@ -87,3 +89,16 @@ def remote_threads(tasks: Sequence[Sequence[Task]]) -> int:
     """The number of threads that read these tasks, by shard, from a remote store: more if tasks are small."""
     sizes = [task.size_bytes for shard in tasks for task in islice(shard, _SAMPLED)]
     return min(max(_FEWEST, _IN_FLIGHT * len(sizes) // max(sum(sizes), 1)), _MOST)
+
+
+def reading_of(source: Source, options: Options, worker: tuple[int, int] | None = None) -> Reading:
+    """How this process reads the source; `worker` as for `Epochs`."""
+    workers = options.worker
+    inline = workers.num_workers == 0 or worker is not None
+    return Reading(
+        inline,
+        processes=not inline and workers.worker_mode == "process",
+        local=source.scan.local,
+        collates=options.batch.collate_fn is not None,
+        in_step=options.shard.even == "sync",
+    )
