@@ -45,6 +45,7 @@ check: .venv/dev
 	for picture in rooms plan plan_page speed; do $(BIN)/python scripts/draw_$$picture.py --check || exit 1; done
 	$(BIN)/python scripts/write_signatures.py --check
 	$(BIN)/python scripts/write_command_line.py --check
+	$(BIN)/python scripts/write_faults.py --check
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "check: OK"
 

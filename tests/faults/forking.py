@@ -1,0 +1,56 @@
+"""Programs as forks of this process: they lead a session of their own, and end as a Python program does."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
+
+
+def program(run: Callable[[], object], temporary: Path | None = None, log: Path | None = None) -> int:
+    """Run a function in a child, without its parent's frames; the value is the child's pid.
+
+    Args:
+        run: what the child does.
+        temporary: its folder for temporary files.
+        log: the file for its standard error, and for that of the processes that it starts.
+    """
+    if pid := os.fork():
+        return pid
+    status = 0
+    try:
+        os.setsid()
+        weakref.finalize._registry.clear()  # the parent's, such as the removal of its temporary folders
+        if temporary is not None:
+            tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
+        if log is not None:
+            os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+        run()
+    except KeyboardInterrupt:
+        os.write(2, b"KeyboardInterrupt\n")
+        status = INTERRUPTED
+    except BaseException:  # noqa: BLE001 - the parent sees the status
+        traceback.print_exc()
+        status = 1
+    finally:
+        _end(status)
+    raise AssertionError("not reached")
+
+
+def _end(status: int) -> None:
+    """What Python does at the end of a program: wait for threads, run what is registered, flush."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
