@@ -89,9 +89,10 @@ class Runs:
         """The same runs with other ends; `replace` takes several times as long, and plans do this for each rank."""
         return Runs(self.table, self.source, self.place, first, last, self.phase, self.step, self.block)
 
-    def select(self, which: slice | I64 | npt.NDArray[np.bool_]) -> Runs:
+    def select(self, which: slice | Sequence[int] | I64 | npt.NDArray[np.bool_]) -> Runs:
         """The runs at these places."""
-        return Runs(self.table, *(_selected(column, which) for column in self._columns()))
+        chosen = which if isinstance(which, slice) else np.asarray(which)
+        return Runs(self.table, *(_selected(column, chosen) for column in self._columns()))
 
     def pieces(self) -> Iterator[Piece]:
         """A piece for each run that has rows, in the same order."""
