@@ -6,13 +6,15 @@ import base64
 import html
 import json
 import logging
+import os
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import FileReadError
+from torch_dataloader_utils import DataNotFoundError, FileReadError, StructuredDataset
 from torch_dataloader_utils.iceberg import table_storage
 from torch_dataloader_utils.redaction import guarded, known, learn, printable
 from torch_dataloader_utils.redaction.names import is_secret
@@ -238,3 +240,11 @@ def test_groups_of_errors() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         fail()
     assert repr(caught.value.exceptions) == "(ValueError('***'), KeyError('column'))"
+
+
+def test_a_name_that_is_not_utf8_can_be_written(tmp_path: Path) -> None:
+    name = os.fsdecode(b"part-\xff.parquet")
+    assert printable(name) == "part-\\udcff.parquet"
+    with pytest.raises(DataNotFoundError) as caught:
+        StructuredDataset.create_dataloader(tmp_path / name)
+    assert "part-\\udcff.parquet".encode() in str(caught.value).encode()
