@@ -247,4 +247,4 @@ def test_a_name_that_is_not_utf8_can_be_written(tmp_path: Path) -> None:
     assert printable(name) == "part-\\udcff.parquet"
     with pytest.raises(DataNotFoundError) as caught:
         StructuredDataset.create_dataloader(tmp_path / name)
-    assert "part-\\udcff.parquet".encode() in str(caught.value).encode()
+    assert b"part-\\udcff.parquet" in str(caught.value).encode()

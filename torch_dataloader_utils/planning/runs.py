@@ -91,7 +91,7 @@ class Runs:
 
     def select(self, which: slice | Sequence[int] | I64 | npt.NDArray[np.bool_]) -> Runs:
         """The runs at these places."""
-        chosen = which if isinstance(which, slice) else np.asarray(which)
+        chosen = which if isinstance(which, slice) else np.asarray(which) if len(which) else slice(0, 0)
         return Runs(self.table, *(_selected(column, chosen) for column in self._columns()))
 
     def pieces(self) -> Iterator[Piece]:
