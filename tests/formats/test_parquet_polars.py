@@ -28,7 +28,7 @@ from torch_dataloader_utils.storage import Storage
 polars = pytest.importorskip("polars")
 
 FORM = format_named("parquet")
-LOG = "torch_dataloader_utils.formats.parquet.polars_decoder"
+LOG = "torch_dataloader_utils"
 
 TAKEN = [
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),

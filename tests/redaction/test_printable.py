@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -16,12 +17,12 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils import DataNotFoundError, FileReadError, StructuredDataset
 from torch_dataloader_utils.iceberg import table_storage
-from torch_dataloader_utils.redaction import guarded, known, learn, printable
+from torch_dataloader_utils.redaction import guarded, known, learn, names, printable
 from torch_dataloader_utils.redaction.names import is_secret
 from torch_dataloader_utils.storage import option_names
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=4, max_size=20).map(str.strip)
-PASSWORDS = TEXTS.filter(lambda text: len(text) >= 4 and text.strip("*"))
+PASSWORDS = TEXTS.filter(lambda text: len(text) >= 4 and text.strip("*") and text.lower() not in names.NO_SECRETS)
 HOSTS = st.from_regex(r"[a-z][a-z0-9-]{0,12}(\.[a-z]{2,5})?(:[1-9][0-9]{1,3})?", fullmatch=True)
 SENTENCES = st.from_regex(r"([a-z]{1,3} ){0,5}", fullmatch=True)
 FORMS = [
@@ -248,3 +249,14 @@ def test_a_name_that_is_not_utf8_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError) as caught:
         StructuredDataset.create_dataloader(tmp_path / name)
     assert b"part-\\udcff.parquet" in str(caught.value).encode()
+
+
+def test_options_that_hold_themselves_or_cannot_be_looked_at() -> None:
+    class Odd(dict):  # type: ignore[type-arg]
+        def items(self) -> Any:
+            raise RuntimeError
+
+    circle: list[Any] = []
+    circle += [circle] * 99
+    learn({"a": circle, "b": Odd(), "token": "correct-horse"})
+    assert printable("it is correct-horse") == "it is ***"

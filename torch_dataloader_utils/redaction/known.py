@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ from torch_dataloader_utils.redaction.patterns import HIDDEN, SHORTEST, secrets_
 
 _ALONE = 8  # shorter words and numbers are hidden only where no letter or digit stands next to them
 _MOST = 2_000  # kept; the oldest, such as credentials that a catalog renewed since, are dropped
+_DEEPEST = 50  # levels of options
 _LISTED = 100  # paths of a long list whose secrets are kept; the others' look alike
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "GCS_", "GCSFS_", "FSSPEC_", "PYICEBERG_", "HF_TOKEN")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#(?:x27|39);"}
@@ -47,12 +49,22 @@ def learn(*given: Any, names: tuple[str, ...] = ()) -> None:
         names: the names under which these were given; none for a path.
     """
     for value in given:
+        _learn(value, names, ())
+
+
+def _learn(value: Any, names: tuple[str, ...], inside: tuple[int, ...]) -> None:
+    """As `learn`, for one value inside of these containers."""
+    if id(value) in inside or len(inside) == _DEEPEST:
+        return
+    inside = (*inside, id(value))
+    with suppress(Exception):  # of a value's own methods: the call that it was given to says what is wrong with it
         if isinstance(value, Mapping):
             for name, inner in value.items():
-                learn(inner, names=(*names, str(name)))
+                _learn(inner, (*names, str(name)), inside)
         elif isinstance(value, (list, tuple, set, frozenset)):
             login = isinstance(value, tuple) and len(value) == 2 and names  # (user, password)
-            learn(*islice(value, 1 if login else 0, _LISTED), names=names)
+            for inner in islice(value, 1 if login else 0, _LISTED):
+                _learn(inner, names, inside)
         elif isinstance(value, (str, bytes, os.PathLike)):
             _learn_text(value.decode(errors="replace") if isinstance(value, bytes) else str(value), names)
 

@@ -20,7 +20,7 @@ _PLAIN_HEADER = re.compile(
     r"accept|content-|user-agent|host$|range$|cache-control|connection$|x-iceberg-access-delegation|x-client-version",
     re.IGNORECASE,
 )
-_WORDS = frozenset(
+NO_SECRETS = frozenset(
     {"true", "false", "none", "null", "anon", "anonymous", "default", "google_default", "cache", "cloud", "browser"}
     | {"basic", "bearer", "oauth2", "sigv4", "env"}
 )
@@ -34,7 +34,7 @@ def is_secret(names: tuple[str, ...], value: str) -> bool:
         names: the option's name, after those of the dicts that hold it.
         value: its value.
     """
-    if not names or value.strip().lower() in _WORDS:
+    if not names or value.strip().lower() in NO_SECRETS:
         return False
     *holders, name = names
     if name.lower().startswith("header."):  # a property of a catalog
