@@ -144,7 +144,7 @@ def special(folder: Path) -> Callable[[], object]:
     SECTION,
     "No descriptors left (`ulimit -n 64`)",
     "every row once, or one error that names the limit",
-    "tests/storage/test_descriptors.py::test_few_descriptors",
+    "tests/executors/test_file_limit.py::test_every_row_or_an_error_that_says_what_to_raise",
 )
 def few_descriptors(folder: Path) -> Callable[[], object]:
     import resource

@@ -79,17 +79,6 @@ def hanging_transform(folder: Path) -> Callable[[], object]:
 
 @fault(
     SECTION,
-    f"A transform hangs in the training process (`num_workers=0, timeout={TIMEOUT:g}`)",
-    BatchTimeoutError,
-    "tests/iteration/test_timeouts.py::test_in_line",
-)
-def hanging_inline(folder: Path) -> Callable[[], object]:
-    loader, _ = rows.create(rows.write_files(folder / "rows"), "inline", transform=_hangs, timeout=TIMEOUT)
-    return lambda: list(loader)
-
-
-@fault(
-    SECTION,
     "A worker process is killed (SIGKILL, as for memory)",
     WorkerError,
     "tests/executors/test_drivers.py::test_a_killed_worker_is_an_error_and_the_next_pass_starts_anew",

@@ -66,7 +66,7 @@ def _served(folder: Path, behave: Behave = lambda number, headers: None) -> list
     SECTION,
     f"A store stops answering while files are listed (`timeout={TIMEOUT:g}`)",
     BatchTimeoutError,
-    "tests/iteration/test_timeouts.py::test_listing",
+    "tests/storage/test_hanging_stores.py::test_construction_waits_no_longer_than_timeout",
 )
 def hangs_listing(folder: Path) -> Callable[[], object]:
     url, Hanging.hangs = _hanging(folder), "list"
@@ -77,7 +77,7 @@ def hangs_listing(folder: Path) -> Callable[[], object]:
     SECTION,
     f"... while footers are read (`timeout={TIMEOUT:g}`)",
     BatchTimeoutError,
-    "tests/iteration/test_timeouts.py::test_footers",
+    "tests/storage/test_hanging_stores.py::test_construction_waits_no_longer_than_timeout",
 )
 def hangs_inspecting(folder: Path) -> Callable[[], object]:
     url, Hanging.hangs = _hanging(folder), "open"
@@ -88,7 +88,7 @@ def hangs_inspecting(folder: Path) -> Callable[[], object]:
     SECTION,
     f"... while rows are counted (`timeout={TIMEOUT:g}`)",
     BatchTimeoutError,
-    "tests/iteration/test_timeouts.py::test_counting",
+    "tests/storage/test_hanging_stores.py::test_counting_waits_no_longer_than_timeout",
 )
 def hangs_counting(folder: Path) -> Callable[[], object]:
     place = folder / "rows"
@@ -118,7 +118,7 @@ def hangs_reading(folder: Path) -> Callable[[], object]:
     SECTION,
     f"... during a pass in the training process (`num_workers=0, timeout={TIMEOUT:g}`)",
     BatchTimeoutError,
-    "tests/iteration/test_timeouts.py::test_in_line",
+    "tests/storage/test_hanging_stores.py::test_a_pass_waits_no_longer_than_timeout_and_the_next_one_has_every_row",
 )
 def hangs_inline(folder: Path) -> Callable[[], object]:
     url = _hanging(folder)
@@ -182,7 +182,7 @@ def clients(folder: Path) -> Callable[[], object]:
     SECTION,
     "A server redirects to another host, with a token in `headers`",
     "every row once; the other host never sees the token",
-    "tests/storage/test_redirects.py::test_tokens",
+    "tests/storage/test_redirects.py::test_what_was_given_for_one_server_is_not_sent_to_another",
 )
 def redirected(folder: Path) -> Callable[[], object]:
     place, seen = rows.write_files(folder / "rows"), []
@@ -262,7 +262,7 @@ def damaged_cache(folder: Path) -> Callable[[], object]:
 )
 def foreign_manifest(folder: Path) -> Callable[[], object]:
     from torch_dataloader_utils.options import ReadOptions
-    from torch_dataloader_utils.sources.manifest import asked_by, found_and_inspected
+    from torch_dataloader_utils.sources.inspection import asked_by, found_and_inspected
     from torch_dataloader_utils.sources.manifest_bytes import pack_manifest
 
     place, manifest = rows.write_files(folder / "rows", 1), folder / "m.parquet"

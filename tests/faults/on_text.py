@@ -33,7 +33,7 @@ def nested(folder: Path) -> Callable[[], object]:
     SECTION,
     "300 MB of text in a gzip file of 1.5 MB",
     "every row once, within `prefetch_bytes` + 64 MiB",
-    "tests/formats/test_text_limits.py::test_memory",
+    "tests/formats/test_text_limits.py::test_a_small_file_that_expands_to_much_text_is_read_in_bounded_memory",
 )
 def bomb(folder: Path) -> Callable[[], object]:
     place, line = folder / "rows", (json.dumps({"id": 1, "name": "x" * 1000}) + "\n").encode()
@@ -56,7 +56,7 @@ def bomb(folder: Path) -> Callable[[], object]:
     SECTION,
     "A line of 300 MB",
     FileReadError,
-    "tests/formats/test_text_limits.py::test_lines",
+    "tests/formats/test_text_limits.py::test_a_line_without_end_is_named_in_bounded_memory",
 )
 def long_line(folder: Path) -> Callable[[], object]:
     place = folder / "rows"
@@ -73,7 +73,7 @@ def long_line(folder: Path) -> Callable[[], object]:
     SECTION,
     "A text that is not UTF-8",
     DataLoaderUtilsError,
-    "tests/formats/test_text_limits.py::test_utf8",
+    "tests/formats/test_invalid_utf8.py::test_damaged_text_is_named",
 )
 def not_utf8(folder: Path) -> Callable[[], object]:
     place = folder / "rows"
