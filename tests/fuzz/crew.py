@@ -1,7 +1,6 @@
 """Runs mutations in processes that may die of them, and counts what came of them."""
 
 import json
-import os
 import select
 import signal
 import subprocess
@@ -63,7 +62,8 @@ def _of_one_process(waiting: list[tuple[str, int]], seed: int, folder: Path, lim
     work = [str(part) for family, stop in stops.items() for part in (family, firsts[family], stop)]
     command = [sys.executable, "-m", "tests.fuzz.worker", str(folder), str(seed), *work]
     with (folder / "stderr").open("wb") as errors:
-        worker = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=errors, env=dict(os.environ))
+        # Unbuffered: `select` does not see lines that a buffer holds.
+        worker = subprocess.Popen(command, bufsize=0, cwd=_ROOT, stdout=subprocess.PIPE, stderr=errors)
     try:
         for place, (family, number) in enumerate(list(waiting)):
             line = _line(worker, limit if place else _START)
