@@ -262,6 +262,39 @@ def test_an_error_is_raised_again_as_often_as_it_is_asked_for(folder: Path) -> N
             next(iterator)
 
 
+def test_what_is_noted_on_an_error_is_not_on_the_next_one(folder: Path) -> None:
+    def fail_with_a_note(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if has_bad_row(batch):
+            error = KeyError("no such row")
+            error.add_note("of the transform")
+            raise error
+        return batch
+
+    iterator = iter(loader_of(folder, transform=fail_with_a_note, num_workers=0))
+    for _ in range(3):
+        with pytest.raises(KeyError) as caught:
+            list(iterator)
+        assert "of the transform" in caught.value.__notes__
+        assert "of the loop" not in caught.value.__notes__
+        caught.value.add_note("of the loop")
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_errors_that_are_causes_of_themselves_end_passes_like_others(folder: Path, others: int) -> None:
+    def fail_in_a_circle(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if has_bad_row(batch):
+            error = KeyError("no such row")
+            error.__cause__ = KeyError("another") if others else error
+            error.__cause__.__cause__ = error
+            raise error
+        return batch
+
+    iterator = iter(loader_of(folder, transform=fail_in_a_circle, num_workers=0))
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no such row"):
+            list(iterator)
+
+
 def test_the_traceback_of_a_failed_transform_keeps_its_lines_and_variables(folder: Path) -> None:
     error = failed(loader_of(folder, transform=fail, num_workers=0))
     trace = error.__traceback__

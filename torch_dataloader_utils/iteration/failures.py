@@ -24,15 +24,24 @@ def let_go(error: BaseException) -> None:
                 frame.clear()
 
 
-def kept(error: BaseException) -> BaseException:
-    """A copy of the error to raise later; it holds no frame, neither of this package nor of the user's loop."""
+def kept(error: BaseException, before: frozenset[int] = frozenset()) -> BaseException:
+    """A copy of the error to raise later; it holds no frame, neither of this package nor of the user's loop.
+
+    Args:
+        error: what ended a pass, or one of its causes.
+        before: the ids of the errors that it is a cause of; an error may even be its own cause.
+    """
     try:
         twin = copy(error)
     except Exception:  # noqa: BLE001 - of a user's class, whatever its constructor raises
         twin = None
     if type(twin) is not type(error) or twin is error:
         return StaleIteratorError(f"this pass ended with {type(error).__name__}: {error}")
-    twin.__cause__ = None if error.__cause__ is None else kept(error.__cause__)
+    if hasattr(twin, "__notes__"):
+        twin.__notes__ = list(twin.__notes__)  # what is noted on one must not appear on the other
+    before |= {id(error)}
+    if error.__cause__ is not None and id(error.__cause__) not in before:
+        twin.__cause__ = kept(error.__cause__, before)
     return twin
 
 
