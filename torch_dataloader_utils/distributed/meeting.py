@@ -41,6 +41,7 @@ _SIGN = 2.0  # seconds in which a rank that runs gives a sign of life
 _ANSWER = 5.0  # seconds in which a store answers
 _SLOW = 30.0  # seconds until the first rank to arrive logs for whom it waits
 _STEPS: Counter[tuple[int, ...]] = Counter()  # steps so far, by members: all take the same ones in the same order
+_MET: dict[tuple[int, ...], int] = {}  # the last step at which all met, by members
 _STUCK: list[threading.Thread] = []  # what still waits for a store that did not answer
 
 
@@ -101,8 +102,8 @@ class Board:
             arrived = self._store.add(self._key("count"), 1)
         if arrived == len(self._members):
             self._settle(_AGREED)
-            for name in ("first", "count", "verdict"):  # of the last step: all have left it
-                self._store.delete_key(self._key(name, self.number - 1))
+            self._forget(_MET.get(self._members))
+        _MET[self._members] = self.number
         return self._verdict(first=arrived == 1)
 
     def asked(self, ask: Callable[[], T], limit: float) -> T:
@@ -178,6 +179,11 @@ class Board:
             time.sleep(pause)
             pause = max(min(2 * pause, _MOST), _LOOK * len(self._members))
         return str(self._store.get(self._key("verdict")).decode())
+
+    def _forget(self, number: int | None) -> None:
+        """Delete the keys of an earlier step, which all have left; not every step has some."""
+        for name in ("first", "count", "verdict") if number is not None else ():
+            self._store.delete_key(self._key(name, number))
 
     def _settle(self, verdict: str) -> None:
         self._store.compare_set(self._key("verdict"), "", verdict)
