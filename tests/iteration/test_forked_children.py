@@ -163,6 +163,36 @@ def test_forked_workers_of_torch_s_loader_read_beside_their_parent(folder: str, 
     loader.dataset.close()
 
 
+def test_a_child_s_exit_does_not_wait_for_the_parent_s_calls_to_stores(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import os, signal, sys, threading, warnings
+            from torch_dataloader_utils.storage import waiting
+
+            warnings.simplefilter("ignore")  # newer Pythons warn of any fork with threads
+            waiting._EXIT = {2 * PATIENCE}
+            begun, over = threading.Event(), threading.Event()
+            call = lambda: (begun.set(), over.wait())
+            caller = threading.Thread(target=waiting.answered, args=(call, {4 * PATIENCE}, "it"))
+            caller.start()
+            begun.wait()
+            child = os.fork()
+            if not child:
+                signal.alarm({PATIENCE // 2})
+                sys.exit()
+            print(os.waitpid(child, 0)[1])
+            over.set()
+            caller.join()
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=180)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_a_child_s_exit_leaves_the_workers_and_their_memory_to_the_parent(

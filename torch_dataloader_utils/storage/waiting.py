@@ -26,6 +26,8 @@ _EXIT = 2.0  # seconds for which the exit of the interpreter waits for calls: th
 # Seconds that a call to a store may take, for storages that are created in this context; 0 for no limit.
 _LIMIT: ContextVar[float] = ContextVar("_LIMIT", default=0.0)
 _POOLS: weakref.WeakSet[DaemonThreads] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_POOLS.clear)  # the exit of a child must not wait for threads of its parent
 
 
 @contextmanager
@@ -43,13 +45,14 @@ def limit() -> float:
     return _LIMIT.get()
 
 
-def answered(call: Callable[[], T], seconds: float, what: str) -> T:
+def answered(call: Callable[[], T], seconds: float, what: str, who: str = "store") -> T:
     """What `call` returns, in a thread of its own.
 
     Args:
-        call: calls a store.
+        call: calls a store or catalog.
         seconds: the time limit; 0 for none.
         what: what is waited for, without secrets.
+        who: who must answer.
 
     Raises:
         BatchTimeoutError: it takes longer. The call is left to its thread.
@@ -63,7 +66,7 @@ def answered(call: Callable[[], T], seconds: float, what: str) -> T:
         if future.done():  # an error of the call's own
             return future.result()
     raise BatchTimeoutError(
-        f"{what}: the store did not answer within timeout={seconds} s. Check that it is reachable and not overloaded, "
+        f"{what}: the {who} did not answer within timeout={seconds} s. Check that it is reachable and not overloaded, "
         "or increase timeout."
     )
 
