@@ -97,13 +97,16 @@ def again(table: Any) -> Any:
     """The table reloaded from its catalog, if it is a pyiceberg table of a catalog; otherwise `table` unchanged.
 
     Raises:
+        BatchTimeoutError: a REST catalog does not answer.
         CatalogError: the catalog cannot be reached or denies access.
     """
     if not isinstance(table, Table) or isinstance(table, StaticTable):
         return table
     name = table.name()
     with _asking(f"table {'.'.join(name)!r}", f"catalog {table.catalog.name!r}"):
-        return table.catalog.load_table(name)
+        from torch_dataloader_utils.iceberg.catalog_client import loaded  # as below
+
+        return loaded(table.catalog, name)
 
 
 def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
@@ -117,10 +120,10 @@ def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
         raise OptionError(f"table={identifier!r}: expected 'namespace.table', or a path (containing '/').")
     shown = "the default catalog (no 'name' was given)" if name is None else f"catalog {name!r}"
     with _asking(f"table={identifier!r}", shown):
-        from torch_dataloader_utils.iceberg.catalog_client import catalog_of  # REST's client takes time to import
+        from torch_dataloader_utils.iceberg.catalog_client import table_of  # REST's client takes time to import
 
         learn(properties, Config().get_catalog_config(name or ""))
-        return catalog_of(name, properties).load_table(identifier)
+        return table_of(name, properties, identifier)
 
 
 @contextmanager

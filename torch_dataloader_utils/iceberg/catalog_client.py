@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import OAUTH2_SERVER_URI, RestCatalog
+from pyiceberg.table import Table
 from pyiceberg.utils.config import Config, merge_config
 
 from torch_dataloader_utils.errors import CatalogError
 from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage.waiting import answered, limit
 
 _ADDRESSES = ("uri", OAUTH2_SERVER_URI)
 
 
-def catalog_of(name: str | None, properties: Mapping[str, Any]) -> Catalog:
-    """The catalog that pyiceberg's `load_catalog` returns for these arguments.
+def table_of(name: str | None, properties: Mapping[str, Any], identifier: str) -> Table:
+    """The table of the catalog that pyiceberg's `load_catalog` returns for these arguments.
 
     Raises:
+        BatchTimeoutError: a REST catalog does not answer within the time limit of this context.
         CatalogError: a REST catalog sends its client to another host.
     """
     config = Config()
@@ -28,8 +31,24 @@ def catalog_of(name: str | None, properties: Mapping[str, Any]) -> Catalog:
     kind, uri = merged.get("type"), str(merged.get("uri") or "")
     rest = kind.lower() == "rest" if isinstance(kind, str) else uri.startswith("http")
     if not rest or not uri or "py-catalog-impl" in properties:
-        return load_catalog(name, **properties)
-    return _HomeRestCatalog(chosen, **merged)
+        return loaded(load_catalog(name, **properties), identifier)
+    return _limited(lambda: _HomeRestCatalog(chosen, **merged).load_table(identifier), identifier)
+
+
+def loaded(catalog: Catalog, identifier: str | tuple[str, ...]) -> Table:
+    """The table of this catalog.
+
+    Raises:
+        BatchTimeoutError: a REST catalog does not answer within the time limit of this context.
+    """
+    if isinstance(catalog, RestCatalog):
+        return _limited(lambda: catalog.load_table(identifier), identifier)
+    return catalog.load_table(identifier)  # on this thread: a connection to SQLite is bound to it
+
+
+def _limited(load: Callable[[], Table], identifier: str | tuple[str, ...]) -> Table:
+    table = identifier if isinstance(identifier, str) else ".".join(identifier)
+    return answered(load, limit(), f"table {table!r}", "catalog")
 
 
 class _HomeRestCatalog(RestCatalog):  # type: ignore[misc]

@@ -50,7 +50,8 @@ class SnapshotDataset(LoaderDataset):
         if table.pinned is not None:
             raise OptionError(f"advance(): {table.pinned}")
         here = self._snapshot_of(self._epochs.next_source).cursor
-        newest = from_first_rank(lambda: table.newest(self._options), sharers_of(self._options), "advance()")
+        with limited(self._options.worker.timeout):
+            newest = from_first_rank(lambda: table.newest(self._options), sharers_of(self._options), "advance()")
         there = replace(newest, start=here.end) if appended_only else newest
         newer = newest.end != here.end
         if newer or (not appended_only and there.start != here.start):

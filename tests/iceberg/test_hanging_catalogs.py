@@ -1,0 +1,53 @@
+"""REST catalogs that accept connections and never answer: an error within `timeout`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from time import monotonic
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import Table
+
+from tests.iceberg.test_catalog_hosts import CONFIG
+from tests.iceberg.test_catalog_hosts import catalog as serving
+from torch_dataloader_utils import IcebergDataset
+from torch_dataloader_utils.errors import BatchTimeoutError
+
+TIMEOUT = 1.0  # seconds
+SLACK = 20.0  # seconds: the machine may be busy
+
+# pyiceberg leaves the connections of its session to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_catalog_that_never_answers_is_named_within_the_timeout(silent: str) -> None:
+    begin = monotonic()
+    with pytest.raises(BatchTimeoutError, match=rf"table 'a\.b': the catalog did not answer within timeout={TIMEOUT}"):
+        IcebergDataset.create_dataloader("a.b", catalog_config={"type": "rest", "uri": silent}, timeout=TIMEOUT)
+    assert monotonic() - begin < TIMEOUT + SLACK
+
+
+def test_a_table_s_catalog_that_stops_answering_is_named_within_the_timeout(catalog: Catalog, silent: str) -> None:
+    made = catalog.create_table("ns.t", schema=pa.schema({"id": pa.int64()}))
+    made.append(pa.table({"id": [1, 2, 3]}))
+    with serving(CONFIG) as (uri, _):
+        rest = RestCatalog("rest", uri=uri)
+    table = Table(("ns", "t"), made.metadata, made.metadata_location, made.io, rest)
+    loader, dataset = IcebergDataset.create_dataloader(table, num_ranks=1, rank=0, timeout=TIMEOUT)
+    rest.uri = rest.properties["uri"] = silent
+    begin = monotonic()
+    with pytest.raises(BatchTimeoutError, match=r"table 'ns\.t': the catalog did not answer"):
+        dataset.advance()
+    assert monotonic() - begin < TIMEOUT + SLACK
+    assert sum(len(batch["id"]) for batch in loader) == 3
