@@ -162,7 +162,12 @@ def test_the_group_of_debug_launcher_outranks_its_variables(data: str, tmp_path:
 
 @pytest.fixture
 def accelerator() -> Iterator[Any]:
+    reset_accelerate()  # tests of other files may have left a state
     yield accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    reset_accelerate()
+
+
+def reset_accelerate() -> None:
     accelerate.state.AcceleratorState._reset_state(True)
     accelerate.state.GradientState._reset_state()
 

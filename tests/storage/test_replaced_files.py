@@ -59,7 +59,7 @@ def test_without_a_planned_version_it_is_that_of_the_opening(place: Place) -> No
 
 
 def test_a_pyarrow_filesystem_of_ones_own_is_checked(moto_s3: Store, tmp_path: Path) -> None:
-    url = moto_s3.url(f"own{tmp_path}/x")
+    url = moto_s3.url(f"replaced-own{tmp_path}/x")
     moto_s3.filesystem.pipe(url, b"a" * SIZE)
     options = moto_s3.storage_options
     endpoint = options["endpoint_url"].removeprefix("http://")
@@ -75,7 +75,7 @@ def test_a_pyarrow_filesystem_of_ones_own_is_checked(moto_s3: Store, tmp_path: P
 
 
 def test_nothing_of_a_replaced_object_is_cached(moto_s3: Store, tmp_path: Path) -> None:
-    url = moto_s3.url(f"cached{tmp_path}/x")
+    url = moto_s3.url(f"replaced-cached{tmp_path}/x")
     moto_s3.filesystem.pipe(url, b"a" * SIZE)
     options = cache_options(tmp_path / "cache", "64MiB")
     assert options is not None
