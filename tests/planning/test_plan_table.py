@@ -105,3 +105,13 @@ def test_a_ranks_plan_says_how_much_all_ranks_read(sharding: str, times: float) 
     found = plan.rank(0, 3)
     assert found.read_amplification == plan.read_amplification(0) == times
     assert pickle.loads(pickle.dumps(found)).read_amplification == times
+
+
+def test_a_kept_plan_distinguishes_files_whose_names_differ_only_in_what_is_hidden() -> None:
+    links = [data_file(f"https://host/get?file={name}", rows) for name, rows in (("a", [2]), ("b", [3, 3]), ("c", [4]))]
+    found = make_plan(links).rank(0, 0)
+    kept = pickle.loads(pickle.dumps(found))
+    assert list(kept.layouts.values()) == list(found.layouts.values())
+    assert [key[1] for key in kept.layouts] == ["https://host/get", "https://host/get (2)", "https://host/get (3)"]
+    assert [task.rows for task in kept.tasks(0)] == [task.rows for task in found.tasks(0)]
+    assert kept.table()[1]["file"] == "https://host/get (2)"
