@@ -24,7 +24,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import StructuredDataset, TableDataset, combine
+from torch_dataloader_utils import StructuredDataset, TableDataset, combine, merge_state_dicts
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     DamagedFileError,
@@ -36,6 +36,7 @@ from torch_dataloader_utils.errors import (
     UnknownOptionError,
 )
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.redaction import known, learn
 from torch_dataloader_utils.sources.manifest_changes import manifest_changes
 from torch_dataloader_utils.storage import retries
 
@@ -502,6 +503,18 @@ def test_a_state_that_left_out_other_files_is_refused_by_name(folder: Path) -> N
     ) as caught:
         loader.load_state_dict(state)
     assert "files: 2 files, 80 rows" in str(caught.value)
+
+
+def test_a_state_fits_where_other_secrets_are_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [made(str(folder), num_ranks=2, rank=0)[0].state_dict()]
+    monkeypatch.setattr(known, "_known", {})
+    monkeypatch.setattr(known, "_longest_first", ())
+    learn({"secret": "parquet"})
+    loader, dataset = made(str(folder), num_ranks=2, rank=1)
+    states.append(loader.state_dict())
+    assert states[1]["data"]["skipped"][1] == "1.***, 2.***"
+    loader.load_state_dict(merge_state_dicts(states))
+    assert "parquet" not in repr(dataset.source.skipped[0].name)
 
 
 def test_a_state_still_fits_once_the_damaged_files_are_removed(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch_dataloader_utils.checkpoint.state_dict import COUNTS, UNKNOWN, short
+from torch_dataloader_utils.checkpoint.state_dict import COUNTS, UNKNOWN, digests_of, short
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import digest
 from torch_dataloader_utils.schemas.merge import kept_schema
@@ -47,7 +47,8 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         COUNTS: ([known], known),
     }
     if source.skipped:
-        components[SKIPPED] = ([file.name for file in source.skipped], short(skipped_names(source.skipped)))
+        skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
+        components[SKIPPED] = (skipped, short(skipped_names(source.skipped)))
     return {name: [f"{digest(parts):016x}", text] for name, (parts, text) in components.items()}
 
 
@@ -61,11 +62,12 @@ def different_data(
         here: the fingerprint of what this loader reads.
         versions: of the plan algorithm: in the state, and here.
     """
-    same_files = saved.get("files") == here.get("files")
+    was, now = digests_of(saved), digests_of(here)
+    same_files = was.get("files") == now.get("files")
     lines = [
         f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here"
         for name in {**here, **saved}
-        if saved.get(name) != here.get(name) and not (same_files and name == SKIPPED)
+        if was.get(name) != now.get(name) and not (same_files and name == SKIPPED)
     ]
     if versions[0] != versions[1]:
         lines.insert(0, f"  plan version: {versions[0]} in the state, {versions[1]} here")
@@ -88,9 +90,14 @@ def _shown(component: Sequence[str] | None) -> str:
 def _relative(paths: Sequence[tuple[int, str]]) -> list[str]:
     """The paths of each dataset's files below their common directory, without the query of a URL."""
     shared: dict[int, list[str]] = {}
-    parts = [(part, path.split("?")[0].split("/") if "://" in path else path.split("/")) for part, path in paths]
+    parts = [(part, _unsigned(path, path).split("/")) for part, path in paths]
     for part, names in parts:
         kept = shared.setdefault(part, names[:-1])
         same = next((i for i, (a, b) in enumerate(zip(kept, names[:-1], strict=False)) if a != b), None)
         shared[part] = kept[: min(len(kept), len(names) - 1) if same is None else same]
     return [f"{part} {'/'.join(names[len(shared[part]) :])}" for part, names in parts]
+
+
+def _unsigned(name: str, path: str) -> str:
+    """A file's name, without the query if its path is a URL: another signature is the same file."""
+    return name.split("?")[0] if "://" in path else name
