@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import http.server
+import multiprocessing
 import os
 import pickle
 import random
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +42,7 @@ from torch_dataloader_utils.storage import (
     remote,
     retries,
 )
+from torch_dataloader_utils.storage.clients import ArrowClient
 from torch_dataloader_utils.storage.open_file import HeldFile
 from torch_dataloader_utils.storage.remote import RangeFile
 
@@ -307,8 +311,6 @@ def _bytes_in(storage: Storage, path: str, queue: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("arrow", [True, False])
 def test_many_threads_and_then_forked_children_read(moto_s3: Store, arrow: bool) -> None:
-    import multiprocessing
-
     moto_s3.filesystem.pipe(moto_s3.url("clients/threads"), CONTENT)
     options = {**moto_s3.storage_options, **({} if arrow else {"requester_pays": True})}
     storage, path = open_storage(moto_s3.url("clients/threads"), options)
@@ -329,6 +331,63 @@ def test_many_threads_and_then_forked_children_read(moto_s3: Store, arrow: bool)
         assert queue.get() == [CONTENT[:10], CONTENT[100:110]]
         child.join(60)
         assert child.exitcode == 0
+
+
+class SilentServer:
+    """Accepts connections and answers nothing, so that a request to it is under way until the server closes."""
+
+    def __enter__(self) -> int:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        return int(self.socket.getsockname()[1])
+
+    def __exit__(self, *error: object) -> None:
+        self.socket.close()
+
+
+def _look(client: ArrowClient, path: str) -> None:
+    with suppress(OSError):
+        client.look(path)
+
+
+def _answer(call: Callable[[], Any], queue: Any) -> None:
+    try:
+        queue.put(call())
+    except Exception as error:  # noqa: BLE001 - sent
+        queue.put(error)
+
+
+def _in_fork(call: Callable[[], Any]) -> Any:
+    """What the call returns or raises in a forked child."""
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_answer, args=(call, queue))
+    child.start()
+    try:
+        return queue.get(timeout=30)
+    finally:
+        child.kill()
+        child.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_forked_during_a_request_to_s3_reads(moto_s3: Store) -> None:
+    moto_s3.filesystem.pipe(moto_s3.url("clients/forked"), CONTENT)
+    storage, path = open_storage(moto_s3.url("clients/forked"), moto_s3.storage_options)
+    passed, inner = open_storage(path, None, storage.client().arrow(path))
+    reads = partial(ranges_of, storage, path, [(0, 10), (100, 110)])
+    assert reads() == ranges_of(passed, inner, [(0, 10), (100, 110)])
+    with SilentServer() as port:
+        stuck = pafs.S3FileSystem(
+            access_key="a", secret_key="b", scheme="http", endpoint_override=f"127.0.0.1:{port}", request_timeout=60
+        )
+        thread = threading.Thread(target=_look, args=(ArrowClient(stuck), "bucket/key"), daemon=True)
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert _in_fork(reads) == [CONTENT[:10], CONTENT[100:110]]
+        refused = _in_fork(partial(ranges_of, passed, inner, [(0, 10)]))
+    assert isinstance(refused, FileReadError)
+    assert "pyarrow can create no S3 client" in str(refused)
 
 
 EXITING = """

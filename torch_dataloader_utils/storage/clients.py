@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from torch_dataloader_utils.storage.retries import ShortReadError
+from torch_dataloader_utils.storage.s3_calls import s3_call
 from torch_dataloader_utils.storage.versions import Facts, Stored, facts_of, facts_of_info
 
 Data = TypeVar("Data", bound=Sized)
@@ -49,12 +50,14 @@ class ArrowClient:
 
     def look(self, path: str) -> Stored | None:
         """The file or folder at `path`, or None."""
-        info = self.fs.get_file_info(path)
+        with s3_call():
+            info = self.fs.get_file_info(path)
         return None if info.type == pafs.FileType.NotFound else _listed(info)
 
     def find(self, folder: str, recursive: bool) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`."""
-        infos = self.fs.get_file_info(pafs.FileSelector(folder, recursive=recursive))
+        with s3_call():
+            infos = self.fs.get_file_info(pafs.FileSelector(folder, recursive=recursive))
         return [_listed(info) for info in infos if info.type != pafs.FileType.Directory]
 
     def open(self, path: str, size: int = 0) -> Opened:
@@ -82,20 +85,20 @@ class ArrowFile:
     ) -> None:
         self._fs, self._path, self._typed = fs, path, typed
         self.reusable = isinstance(fs, pafs.S3FileSystem)
-        with typed():
+        with s3_call(), typed():
             self._file = fs.open_input_file(path)
             self.facts = _facts(self._file)
 
     def read(self, start: int, stop: int) -> pa.Buffer:
         """The bytes `[start, stop)`, in memory of pyarrow's pool: malloc would keep many MiB for each thread."""
-        with self._typed(), self._file.get_stream(start, stop - start) as stream:
+        with s3_call(), self._typed(), self._file.get_stream(start, stop - start) as stream:
             return complete(stream.read_buffer(stop - start), start, stop)
 
     def now(self) -> Facts:
         """What the store reports now: opened again, because only that returns the etag, or else as in a listing."""
         if not self.facts.version:
             return self.facts
-        with self._typed():
+        with s3_call(), self._typed():
             if self.facts.etag is not None:
                 with self._fs.open_input_file(self._path) as again:
                     return _facts(again)

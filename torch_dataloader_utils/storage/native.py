@@ -3,7 +3,7 @@
 The user configures the fsspec client, so credentials, endpoint and region are those that it resolved. Credentials that
 expire stay with the client that renews them: there is no pyarrow filesystem then. Only S3 has one: pyarrow's Google
 filesystem accepts only credentials that expire, and starts to download a file when it is opened; its Azure filesystem
-crashes the process when a server or proxy sends a refusal without a body.
+crashes the process when a server or proxy sends a refusal without a body. In some forked children it has none either.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 from fsspec.asyn import sync
 
 from torch_dataloader_utils.storage.locks import ForkLock
+from torch_dataloader_utils.storage.s3_calls import s3_call, s3_locked
 
 _CONNECTIONS = 64  # of a client to its store: the most requests that can be in flight
 _LOCK = ForkLock()
@@ -32,7 +33,7 @@ _CONFIG_KWARGS = {"s3", "signature_version", "connect_timeout", "read_timeout", 
 def native_filesystem(fs: fsspec.AbstractFileSystem, bucket: str) -> pafs.FileSystem | None:
     """The pyarrow filesystem for the bucket that `fs` reaches, or None where it might behave differently."""
     kind = type(fs)
-    if f"{kind.__module__}.{kind.__qualname__}" != "s3fs.core.S3FileSystem":
+    if f"{kind.__module__}.{kind.__qualname__}" != "s3fs.core.S3FileSystem" or s3_locked():
         return None
     try:
         return _s3(fs, bucket)
@@ -57,7 +58,7 @@ def _s3(fs: Any, bucket: str) -> pafs.FileSystem | None:
     place = _s3_place(fs, bucket)
     if place is None or (style == "path" and "endpoint_override" not in place):
         return None
-    with _connections():
+    with _connections(), s3_call():
         return pafs.S3FileSystem(
             **access,
             **place,

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from fsspec.implementations.memory import MemoryFileSystem
 
+from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can_cache
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
@@ -30,6 +31,7 @@ from torch_dataloader_utils.storage.recipes import Recipe, built
 from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.retries import retried
+from torch_dataloader_utils.storage.s3_calls import s3_locked
 from torch_dataloader_utils.storage.versions import Stored, as_planned, check_same, check_unchanged
 from torch_dataloader_utils.storage.waiting import limit
 
@@ -225,6 +227,20 @@ def _client(storage: Storage, pid: int) -> Client:
     if storage.recipe is not None:
         fs = built(storage.recipe)
     else:
-        # A forked child must not use its parent's sockets: unpickling makes a filesystem of its own.
-        fs = storage.filesystem if pid == _BORN else pickle.loads(pickle.dumps(storage.filesystem))
+        fs = storage.filesystem if pid == _BORN else _copied(storage.filesystem)
     return ArrowClient(fs) if isinstance(fs, pafs.FileSystem) else FsspecClient(fs)
+
+
+def _copied(filesystem: Any) -> Any:
+    """A filesystem of this process's own, because a forked child must not use its parent's sockets.
+
+    Raises:
+        FileReadError: pyarrow cannot create it in this process.
+    """
+    if s3_locked() and isinstance(filesystem, pafs.S3FileSystem):
+        raise FileReadError(
+            "filesystem=S3FileSystem: this process was forked while its parent was in a request to S3, so pyarrow can "
+            "create no S3 client in it. Start processes with 'forkserver' or 'spawn', or pass an s3:// URL and "
+            "storage_options= instead of filesystem=."
+        )
+    return pickle.loads(pickle.dumps(filesystem))
