@@ -20,7 +20,10 @@ from torch_dataloader_utils import StructuredDataset
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDED = Path(__file__).with_name("ended_job.py")  # runs a script and looks for threads of Gloo that it leaves
+NOTHING_COMPILED = Path(__file__).with_name("deepspeed_job.py")  # runs a script without what DeepSpeed compiles
 EPOCHS = 2
+# Ray's workers would give way to all other tests (a niceness of 15), and take minutes.
+SETTINGS = {"OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 Rows = list[list[np.ndarray[Any, Any]]]  # epoch -> process -> the ids of the rows that it met, in order
 
 
@@ -78,10 +81,10 @@ def launch(options: dict[str, Any], tmp_path: Path) -> Callable[..., Rows]:
         done = subprocess.run(
             list(map(str, command)),
             cwd=tmp_path,
-            env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "ROW_LOG": str(log), **environment},
+            env={**os.environ, **SETTINGS, "PATH": path, "ROW_LOG": str(log), **environment},
             capture_output=True,
             text=True,
-            timeout=280,  # seconds, for a hang: DeepSpeed compiles for 30, and slow tests run side by side
+            timeout=280,  # seconds, for a hang: slow tests run side by side
             check=False,
         )
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
