@@ -36,7 +36,7 @@ from tests.storage.cache_helpers import (
 from torch_dataloader_utils.storage import cache_store
 from torch_dataloader_utils.storage.cache import CacheOptions, cache_options
 
-SPAWN = multiprocessing.get_context("spawn")
+FORKED = multiprocessing.get_context("forkserver")  # of a process that has imported torch: see conftest.py
 
 
 @pytest.fixture(autouse=True)
@@ -146,8 +146,8 @@ def fill_under_limit(folder: str, queue: Any) -> None:
 
 
 def test_blocks_that_cannot_be_written_cost_speed_only(tmp_path: Path) -> None:
-    queue = SPAWN.SimpleQueue()
-    process = SPAWN.Process(target=fill_under_limit, args=(str(tmp_path), queue))
+    queue = FORKED.SimpleQueue()
+    process = FORKED.Process(target=fill_under_limit, args=(str(tmp_path), queue))
     process.start()
     right, messages, stored = queue.get()
     process.join()
@@ -223,7 +223,7 @@ def process_reads(folder: str, seed: int, reads: int) -> None:
 
 
 def test_processes_share_a_cache_that_evicts(tmp_path: Path) -> None:
-    processes = [SPAWN.Process(target=process_reads, args=(str(tmp_path), seed, 60)) for seed in range(3)]
+    processes = [FORKED.Process(target=process_reads, args=(str(tmp_path), seed, 60)) for seed in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -240,8 +240,8 @@ def read_all(folder: str, barrier: Any, queue: Any) -> None:
 
 
 def test_two_processes_that_read_the_same_at_once_fetch_it_at_most_twice(tmp_path: Path) -> None:
-    barrier, queue = SPAWN.Barrier(2), SPAWN.SimpleQueue()
-    processes = [SPAWN.Process(target=read_all, args=(str(tmp_path), barrier, queue)) for _ in range(2)]
+    barrier, queue = FORKED.Barrier(2), FORKED.SimpleQueue()
+    processes = [FORKED.Process(target=read_all, args=(str(tmp_path), barrier, queue)) for _ in range(2)]
     for process in processes:
         process.start()
     results = [queue.get() for _ in processes]
@@ -304,8 +304,8 @@ def hold_the_count(folder: str, held: Any) -> None:
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[Any]:
     """A process that holds the lock of the cache in `tmp_path`."""
-    held = SPAWN.Event()
-    process = SPAWN.Process(target=hold_the_count, args=(str(tmp_path), held))
+    held = FORKED.Event()
+    process = FORKED.Process(target=hold_the_count, args=(str(tmp_path), held))
     process.start()
     assert held.wait(60)
     yield process
@@ -349,8 +349,8 @@ def fill_forever(folder: str, started: Any) -> None:
 
 
 def start_filling(folder: Path) -> tuple[Any, Any]:
-    started = SPAWN.Event()
-    process = SPAWN.Process(target=fill_forever, args=(str(folder), started))
+    started = FORKED.Event()
+    process = FORKED.Process(target=fill_forever, args=(str(folder), started))
     process.start()
     return process, started
 
