@@ -87,8 +87,8 @@ def kill_itself(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def sleep_long(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if batch.num_rows:
+def sleep_at_1700(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if 1700 in batch.column("id").to_pylist():
         time.sleep(2)
     return batch
 

@@ -147,8 +147,7 @@ def test_a_stopped_or_killed_fork_server_and_an_exit_with_a_stopped_worker(folde
             def hit(number):
                 pid = forkserver._forkserver._forkserver_pid
                 os.kill(pid, number)
-                if number == signal.SIGSTOP:
-                    os.waitpid(pid, os.WUNTRACED)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)  # until it is hit; Python collects it
 
             if __name__ == "__main__":
                 passes(60).dataset.close()

@@ -198,12 +198,11 @@ def test_abandoned_passes_give_back_all_they_held(folder: Path, driver: str, aba
 
 def test_workers_that_stay_keep_a_bounded_number_of_blocks_of_abandoned_passes(folder: Path) -> None:
     loader = loader_of(folder, **DRIVERS["processes"])
-    for _ in range(10):
+    descriptors = []  # they vary by the blocks that workers have sent when a pass is left
+    for _ in range(30):
         abandon_by_break(loader)
-    before = held()["descriptors"]
-    for _ in range(20):
-        abandon_by_break(loader)
-    assert held()["descriptors"] <= before + 6
+        descriptors.append(held()["descriptors"])
+    assert min(descriptors[-5:]) <= max(descriptors[:10]) + 6, descriptors
     loader.dataset.close()
 
 
