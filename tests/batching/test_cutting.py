@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +26,7 @@ from torch_dataloader_utils.batching.batches import (
 )
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
-from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import WorkerCursor
 from torch_dataloader_utils.reading.blocks import Block
@@ -188,3 +190,18 @@ def test_ranks_in_step_end_after_the_smallest_number_of_batches(mine: int, other
     left = itertools.count(others, -4)
     batches = in_step(iter(range(mine)), 4, lambda at_hand: min(at_hand, max(0, min(4, next(left)))))
     assert list(batches) == list(range(min(mine, others)))
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_strings_become_python_objects_batch_by_batch(output: str) -> None:
+    rows, size = 80_000, 10_000
+    text = Text(np.full(rows * 8, ord("x"), np.uint8), np.arange(rows + 1) * 8, None, False)
+    form = make_form(output, ["s"], pin_memory=False)
+    tracemalloc.start()
+    try:
+        batch = next(form.slices(Block.of_columns(rows, {"s": text}), 0, rows // size, size))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(batch["s"]) == size
+    assert used < 2 * size * (sys.getsizeof("x" * 8) + 8)

@@ -8,7 +8,7 @@ own version counter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 # Cuts a column into batches: (first, count, size) -> `count` values, one per batch.
-Slicer = Callable[[int, int, int], Sequence[Any]]
+Slicer = Callable[[int, int, int], Iterable[Any]]
 
 
 class ColumnForm:
@@ -61,7 +61,7 @@ class ColumnForm:
             for batch in zip(*values, strict=True):
                 yield dict(zip(self._keys, batch, strict=True))
 
-    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
+    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
         """For each column, `count` values, one per batch."""
         return [slicer(first, count, size) for slicer in slicers]
 
@@ -157,5 +157,5 @@ def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Arr
 
 
 def list_column(column: Text | Objects) -> Slicer:
-    """A function that cuts the column into Python lists."""
-    return lambda first, count, size: [column.to_list(a, b) for a, b in spans(first, count, size)]
+    """A function that cuts the column into Python lists, each when it is needed: they are larger than the column."""
+    return lambda first, count, size: (column.to_list(a, b) for a, b in spans(first, count, size))

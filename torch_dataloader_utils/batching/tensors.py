@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class TensorForm(ColumnForm):
     def __init__(self, keys: Sequence[str], pin_memory: bool) -> None:
         super().__init__(keys, tensor_column(pin_memory))
 
-    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Sequence[Any]]:
+    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
         """Normal tensors, even if the first is requested in inference mode: later ones may be trained on."""
         if not torch.is_inference_mode_enabled():
             return super()._values(slicers, first, count, size)
