@@ -1,4 +1,6 @@
 import io
+import tracemalloc
+import zlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
+from torch_dataloader_utils.formats import avro
 from torch_dataloader_utils.formats.avro import FORMAT, AvroReader
+from torch_dataloader_utils.formats.avro import blocks as avro_blocks
 from torch_dataloader_utils.formats.avro import container as avro_container
 from torch_dataloader_utils.formats.avro.schema import arrow_schema, without_logical_types
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
@@ -208,6 +212,81 @@ def test_columns_that_are_not_wanted_are_read_where_asked_for(tmp_path: Path) ->
     addresses = [column.chunk(0).buffers()[1].address for column in (first, again)]
     assert addresses[0] != addresses[1]  # callers own what they are given
     reader.close()
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A limit of one mebibyte for blocks."""
+    for module in (avro, avro_container, avro_blocks):
+        monkeypatch.setattr(module, "MOST_BYTES", 2**20)
+    return 2**20
+
+
+@pytest.mark.parametrize("codec", ["deflate", "bzip2", "xz", "snappy", "zstandard"])
+@pytest.mark.parametrize("values", [1, 32])
+def test_blocks_that_expand_beyond_the_limit_are_named_in_bounded_memory(
+    tmp_path: Path, limit: int, codec: str, values: int
+) -> None:
+    write_avro(pa.table({"a": ["x" * (limit * 16 // values)] * values}), tmp_path / "f", 1, codec)
+    _, reader = opened(tmp_path / "f")
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            FileReadError, match=r"/f, the blocks from byte \d+ on: hold more than 1048576 bytes.*smaller"
+        ):
+            reader.read([0], ["a"])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        reader.close()
+    dictionary = 2**23 if codec == "xz" else 0
+    assert peak < 5 * limit + dictionary
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_block_that_is_stored_beyond_the_limit_is_named_when_planned(tmp_path: Path) -> None:
+    write_avro(pa.table({"a": ["x" * 2**20] * 2}), tmp_path / "f", 1)
+    with pytest.raises(FileReadError, match=r"/f, the blocks from byte \d+ on: hold more than 1048576 bytes"):
+        opened(tmp_path / "f")
+
+
+def test_blocks_just_below_the_limit_are_read(tmp_path: Path, limit: int) -> None:
+    table = pa.table({"a": ["x" * (limit - 9)]})
+    for codec in ("null", "deflate", "bzip2", "xz", "snappy", "zstandard"):
+        write_avro(table, tmp_path / codec, 1, codec)
+        assert read(tmp_path / codec).equals(table)
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+@pytest.mark.parametrize("rows", [2**27, 2**40])
+def test_a_tiny_file_cannot_declare_rows_that_take_no_bytes(tmp_path: Path, codec: str, rows: int) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "null"}]}
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, [], codec=codec)
+    head, sync = io.BytesIO(), sink.getvalue()[-16:]
+    block = zlib.compress(b"", wbits=-15) if codec == "deflate" else b""
+    fastavro.schemaless_writer(head, avro_container.BLOCK_SCHEMA, {"rows": rows, "size": len(block)})
+    (tmp_path / "f").write_bytes(sink.getvalue() + head.getvalue() + block + sync)
+    with pytest.raises(FileReadError, match=rf"/f.*a block says {rows} rows in"):
+        read(tmp_path / "f")
+
+
+def test_rows_of_nulls_are_read(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "null"}]}
+    write_records(tmp_path / "f", schema, [{"a": None}] * 10_000)
+    assert read(tmp_path / "f").equals(pa.table({"a": pa.nulls(10_000)}))
+
+
+def test_arrays_of_values_that_take_no_bytes_are_refused() -> None:
+    empty = {
+        "type": "record",
+        "name": "e",
+        "fields": [{"name": "x", "type": {"type": "fixed", "name": "n", "size": 0}}],
+    }
+    for items in ("null", empty):
+        fields = [{"name": "a", "type": {"type": "array", "items": items}}]
+        with pytest.raises(UnsupportedTypeError, match="nothing limits its length"):
+            arrow_schema({"type": "record", "name": "r", "fields": fields})
 
 
 def test_damaged_blocks_are_errors_that_name_the_file(tmp_path: Path) -> None:

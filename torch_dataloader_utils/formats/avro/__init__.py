@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import UnsupportedTypeError
-from torch_dataloader_utils.formats.avro.container import find_runs, read_header, read_records
+from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
+from torch_dataloader_utils.formats.avro.blocks import read_records
+from torch_dataloader_utils.formats.avro.container import MOST_BYTES, TooLarge, find_runs, read_header
 from torch_dataloader_utils.formats.avro.schema import arrow_schema
 from torch_dataloader_utils.formats.base import BatchReader, Format
 from torch_dataloader_utils.formats.sizes import counted_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage
+from torch_dataloader_utils.storage import Storage, printable
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,26 @@ class AvroReader(BatchReader):
     def _decoded(self, number: int, names: set[str]) -> dict[str, pa.Array]:
         offset, stored, _ = self.metadata.runs[number]
         self.source.seek(offset)
-        records = read_records(self.metadata.header, self.source.read(stored))
         fields = [field for field in self.schema if field.name in names]
-        return {field.name: pa.array([r[field.name] for r in records], field.type) for field in fields}
+        arrays: dict[str, list[pa.Array]] = {field.name: [] for field in fields}
+        with _limited(self.path):
+            for records in read_records(self.metadata.header, self.source.read(stored), offset):
+                for field in fields:
+                    arrays[field.name].append(pa.array([r[field.name] for r in records], field.type))
+        return {name: parts[0] if len(parts) == 1 else pa.concat_arrays(parts) for name, parts in arrays.items()}
+
+
+@contextmanager
+def _limited(path: str) -> Iterator[None]:
+    """A context in which blocks that are too large become an error that names the file."""
+    try:
+        yield
+    except TooLarge as error:
+        raise FileReadError(
+            f"{printable(path)}, the blocks from byte {error.offset} on: hold more than {MOST_BYTES} bytes when "
+            "decompressed. If that is right, write the file in smaller blocks, or without compression if it expands so "
+            "much."
+        ) from error
 
 
 class AvroFormat(Format):
@@ -90,7 +109,8 @@ class AvroFormat(Format):
             schema = arrow_schema(given)
         except UnsupportedTypeError as error:
             raise UnsupportedTypeError(f"{file.path}: {error}") from error
-        index = AvroIndex(header, schema, tuple(find_runs(source, at, header)))
+        with _limited(file.path):
+            index = AvroIndex(header, schema, tuple(find_runs(source, at, header)))
         parts = ((rows, stored) for _, stored, rows in index.runs)
         return counted_layout(parts, index.schema, index), index.schema
 

@@ -24,8 +24,18 @@ _SEGMENT_ROWS = 1 << 16
 _HEADER_BYTES = 1 << 16  # first read for the header
 # Bytes per read for the heads of blocks, which are usually tens of kilobytes apart.
 _NEAR_READ, _REMOTE_READ = 1 << 12, 1 << 20
-_SYNC = 16  # bytes of the marker that ends the header and each block
+SYNC = 16  # bytes of the marker that ends the header and each block
+MOST_BYTES = 2**28  # maximum bytes of a block, and decompressed bytes of blocks that are read together
+_MOST_EMPTY_ROWS = 2**16
 _HEAD = 20  # maximum bytes of two numbers
+
+
+class TooLarge(Exception):
+    """The block at byte `offset`, or blocks read together from there on, exceed `MOST_BYTES`."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the block at byte {offset} is too large")
+        self.offset = offset
 
 
 def _record(**fields: Any) -> Any:
@@ -34,9 +44,9 @@ def _record(**fields: Any) -> Any:
     return fastavro.parse_schema({"type": "record", "name": "r", "fields": listed})
 
 
-_FIXED = {"type": "fixed", "name": "magic", "size": len(MAGIC)}, {"type": "fixed", "name": "sync", "size": _SYNC}
+_FIXED = {"type": "fixed", "name": "magic", "size": len(MAGIC)}, {"type": "fixed", "name": "sync", "size": SYNC}
 _HEADER_SCHEMA = _record(magic=_FIXED[0], meta={"type": "map", "values": "bytes"}, sync=_FIXED[1])
-_BLOCK_SCHEMA = _record(rows="long", size="long")
+BLOCK_SCHEMA = _record(rows="long", size="long")
 
 
 def read_header(source: pa.NativeFile) -> tuple[bytes, Any, int]:
@@ -51,9 +61,20 @@ def read_header(source: pa.NativeFile) -> tuple[bytes, Any, int]:
     schema = json.loads(header["meta"]["avro.schema"])
     codec = header["meta"].get("avro.codec", b"null")
     plain = json.dumps(without_logical_types(schema)).encode()
+    return _written({**header, "meta": {"avro.schema": plain, "avro.codec": codec}}), schema, at
+
+
+def of_plain_blocks(header: bytes) -> tuple[bytes, bytes]:
+    """The header of the same file without compression, and the name of the compression."""
+    parts = fastavro.schemaless_reader(io.BytesIO(header), _HEADER_SCHEMA, None)
+    codec: bytes = parts["meta"]["avro.codec"]
+    return _written({**parts, "meta": {**parts["meta"], "avro.codec": b"null"}}), codec
+
+
+def _written(header: dict[str, Any]) -> bytes:
     sink = io.BytesIO()
-    fastavro.schemaless_writer(sink, _HEADER_SCHEMA, {**header, "meta": {"avro.schema": plain, "avro.codec": codec}})
-    return sink.getvalue(), schema, at
+    fastavro.schemaless_writer(sink, _HEADER_SCHEMA, header)
+    return sink.getvalue()
 
 
 def find_runs(source: pa.NativeFile, at: int, header: bytes) -> Iterator[tuple[int, int, int]]:
@@ -66,10 +87,11 @@ def find_runs(source: pa.NativeFile, at: int, header: bytes) -> Iterator[tuple[i
 
     Raises:
         ValueError: the file ends within a block, or is damaged.
+        TooLarge: a block exceeds `MOST_BYTES`.
     """
     offset, stored, rows = at, 0, 0
     file = BufferedFile(source, _REMOTE_READ if isinstance(source, pa.PythonFile) else _NEAR_READ)
-    for start, size, count in _blocks(file, at, header[-_SYNC:]):
+    for start, size, count in _blocks(file, at, header):
         offset = offset if stored else start
         stored, rows = stored + size, rows + count
         if stored >= _SEGMENT_BYTES or rows >= _SEGMENT_ROWS:
@@ -79,9 +101,14 @@ def find_runs(source: pa.NativeFile, at: int, header: bytes) -> Iterator[tuple[i
         yield offset, stored, rows
 
 
-def read_records(header: bytes, blocks: bytes) -> list[Any]:
-    """The records in these blocks, as Python values."""
-    return list(fastavro.reader(io.BytesIO(header + blocks)))
+def check_rows(rows: int, size: int) -> None:
+    """Check the number of rows that a block declares: their values take bytes, unless all columns are null.
+
+    Raises:
+        ValueError: the block has more rows than bytes, and too many rows without values.
+    """
+    if rows > max(size, _MOST_EMPTY_ROWS):
+        raise ValueError(f"a block says {rows} rows in {size} bytes.")
 
 
 def _header(source: pa.NativeFile) -> tuple[dict[str, Any], int]:
@@ -94,27 +121,31 @@ def _header(source: pa.NativeFile) -> tuple[dict[str, Any], int]:
         try:
             return fastavro.schemaless_reader(data, _HEADER_SCHEMA, None), data.tell()
         except EOFError:
-            if wanted >= size:
-                raise ValueError(f"its {size} bytes end within the header.") from None
+            if wanted >= min(size, MOST_BYTES):
+                raise ValueError(f"its first {min(wanted, size)} bytes end within the header.") from None
             wanted *= 4
 
 
-def _blocks(file: BufferedFile, at: int, sync: bytes) -> Iterator[tuple[int, int, int]]:
+def _blocks(file: BufferedFile, at: int, header: bytes) -> Iterator[tuple[int, int, int]]:
     """(offset, bytes, rows) of each block, including its head and end marker.
 
     `fastavro.block_reader` returns the same, but decompresses each block, which makes it up to 10 times as slow.
     """
+    sync, compressed = header[-SYNC:], of_plain_blocks(header)[1] != b"null"
     while at < file.size:
         data = io.BytesIO(file.at(at, min(_HEAD, file.size - at)))
         try:
-            head = fastavro.schemaless_reader(data, _BLOCK_SCHEMA, None)
+            head = fastavro.schemaless_reader(data, BLOCK_SCHEMA, None)
         except EOFError:
             raise ValueError(f"it ends within the head of the block at byte {at}.") from None
         rows, size = head["rows"], head["size"]
-        end = at + data.tell() + size + _SYNC
+        end = at + data.tell() + size + SYNC
         if rows < 0 or size < 0 or end > file.size:
             raise ValueError(f"the block at byte {at} says {rows} rows in {size} bytes; the file ends at {file.size}.")
-        if file.at(end - _SYNC, _SYNC) != sync:
+        if size > MOST_BYTES:
+            raise TooLarge(at)
+        check_rows(rows, MOST_BYTES if compressed else size)
+        if file.at(end - SYNC, SYNC) != sync:
             raise ValueError(f"the block at byte {at} does not end with the file's marker.")
         yield at, end - at, rows
         at = end

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import UnsupportedTypeError
 
@@ -117,7 +118,15 @@ class _Reading:
     def _array(self, schema: Mapping[str, Any], namespace: str) -> pa.DataType:
         """A list, or a map, which Iceberg may write as an array of key-value records."""
         element = self._field("element", schema["items"], _id(schema, "element-id"), namespace)
+        if _takes_no_bytes(element.type):
+            raise UnsupportedTypeError("an array of values that take no bytes, so that nothing limits its length.")
         return pa.map_(*element.type) if schema.get("logicalType") == "map" else pa.list_(element)
+
+
+def _takes_no_bytes(kind: pa.DataType) -> bool:
+    if pt.is_struct(kind):
+        return all(_takes_no_bytes(field.type) for field in kind)
+    return bool(pt.is_null(kind) or (pt.is_fixed_size_binary(kind) and kind.byte_width == 0))
 
 
 def _logical(schema: Mapping[str, Any]) -> pa.DataType | None:
