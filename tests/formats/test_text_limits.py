@@ -1,17 +1,22 @@
 """Memory stays bounded for text that expands without end and for lines without end."""
 
 import gzip
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileReadError, OptionError
-from torch_dataloader_utils.formats.text.plan import first_long_line
+from torch_dataloader_utils.formats.text import limits
+from torch_dataloader_utils.formats.text.limits import first_long_line, first_long_object
 
+MIB = 2**20
 PEAK = """
 import resource, sys
 import numpy, pyarrow.compute, pyarrow.csv, pyarrow.dataset, pyarrow.json, torch
@@ -24,7 +29,8 @@ def peak():
 before = peak()
 try:
     loader, _ = StructuredDataset.create_dataloader(
-        sys.argv[1], batch_size=65536, prefetch_bytes="64MiB", num_ranks=1, rank=0
+        sys.argv[1], batch_size=65536, num_workers=2, num_ranks=1, rank=0,
+        format_options={"max_line_bytes": int(sys.argv[2])}
     )
     print(peak() - before)
     print(sum(len(batch["id"]) for batch in loader))
@@ -34,9 +40,11 @@ print(peak() - before)
 """
 
 
-def peaks(path: Path) -> list[str]:
+def peaks(path: Path, most_line: int = 256 * MIB) -> list[str]:
     """What a process that reads the file prints: MiB after planning, rows or else the error, MiB at the end."""
-    made = subprocess.run([sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, timeout=300)
+    made = subprocess.run(
+        [sys.executable, "-c", PEAK, str(path), str(most_line)], capture_output=True, text=True, timeout=300
+    )
     assert made.returncode == 0, made.stderr
     return made.stdout.splitlines()
 
@@ -49,17 +57,18 @@ def read(path: Path, **format_options: Any) -> int:
     return sum(len(batch["id"]) for batch in loader)
 
 
-def test_a_small_file_that_expands_to_much_text_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    path, lines = tmp_path / "f.csv.gz", b"1,2.5,3,abcdefghij\n" * 50_000
+@pytest.mark.parametrize("mib", [160, pytest.param(2048, marks=pytest.mark.slow)])
+def test_a_small_file_that_expands_to_much_text_is_read_in_bounded_memory(tmp_path: Path, mib: int) -> None:
+    path, lines = tmp_path / "f.csv.gz", b"1,2.5,3,abcdefghij\n" * (MIB // 19)
     with gzip.open(path, "wb", 6) as sink:
         sink.write(b"id,x,y,s\n")
-        for _ in range(300):
+        for _ in range(mib):
             sink.write(lines)
-    assert path.stat().st_size < 2**20
+    assert path.stat().st_size < mib * MIB // 400
     planned, rows, read = peaks(path)
-    assert int(rows) == 300 * 50_000
+    assert int(rows) == mib * (MIB // 19)
     assert int(planned) < 64
-    assert int(read) < 600  # as for the same text uncompressed; as one block, it would take 3 GiB
+    assert int(read) < 256 + 64  # prefetch_bytes and 64 MiB; as one block, 160 MiB of text would take over 1,000
 
 
 @pytest.mark.parametrize(("start", "compressed"), [(b"id,x\n1,2\n", False), (b'id,x\n1,"', True)])
@@ -67,14 +76,14 @@ def test_a_line_without_end_is_named_in_bounded_memory(tmp_path: Path, start: by
     path = tmp_path / ("f.csv.gz" if compressed else "f.csv")
     with gzip.open(path, "wb", 1) if compressed else path.open("wb") as sink:
         sink.write(start)
-        for _ in range(270):
-            sink.write(b"x" * 2**20)
-    error, read = peaks(path)[-2:]
-    assert "longer than max_line_bytes=268435456" in error
+        for _ in range(200):
+            sink.write(b"x" * MIB)
+    error, read = peaks(path, 32 * MIB)[-2:]
+    assert "longer than max_line_bytes=33554432" in error
     assert path.name in error
     assert ", line " in error
     assert "set a larger format_options={'max_line_bytes': ...}" in error
-    assert int(read) < 256 * 4
+    assert int(read) < 32 * 4 + 64
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "jsonl.gz"])
@@ -88,6 +97,58 @@ def test_a_longer_line_than_allowed_is_named(tmp_path: Path, suffix: str, rows: 
     with pytest.raises(FileReadError, match=rf"f.{suffix}, line {rows + ('csv' in suffix) + 1}: longer than"):
         read(path, max_line_bytes=4_000)
     assert read(path, max_line_bytes=6_000) == rows + 11
+
+
+ROWS = {
+    "newlines.csv": ("id,s\n", '1,"a\n\'"\n', "", {"newlines_in_values": True}),
+    "newlines.csv.gz": ("id,s\n", '1,"a\n\'"\n', "", {"newlines_in_values": True}),
+    "array.json": ("[\n", '{"id": 1, "t": [[{}]],\n"s": "a\\\\\\"],"},\n', '{"id": 2}]', {}),
+    "documents.json": ("", '{"id": 1, "t": [[{}]],\n"s": "a\\\\\\"}]"}\n', '{"id": 2}', {}),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("rows", [1, 40_000])
+def test_a_row_of_several_lines_that_is_longer_than_allowed_is_named(tmp_path: Path, name: str, rows: int) -> None:
+    start, row, end, options = ROWS[name]
+    path, text = tmp_path / name, start + row * rows + row.replace("a", "a" * 5_000) + row * 10 + end
+    path.write_bytes(gzip.compress(text.encode(), 1) if name.endswith("gz") else text.encode())
+    line = start.count("\n") + row.count("\n") * rows + 1
+    with pytest.raises(FileReadError, match=rf"{name}, line {line}: longer than max_line_bytes=4000"):
+        read(path, max_line_bytes=4_000, **options)
+    assert read(path, max_line_bytes=6_000, **options) == rows + 11 + bool(end)
+
+
+def test_a_quote_that_is_missing_after_the_head_is_named_before_the_rest_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text("id,s\n" + '1,"a"\n' * 200_000 + '1,"a\n' + "1,a\n" * 2_000)
+    with pytest.raises(FileReadError, match=r"f.csv, line 200002: longer than .* or a quote or bracket is missing"):
+        read(path, max_line_bytes=4_000, newlines_in_values=True, on_bad_lines="skip")
+
+
+VALUES = st.recursive(
+    st.text('a\\"[]{},\n', max_size=9),
+    lambda inner: st.lists(inner) | st.dictionaries(st.just("k"), inner),
+    max_leaves=4,
+)
+
+
+@given(
+    values=st.lists(VALUES, min_size=1, max_size=8),
+    most=st.integers(8, 40),
+    window=st.sampled_from([1, 7, 2**20]),
+    array=st.booleans(),
+)
+def test_the_first_long_object_is_located_exactly(values: list[Any], most: int, window: int, array: bool) -> None:
+    objects = [json.dumps({"v": value}) for value in values]
+    text = (" [" + " , ".join(objects) + "]" if array else "\n".join(objects)).encode()
+    long = next((number for number, item in enumerate(objects) if len(item) > most), None)
+    expected = None
+    if long is not None:
+        expected = sum(len(item) + (3 if array else 1) for item in objects[:long]) + 2 * array
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "_WINDOW", window)
+        assert first_long_object(text, most, array) == expected
 
 
 def test_the_limit_of_a_line_is_checked(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect
 from torch_dataloader_utils.formats.text.csv_parser import CsvParser
 from torch_dataloader_utils.formats.text.errors import BadLines, Row, parsed
 from torch_dataloader_utils.formats.text.format import TextFormat
+from torch_dataloader_utils.formats.text.limits import LongLine
 from torch_dataloader_utils.formats.text.plan import Head, TextPlan, longest_line
 from torch_dataloader_utils.storage import damaged, printable
 
@@ -38,7 +39,10 @@ class CsvFormat(TextFormat):
         names = _names(path, row, dialect)
         start = stop if chosen.header else head.start
         lines = dialect.first_rows(head, start)
-        schema = _inferred(path, lines, names, dialect, head.text[:start].count(b"\n"))
+        try:
+            schema = _inferred(path, lines, names, dialect, head.text[:start].count(b"\n"))
+        except LongLine as error:
+            raise LongLine(start + error.offset) from error
         plan = TextPlan(
             size=0 if head.whole and not lines.strip(b"\r\n") else head.size,
             start=start,

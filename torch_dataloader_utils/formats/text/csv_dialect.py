@@ -13,7 +13,8 @@ import pyarrow.csv as pacsv
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.text.errors import Row
-from torch_dataloader_utils.formats.text.plan import MOST_LINE_BYTES, Head
+from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES
+from torch_dataloader_utils.formats.text.plan import Head
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _MOST_BLOCK = 2**30  # maximum bytes that pyarrow parses as one block
@@ -145,6 +146,15 @@ class Dialect:
         ).schema
         return schema
 
+    def first_long_row(self, lines: bytes) -> int | None:
+        """The offset of the first row that exceeds the limit, or None."""
+        at = 0
+        for row, end in self.rows(lines):
+            if len(row.text) > self.options.max_line_bytes:
+                return lines.index(row.text[:1], at)
+            at = end
+        return None
+
     def parse_options(self, on_bad: Callable[[Any], str] | None) -> pacsv.ParseOptions:
         """Parse options for pyarrow's reader, with a handler for rows with too many or too few fields."""
         return pacsv.ParseOptions(
@@ -167,9 +177,13 @@ class Dialect:
         )
 
 
-def read_options(size: int, names: Sequence[str]) -> pacsv.ReadOptions:
-    """Read options for pyarrow's reader and a text of `size` bytes without names: one block, in the calling thread."""
-    return pacsv.ReadOptions(use_threads=False, block_size=min(size + 1, _MOST_BLOCK), column_names=list(names))
+def read_options(size: int, names: Sequence[str], block: int | None = None) -> pacsv.ReadOptions:
+    """Read options for pyarrow's reader and a text of `size` bytes without names, in the calling thread.
+
+    The text is parsed as one block, or else in blocks of so many bytes.
+    """
+    bytes_of_block = min(block or size + 1, _MOST_BLOCK)
+    return pacsv.ReadOptions(use_threads=False, block_size=bytes_of_block, column_names=list(names))
 
 
 def _row_pattern(delimiter: str, quote: str, escape: str, one_line: bool) -> re.Pattern[bytes]:

@@ -13,6 +13,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.text.csv_dialect import Dialect, read_options
 from torch_dataloader_utils.formats.text.errors import Fault, Row, misfit, shown
+from torch_dataloader_utils.formats.text.limits import LongLine
 
 _NEWLINE, _RETURN = b"\n\r"
 _WINDOW = 2**18  # bytes
@@ -33,16 +34,32 @@ class CsvParser:
         self._read_as = {name: _read_as(kind) for name, kind in self._wanted.items()}
 
     def parse(self, lines: pa.Buffer, columns: Sequence[str]) -> tuple[pa.Table, list[int]]:
-        """The rows; if bad lines are skipped, without rows that have too many or too few fields."""
+        """The rows; if bad lines are skipped, without rows that have too many or too few fields.
+
+        Raises:
+            LongLine: a row exceeds the limit (if rows may have several lines; otherwise, the caller checks this).
+        """
+        most = self._dialect.options.max_line_bytes
+        if not self._dialect.one_line and lines.size > most:
+            try:  # pyarrow rejects rows that contain a whole block, and some shorter ones
+                return self._parsed_or_skipped(lines, columns, max(most // 2, 1))
+            except pa.ArrowInvalid:
+                if (row := self._dialect.first_long_row(lines.to_pybytes())) is not None:
+                    raise LongLine(row) from None
+        return self._parsed_or_skipped(lines, columns)
+
+    def _parsed_or_skipped(
+        self, lines: pa.Buffer, columns: Sequence[str], block: int | None = None
+    ) -> tuple[pa.Table, list[int]]:
         if not self._dialect.skip:
-            return self._parsed(lines, columns), []
+            return self._parsed(lines, columns, block=block), []
         bad: list[int] = []
 
         def note(row: Any) -> str:
             bad.append(row.number - 1)
             return "skip"
 
-        return self._parsed(lines, columns, note, bad), bad
+        return self._parsed(lines, columns, note, bad, block), bad
 
     def parse_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
         """The rows; raises for any bad one."""
@@ -93,18 +110,25 @@ class CsvParser:
         columns: Sequence[str],
         on_bad: Callable[[Any], str] | None = None,
         bad: Sequence[int] = (),
+        block: int | None = None,
     ) -> pa.Table:
         """The rows of whole lines, in the requested types; `bad` is the list that `on_bad` fills."""
-        table = self._read(lines, {name: self._read_as[name] for name in columns}, on_bad)
+        table = self._read(lines, {name: self._read_as[name] for name in columns}, on_bad, block)
         if self._dialect.options.quote_char and self._ends_within_quotes(lines, table.num_rows + len(bad)):
             raise ValueError("a quoted value holds a newline")
         wanted = pa.schema([(name, self._wanted[name]) for name in columns])
         return table if table.schema.equals(wanted) else table.cast(wanted)
 
-    def _read(self, lines: pa.Buffer, types: dict[str, pa.DataType], on_bad: Callable[[Any], str] | None) -> pa.Table:
+    def _read(
+        self,
+        lines: pa.Buffer,
+        types: dict[str, pa.DataType],
+        on_bad: Callable[[Any], str] | None,
+        block: int | None = None,
+    ) -> pa.Table:
         return pacsv.read_csv(
             pa.BufferReader(lines),
-            read_options=read_options(lines.size, self._names),
+            read_options=read_options(lines.size, self._names, block),
             parse_options=self._dialect.parse_options(on_bad),
             convert_options=self._dialect.convert_options(types, list(types)),
         )

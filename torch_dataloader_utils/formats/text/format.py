@@ -12,7 +12,8 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.text.errors import Parser
-from torch_dataloader_utils.formats.text.plan import Head, TextPlan, first_long_line, is_utf8, long_line
+from torch_dataloader_utils.formats.text.limits import LongLine, first_long_row, long_line
+from torch_dataloader_utils.formats.text.plan import Head, TextPlan, is_utf8
 from torch_dataloader_utils.formats.text.reader import TextReader
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Decoding, Storage
@@ -52,11 +53,13 @@ class TextFormat(Format):
         _check(options)
         most_line = options["max_line_bytes"]
         head = Head(file.path, source, options.get("encoding", "utf-8"), most_line)
-        plan, schema = self.plan(file.path, head, options)
-        line = first_long_line(head.text, most_line) if plan.kind == "lines" else None
-        if line is not None:
-            number = head.text.count(b"\n", 0, line) + 1
-            raise long_line(file.path, f"line {number}", most_line)
+        try:
+            plan, schema = self.plan(file.path, head, options)
+            if (row := first_long_row(plan.kind, head.text[head.start :], most_line)) is not None:
+                raise LongLine(head.start + row)
+        except LongLine as error:
+            number = head.text.count(b"\n", 0, error.offset) + 1
+            raise long_line(file.path, f"line {number}", most_line) from error
         return plan.cut(head).layout(), schema
 
     def open(

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from torch_dataloader_utils.formats.text.format import TextFormat
 from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred
-from torch_dataloader_utils.formats.text.plan import MOST_LINE_BYTES, Head, TextPlan, longest_line
+from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES
+from torch_dataloader_utils.formats.text.plan import Head, TextPlan, longest_line
 
 
 class JsonLinesFormat(TextFormat):

@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.registry import COMPRESSIONS
+from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES, long_line
 from torch_dataloader_utils.model import FileLayout, Segment
-from torch_dataloader_utils.storage import printable
 
 HEAD_BYTES = 2**20
-MOST_LINE_BYTES = 2**28  # by default
 # Estimated decoded bytes per byte of compressed text.
 _EXPANSION = 4
 # From this expansion on, text is cut by its own bytes: planning has to decompress it for that.
@@ -168,29 +165,6 @@ class Head:
     def lines(self, start: int) -> bytes:
         """The complete lines from byte `start` on."""
         return self.text[start:] if self.whole else self.text[start : self.text.rfind(b"\n") + 1]
-
-
-def long_line(path: str, where: str, most: int) -> FileReadError:
-    """The error for a line that exceeds the limit."""
-    return FileReadError(
-        f"{printable(path)}, {where}: longer than max_line_bytes={most}. If that is right, set a larger "
-        "format_options={'max_line_bytes': ...}; otherwise rows are not separated by newlines, or a quote is missing."
-    )
-
-
-def first_long_line(text: bytes | pa.Buffer, most: int) -> int | None:
-    """The offset of the first line that exceeds `most` bytes, or None."""
-    if len(text) <= most:
-        return None
-    starts = [0]
-    for at in range(0, len(text), HEAD_BYTES):  # windows, for their arrays of positions
-        window = np.frombuffer(text, np.uint8, min(HEAD_BYTES, len(text) - at), at)
-        ends = np.concatenate([starts[-1:], np.flatnonzero(window == ord("\n")) + at + 1])
-        long = np.flatnonzero(np.diff(ends) > most + 1)
-        if len(long):
-            return int(ends[long[0]])
-        starts = [int(ends[-1])]
-    return starts[0] if len(text) - starts[0] > most else None
 
 
 def longest_line(text: bytes) -> int:

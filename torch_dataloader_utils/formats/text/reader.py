@@ -12,8 +12,9 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.formats.text.errors import BadLines, Parser, parsed
-from torch_dataloader_utils.formats.text.plan import TextPlan, first_long_line, long_line, text_stream
-from torch_dataloader_utils.formats.text.streams import Cuts, LongLine, SharedStream, shared
+from torch_dataloader_utils.formats.text.limits import LongLine, first_long_row, long_line
+from torch_dataloader_utils.formats.text.plan import TextPlan, text_stream
+from torch_dataloader_utils.formats.text.streams import Cuts, SharedStream, shared
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Decoding, Storage, printable
 
@@ -61,9 +62,11 @@ class TextReader(Reader):
         """One array per column over these ranges; adjacent ranges are read and parsed together."""
         tables = []
         with Decoding(self.path, "text"):
-            for text, offset in self._checked(segment_numbers) if columns else ():
-                bad_lines = BadLines(self.path, self._skip, partial(self._lines_before, offset), offset)
-                tables += parsed(self._parser, text, columns, bad_lines)
+            try:
+                for text, offset in self._texts(segment_numbers) if columns else ():
+                    tables += self._parsed(text, offset, columns)
+            except LongLine as error:
+                raise self._long_line(error.offset) from error
         return [
             pa.chunked_array([chunk for table in tables for chunk in table[name].chunks], self.schema.field(name).type)
             for name in columns
@@ -82,18 +85,25 @@ class TextReader(Reader):
             self._stream.leave()
             self._stream = None
 
-    def _checked(self, numbers: Sequence[int]) -> Iterator[tuple[pa.Buffer, int]]:
-        """As `_texts`; raises an error for a line that exceeds the limit."""
+    def _parsed(self, text: pa.Buffer, offset: int, columns: Sequence[str]) -> list[pa.Table]:
+        """The rows of a piece of text that begins at this offset."""
         try:
-            for text, offset in self._texts(numbers):
-                line = first_long_line(text, self._most_line) if self._plan.kind == "lines" else None
-                if line is not None:
-                    raise LongLine(offset + line)
-                yield text, offset
+            if (row := first_long_row(self._plan.kind, text, self._most_line)) is not None:
+                raise LongLine(row)
+            bad_lines = BadLines(self.path, self._skip, partial(self._lines_before, offset), offset)
+            return parsed(self._parser, text, columns, bad_lines)
         except LongLine as error:
-            before = self._lines_before(error.offset)
-            where = f"the line at byte {error.offset}" if before is None else f"line {before + 1}"
-            raise long_line(self.path, where, self._most_line) from error
+            raise LongLine(offset + error.offset) from error
+        finally:
+            if self._plan.text:
+                # Besides the rows, parsing needs as much memory again, which the allocator would keep.
+                pa.default_memory_pool().release_unused()
+
+    def _long_line(self, offset: int) -> FileReadError:
+        """The error for a row that begins at this offset and exceeds the limit."""
+        before = self._lines_before(offset)
+        where = f"the row at byte {offset}" if before is None else f"line {before + 1}"
+        return long_line(self.path, where, self._most_line)
 
     def _texts(self, numbers: Sequence[int]) -> Iterator[tuple[pa.Buffer, int]]:
         """The text of these ranges, each piece with its offset."""
@@ -122,9 +132,10 @@ class TextReader(Reader):
         end = _after_newline(text, stop - 1 - base)
         step = max(plan.tail, _LOOK)
         while end < 0 and base + text.size < plan.size:
-            if base + text.size - stop > self._most_line:
+            room = self._most_line + 1 - (base + text.size - stop)
+            if room <= 0:
                 raise LongLine(base + text.slice(0, stop - base).to_pybytes().rfind(b"\n") + 1)
-            more = self._bytes(base + text.size, min(base + text.size + step, plan.size))
+            more = self._bytes(base + text.size, min(base + text.size + min(step, room), plan.size))
             joined = pa.py_buffer(b"".join([text, more]))
             text, end, step = joined, _after_newline(more, 0, text.size), step * 2
         return text.slice(begin, (text.size if end < 0 else end) - begin), base + begin

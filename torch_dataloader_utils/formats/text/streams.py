@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from torch_dataloader_utils.formats.text.limits import LongLine
 from torch_dataloader_utils.storage import confirm_unchanged
 from torch_dataloader_utils.storage.locks import ForkLock
 
@@ -37,14 +38,6 @@ class Segment:
 
     text: bytes
     offset: int
-
-
-class LongLine(ValueError):
-    """A line exceeds the limit; it starts at byte `offset` of the text."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(f"the line at byte {offset} is too long")
-        self.offset = offset
 
 
 @dataclass(frozen=True, slots=True)
