@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -39,11 +41,35 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def _damaged(array: pa.Array) -> bool:
+    if _all_ascii(array):  # far cheaper to check
+        return False
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
         return True
     return False
+
+
+def _all_ascii(array: pa.Array) -> bool:
+    """Whether all strings of the array certainly are ASCII."""
+    kind = array.type
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        content = _content(array)
+        return not len(content) or int(content.max()) < 0x80
+    if pt.is_struct(kind):
+        return all(_all_ascii(array.field(number)) for number in range(kind.num_fields))
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return _all_ascii(array.values)
+    return bool(pt.is_primitive(kind) or pt.is_null(kind))
+
+
+def _content(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """The bytes of all strings."""
+    _, ends, content = array.buffers()
+    if content is None or not len(array):
+        return np.empty(0, np.uint8)
+    offsets = np.frombuffer(ends, np.int64 if pt.is_large_string(array.type) else np.int32)
+    return np.frombuffer(content, np.uint8)[offsets[array.offset] : offsets[array.offset + len(array)]]
 
 
 def _first_damaged(array: pa.Array) -> int:
