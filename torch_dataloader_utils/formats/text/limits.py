@@ -79,7 +79,7 @@ def first_long_object(text: bytes | pa.Buffer, most: int, array: bool) -> int | 
         for number in np.flatnonzero(np.diff(ends) > most):
             before = _BEFORE.match(content, int(ends[number]))
             begin = before.end() if before else 0
-            if ends[number + 1] - begin > most:
+            if len(bytes(content[begin : ends[number + 1]]).rstrip(b" \t\r\n")) > most:
                 return begin
         last = int(ends[-2])
     return None
