@@ -56,7 +56,7 @@ def bomb(folder: Path) -> Callable[[], object]:
     SECTION,
     "A line of 300 MB",
     FileReadError,
-    "tests/formats/test_text_limits.py::test_a_line_without_end_is_named_in_bounded_memory",
+    "tests/formats/test_text_limits.py::test_lines_without_end_are_named_in_bounded_memory",
 )
 def long_line(folder: Path) -> Callable[[], object]:
     place = folder / "rows"

@@ -58,7 +58,7 @@ def as_csv(table: pa.Table) -> bytes:
 
 
 class TestCsvContract(FormatContract):
-    form = replace(FORM, range_bytes=40)
+    form = replace(FORM, range_bytes=100)
     types = TYPES
     counted = False
     options = {"null_values": [r"\N"]}  # noqa: RUF012

@@ -34,7 +34,7 @@ class TestDocumentsContract(TestArrayContract):
 
 
 class TestLinesContract(TestArrayContract):
-    form = replace(FORM, range_bytes=50)
+    form = replace(FORM, range_bytes=150)
 
     def write(self, table: pa.Table, path: Path, segment_rows: int) -> None:
         path.write_bytes(as_lines(table))

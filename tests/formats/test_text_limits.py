@@ -26,24 +26,28 @@ from torch_dataloader_utils.errors import FileReadError
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
-before = peak()
-try:
-    loader, _ = StructuredDataset.create_dataloader(
-        sys.argv[1], batch_size=65536, num_workers=2, num_ranks=1, rank=0,
-        format_options={"max_line_bytes": int(sys.argv[2])}
-    )
-    print(peak() - before)
-    print(sum(len(batch["id"]) for batch in loader))
-except FileReadError as error:
-    print(error)
+before, most_line, *paths = peak(), *sys.argv[1:]
+for path in paths:
+    try:
+        loader, _ = StructuredDataset.create_dataloader(
+            path, batch_size=65536, num_workers=2, num_ranks=1, rank=0,
+            format_options={"max_line_bytes": int(most_line)}
+        )
+        print(peak() - before)
+        print(sum(len(batch["id"]) for batch in loader))
+    except FileReadError as error:
+        print(error)
 print(peak() - before)
 """
 
 
-def peaks(path: Path, most_line: int = 256 * MIB) -> list[str]:
-    """What a process that reads the file prints: MiB after planning, rows or else the error, MiB at the end."""
+def peaks(paths: list[Path], most_line: int) -> list[str]:
+    """What a process that reads the files prints: of each, MiB after planning, rows or the error; MiB at the end."""
     made = subprocess.run(
-        [sys.executable, "-c", PEAK, str(path), str(most_line)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", PEAK, str(most_line), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert made.returncode == 0, made.stderr
     return made.stdout.splitlines()
@@ -65,25 +69,26 @@ def test_a_small_file_that_expands_to_much_text_is_read_in_bounded_memory(tmp_pa
         for _ in range(mib):
             sink.write(lines)
     assert path.stat().st_size < mib * MIB // 400
-    planned, rows, read = peaks(path)
+    planned, rows, read = peaks([path], 256 * MIB)
     assert int(rows) == mib * (MIB // 19)
     assert int(planned) < 64
     assert int(read) < 256 + 64  # prefetch_bytes and 64 MiB; as one block, 160 MiB of text would take over 1,000
 
 
-@pytest.mark.parametrize(("start", "compressed"), [(b"id,x\n1,2\n", False), (b'id,x\n1,"', True)])
-def test_a_line_without_end_is_named_in_bounded_memory(tmp_path: Path, start: bytes, compressed: bool) -> None:
-    path = tmp_path / ("f.csv.gz" if compressed else "f.csv")
-    with gzip.open(path, "wb", 1) if compressed else path.open("wb") as sink:
-        sink.write(start)
-        for _ in range(200):
-            sink.write(b"x" * MIB)
-    error, read = peaks(path, 32 * MIB)[-2:]
-    assert "longer than max_line_bytes=33554432" in error
-    assert path.name in error
-    assert ", line " in error
-    assert "set a larger format_options={'max_line_bytes': ...}" in error
-    assert int(read) < 32 * 4 + 64
+def test_lines_without_end_are_named_in_bounded_memory(tmp_path: Path) -> None:
+    paths = [tmp_path / "f.csv", tmp_path / "f.csv.gz"]
+    for path, start in zip(paths, (b"id,x\n1,2\n", b'id,x\n1,"'), strict=True):
+        with gzip.open(path, "wb", 1) if path.suffix == ".gz" else path.open("wb") as sink:
+            sink.write(start)
+            for _ in range(100):
+                sink.write(b"x" * MIB)
+    printed = peaks(paths, 16 * MIB)
+    errors = [line for line in printed if not line.isdecimal()]
+    for path, error in zip(paths, errors, strict=True):
+        assert "longer than max_line_bytes=16777216" in error
+        assert f"{path.name}, line " in error
+        assert "set a larger format_options={'max_line_bytes': ...}" in error
+    assert int(printed[-1]) < 16 * 4 + 64
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "jsonl.gz"])
