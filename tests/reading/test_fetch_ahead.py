@@ -97,12 +97,13 @@ class Reader:
     def read(self, segment_numbers: Any, columns: Any) -> list[pa.ChunkedArray]:
         return []
 
-    def prefetch(self, segment_numbers: Any) -> None:
+    def prefetch(self, segment_numbers: Any) -> bool:
         if self.wait is not None:
             assert self.wait.wait(10)
         if self.fails:
             raise FileReadError("broken")
         self.fetched += segment_numbers
+        return True
 
     def confirm(self) -> None:
         """Nothing."""

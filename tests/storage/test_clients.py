@@ -21,7 +21,10 @@ from typing import Any
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.feather as feather
 import pyarrow.fs as pafs
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -30,8 +33,9 @@ from hypothesis import strategies as st
 
 from tests.storage.proxy import Faults, Proxy, faulty
 from tests.storage.servers import BUCKET, Store
+from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
-from torch_dataloader_utils.events import recording
+from torch_dataloader_utils.events import BlockEvent, recording
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import (
     Storage,
@@ -225,6 +229,41 @@ def test_requests_of_a_file(proxied: tuple[Store, Proxy], tmp_path: Path) -> Non
         assert 1 <= sum(asked()) <= 3
         confirm_unchanged(source)  # nothing was read since
     assert asked() == (0, 0)
+
+
+def write_orc(rows: pa.Table, path: Path) -> None:
+    orc.write_table(rows, path, stripe_size=1 << 16)
+
+
+def write_ipc(rows: pa.Table, path: Path) -> None:
+    feather.write_feather(rows, str(path), compression="lz4", chunksize=50_000)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write", "columns"),
+    [("csv", csv.write_csv, None), ("arrow", write_ipc, None), ("orc", write_orc, ["a"])],
+)
+def test_a_file_is_confirmed_once_per_task(
+    moto_s3: Store, tmp_path: Path, suffix: str, write: Callable[[pa.Table, Path], None], columns: list[str] | None
+) -> None:
+    (tmp_path / "files").mkdir()
+    rows = pa.table({name: np.random.default_rng(1).normal(size=200_000) for name in ("a", "b", "c", "d", "e")})
+    write(rows, tmp_path / "files" / f"x.{suffix}")
+    moto_s3.put(tmp_path / "files", f"confirmed-{suffix}")
+    with faulty(moto_s3, tmp_path) as proxy:
+        loader, dataset = StructuredDataset.create_dataloader(
+            proxy.store.url(f"confirmed-{suffix}"),
+            storage_options=proxy.store.storage_options,
+            columns=columns,
+            batch_size=50_000,
+            num_workers=0,
+        )
+        tasks: list[BlockEvent] = []
+        dataset.on_event(lambda event: tasks.append(event) if isinstance(event, BlockEvent) else None)
+        proxy.inject(Faults())
+        assert sum(len(batch["a"]) for batch in loader) == 200_000
+        heads = proxy.counts().of(f"confirmed-{suffix}")["heads"]
+    assert 0 < heads <= len(tasks)
 
 
 def test_long_ranges_are_asked_for_in_parts_at_the_same_time() -> None:

@@ -60,10 +60,12 @@ class Reader(ABC):
         """The bytes `[start, stop)` that `read` needs for all columns of these segments; by default unknown: none."""
         return ()
 
-    def prefetch(self, segment_numbers: Sequence[int]) -> None:
-        """Fetch what all columns of these segments need, at once, if the file is in a remote store."""
+    def prefetch(self, segment_numbers: Sequence[int]) -> bool:
+        """Whether `ranges` are known: then all of them are fetched now, at once, if the file is in a remote store."""
         with Naming(self.path):
-            prefetch(self.source, self.ranges(segment_numbers))
+            ranges = self.ranges(segment_numbers)
+            prefetch(self.source, ranges)
+        return bool(ranges)
 
     def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
         """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest.

@@ -43,8 +43,8 @@ class FileFetch:
         """The open file, with the bytes of these segments."""
         reader = self.reader or self.open()
         try:
-            reader.prefetch(self.segments)
-            reader.confirm()  # here, where a request holds up no decoder
+            if reader.prefetch(self.segments):  # otherwise more is read later, and confirmed then
+                reader.confirm()  # here, where a request holds up no decoder
         except BaseException:
             reader.close()
             raise

@@ -20,8 +20,8 @@ class FileReader(Protocol):
         """One array per column, with the rows of these segments."""
         ...
 
-    def prefetch(self, segment_numbers: Sequence[int]) -> None:
-        """Fetch from a remote store, at once, what `read` needs for all columns of these segments, if that is known."""
+    def prefetch(self, segment_numbers: Sequence[int]) -> bool:
+        """Whether it is known what `read` needs for all columns of these segments: then a remote store is asked now."""
         ...
 
     def copied_together(self, columns: Sequence[str]) -> Sequence[str]:

@@ -165,9 +165,9 @@ class _LiveReader:
             live = self._masked[1]
             return arrays if live is None else [array.filter(live) for array in arrays]
 
-    def prefetch(self, segment_numbers: Sequence[int]) -> None:
-        """Fetch these segments."""
-        self._inner.prefetch(segment_numbers)
+    def prefetch(self, segment_numbers: Sequence[int]) -> bool:
+        """Fetch these segments; as the file's own reader."""
+        return self._inner.prefetch(segment_numbers)
 
     def confirm(self) -> None:
         """Check that the file is still as planned."""

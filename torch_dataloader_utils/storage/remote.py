@@ -157,6 +157,8 @@ class RangeFile:
         return block
 
     def _get(self, ranges: Sequence[Range]) -> Sequence[bytes | pa.Buffer]:
+        if not ranges:
+            return ()  # nothing new to confirm
         self._confirmed = True  # a store that does not answer now is not asked for a confirmation
         with Naming(self.path):
             parts = self._fetch(ranges)

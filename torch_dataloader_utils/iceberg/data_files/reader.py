@@ -133,9 +133,9 @@ class IcebergReader:
             with during("delete"):
                 return [array.filter(live) for array in arrays]
 
-    def prefetch(self, segment_numbers: Sequence[int]) -> None:
-        """Fetch these segments."""
-        self._inner.prefetch(list(self._segments) if self._whole else segment_numbers)
+    def prefetch(self, segment_numbers: Sequence[int]) -> bool:
+        """Fetch these segments; as the file's own reader."""
+        return self._inner.prefetch(list(self._segments) if self._whole else segment_numbers)
 
     def confirm(self) -> None:
         """Check that the file is still as planned."""
