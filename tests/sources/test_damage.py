@@ -564,6 +564,17 @@ def test_a_repaired_file_is_read_again_and_a_removed_one_forgotten(folder: Path,
     assert ids(loader) == ids_of_files([0, 1, 3])
 
 
+def test_what_is_no_file_in_place_of_a_damaged_one_is_never_opened(folder: Path, tmp_path: Path) -> None:
+    kept = {"manifest": str(tmp_path / "m.parquet")}
+    made(str(folder), **kept)
+    for name, make in (("1.parquet", os.mkfifo), ("2.parquet", os.mkdir)):
+        (folder / name).unlink()
+        make(folder / name)
+    loader, dataset = made(str(folder), **kept)  # reading from a pipe would wait without end
+    assert names(dataset) == []
+    assert ids(loader) == ids_of_files([0, 3])
+
+
 def test_a_file_repaired_in_vain_stays_left_out(folder: Path, tmp_path: Path) -> None:
     kept = {"manifest": str(tmp_path / "m.parquet")}
     made(str(folder), **kept)

@@ -193,18 +193,18 @@ def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[
     """The files that are not hidden (a first character in `wanted` does not hide a file), sorted by relative path."""
     base = _base(folder)
     visible = [file for file in files if not _hidden(file.path.removeprefix(base), wanted)]
-    regular = _once(_regular(visible))
-    if not regular:
+    data = _once(regular(visible))
+    if not data:
         names, why = [file.path.removeprefix(base) for file in files], "no regular files" if visible else "hidden"
         instead = f"{len(names)} files, all {why}: {listed(names)}" if names else "nothing"
         raise DataNotFoundError(f"{entry}: no data files; found {instead}.")
     return [
         FoundFile(file.path, file.size, file.path.removeprefix(base), file.version, real=file.real)
-        for file in sorted(regular, key=lambda file: file.path)
+        for file in sorted(data, key=lambda file: file.path)
     ]
 
 
-def _regular(files: Sequence[Stored]) -> list[Stored]:
+def regular(files: Sequence[Stored]) -> list[Stored]:
     """The regular files: another one is never opened, since reading from a pipe may wait without end.
 
     Raises:

@@ -18,7 +18,7 @@ from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck, Skipped
 from torch_dataloader_utils.sources.file_schema import files_schema
-from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, partition_values
+from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, partition_values, regular
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
 from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, name_of, new_manifest, stale_remedy
@@ -172,9 +172,15 @@ def _read_again(path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: 
 
 
 def _now(storage: Storage, file: SkippedFile) -> FoundFile | None:
-    """The file as it is now; None if there is none any more."""
+    """The file as it is now; None if there is none any more.
+
+    Raises:
+        DataNotFoundError: there is a link in its place that leads nowhere.
+    """
     stored = storage.look(file.path)
-    return None if stored is None else FoundFile(file.path, stored.size, file.relative, stored.version)
+    if stored is None or stored.folder or not regular([stored]):
+        return None
+    return FoundFile(file.path, stored.size, file.relative, stored.version)
 
 
 def _changed(file: SkippedFile, now: FoundFile) -> bool:
