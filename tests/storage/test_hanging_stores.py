@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError
@@ -147,6 +148,30 @@ def test_construction_waits_no_longer_than_timeout(
     with pytest.raises(BatchTimeoutError, match=rf"{what}.*: the store did not answer within timeout=1.5 s"):
         loader_of(store, name, format="parquet" if name == "" else None)
     assert time.monotonic() - began < TIMEOUT + SLACK
+
+
+class Unwritable(MemoryFileSystem):  # type: ignore[misc]
+    """A store that takes no file of one name."""
+
+    store: ClassVar[dict[str, Any]] = {}
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if "w" in mode and "kept" in path:
+            threading.Event().wait()
+        return super()._open(path, mode, **options)
+
+
+def test_writing_a_manifest_waits_no_longer_than_timeout() -> None:
+    store = Unwritable(skip_instance_cache=True)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [1]}), sink)
+    store.pipe_file("/data/x.parquet", sink.getvalue().to_pybytes())
+    begun = time.monotonic()
+    with pytest.raises(BatchTimeoutError, match=r"writing .*kept: the store did not answer within timeout=1.5 s"):
+        StructuredDataset.create_dataloader(
+            "memory://data", filesystem=store, manifest="memory://kept", timeout=TIMEOUT, batch_size=1
+        )
+    assert time.monotonic() - begun < TIMEOUT + SLACK
 
 
 @pytest.mark.parametrize("amid", [False, True])

@@ -11,7 +11,7 @@ from typing import Any
 from fsspec.utils import stringify_path
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import DataLoaderUtilsError, OptionError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import AnyPath, lists
 from torch_dataloader_utils.sources.manifest_bytes import (
@@ -152,13 +152,15 @@ def write_manifest(storage: Storage, path: str, data: bytes) -> None:
 
     Raises:
         OptionError: it cannot be written.
+        BatchTimeoutError: the store does not answer.
     """
     try:
         if storage.local:
             _replace(path, data)
         else:
-            with storage.connect().open_output_stream(path, compression=None) as sink:
-                sink.write(data)  # one write: object stores show an object only when it is complete
+            storage.write(path, data)
+    except DataLoaderUtilsError:
+        raise
     except Exception as error:
         raise OptionError(
             f"manifest={printable(path)}: it cannot be written: {type(error).__name__}: {printable(str(error))}. Use "

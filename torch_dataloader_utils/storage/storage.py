@@ -33,7 +33,7 @@ from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.s3_calls import s3_locked
 from torch_dataloader_utils.storage.versions import Stored, as_planned, check_same, check_unchanged
-from torch_dataloader_utils.storage.waiting import limit
+from torch_dataloader_utils.storage.waiting import answered, limit
 
 T = TypeVar("T")
 Client: TypeAlias = ArrowClient | FsspecClient
@@ -164,6 +164,21 @@ class Storage:
             files = self._tried(lambda client: client.find(folder, recursive), folder)
         # Object stores may hold folder markers.
         return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file of a remote store in one call: object stores show an object only when it is complete.
+
+        Errors are the client's own.
+
+        Raises:
+            BatchTimeoutError: the store does not answer.
+        """
+
+        def put() -> None:
+            with self.connect().open_output_stream(path, compression=None) as sink:
+                sink.write(data)
+
+        answered(put, self.timeout, f"writing {printable(path)}")
 
     def _tried(self, call: Callable[[Client], T], path: str) -> T:
         return call(self.client()) if self.local else self._asked(lambda: call(self.client()), path, "listing")
