@@ -7,6 +7,7 @@ import html
 import json
 import logging
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -156,8 +157,51 @@ def test_every_name_of_a_credential_is_known() -> None:
     assert set(given_away) == set(files)
 
 
-def test_short_secrets_are_hidden_only_where_they_stand_alone() -> None:
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "/data/test/1234.parquet: 1234 rows of test data",
+        "s3://test/latest: the test of Test failed",
+        "rank  rows\n0     1234",
+        "column test_1234 of test.csv",
+    ],
+)
+def test_plain_words_and_numbers_given_as_secrets_leave_messages_readable(shown: str) -> None:
+    forget()
+    learn({"key": "test", "secret": "data", "token": "1234", "password": "Test"})
+    assert printable(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("{'key': 'test', 'secret': 'data'}", "{'key': '***', 'secret': '***'}"),
+        ('{\\"key\\": \\"test\\"}', '{\\"key\\": \\"***\\"}'),
+        ("access_key=test, secret_key: data", "access_key=***, secret_key: ***"),
+        ("the Access Key test does not exist", "the Access Key *** does not exist"),
+        ("the password is data", "the password is ***"),
+        ("token%3Dtest%26x", "token%3D***%26x"),
+        ("refused `data`", "refused `***`"),
+        ("https://test:data@host/x", "https://host/x"),
+        ("sent Basic " + base64.b64encode(b"testuser:database-of-1").decode(), "sent Basic ***"),
+    ],
+)
+def test_plain_words_given_as_secrets_are_hidden_where_they_are_values(text: str, shown: str) -> None:
+    forget()
+    learn({"key": "test", "secret": "data"})
+    assert printable(text) == shown
+
+
+def test_short_secrets_of_other_characters_are_hidden_everywhere() -> None:
+    forget()
+    learn({"key": "aBcDe", "secret": "abc1"})
+    assert printable("aBcDe: s3://abc1/xaBcDe a-abc1-b") == "***: s3://***/xaBcDe a-***-b"
+
+
+def test_a_word_in_a_url_is_hidden_where_it_stands_alone() -> None:
+    forget()
     learn({"secret": "test"})
+    learn("https://host/x?sig=test")
     assert printable("test: s3://tests/latest 'test' %3Dtest") == "***: s3://tests/latest '***' %3D***"
 
 
@@ -213,6 +257,65 @@ def test_an_error_that_cannot_be_rewritten_is_replaced() -> None:
     assert str(caught.value.__cause__) == "Stubborn: *** is wrong"
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert caught.value.__context__ is caught.value.__cause__
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError(("hunter2", 1)),
+        ValueError(["hunter2"], {"given": b"hunter2"}),
+        ExceptionGroup("hunter2", [KeyError(("hunter2", 1)), ValueError("x")]),
+        BaseExceptionGroup("all", [KeyboardInterrupt("hunter2")]),
+        SyntaxError("hunter2", ("hunter2.py", 1, 1, "hunter2")),
+        UnicodeDecodeError("utf-8", b"hunter2\xff", 7, 8, "invalid start byte"),
+        UnicodeEncodeError("ascii", "hunter2\xff", 7, 8, "of hunter2"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_keep_their_class(error: BaseException) -> None:
+    forget()
+    learn({"password": "hunter2"})
+    error.add_note("hunter2")
+    error.__cause__ = OSError("hunter2")
+
+    @guarded
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        fail()
+    assert type(caught.value) is type(error)
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in printed + repr(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "***" in printed
+
+
+def test_a_group_keeps_what_can_stay_and_replaces_the_rest() -> None:
+    learn({"password": "hunter2"})
+    kept = KeyError("column")
+
+    @guarded
+    def fail() -> None:
+        raise ExceptionGroup("several", [kept, Stubborn()])
+
+    with pytest.raises(ExceptionGroup, match="several") as caught:
+        fail()
+    assert caught.value.exceptions[0] is kept
+    assert repr(caught.value.exceptions[1]) == "RuntimeError('Stubborn: *** is wrong')"
+
+
+def test_an_error_about_a_list_that_holds_itself() -> None:
+    learn({"password": "hunter2"})
+    circle: list[Any] = ["hunter2"]
+    circle.append(circle)
+
+    @guarded
+    def fail() -> None:
+        raise ValueError(circle)
+
+    with pytest.raises(RuntimeError, match=r"ValueError: \['\*\*\*', "):
+        fail()
 
 
 def test_an_error_without_a_secret_keeps_its_type_and_its_causes() -> None:

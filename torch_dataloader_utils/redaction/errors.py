@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import isfunction
+from operator import is_
 from typing import Any, ParamSpec, TypeVar
 
+from torch_dataloader_utils.redaction.known import without_known
 from torch_dataloader_utils.redaction.text import printable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 # What builtin exceptions print besides their arguments.
-_FIELDS = ("filename", "filename2", "strerror", "msg", "name", "path", "reason", "text")
+_FIELDS = ("filename", "filename2", "strerror", "msg", "name", "path", "reason", "text", "object")
 
 
 def guarded(call: Callable[P, T]) -> Callable[P, T]:
@@ -62,9 +65,10 @@ def instead_of(error: BaseException) -> BaseException | None:
 
 def _cleaned(error: BaseException, seen: dict[int, BaseException | None]) -> BaseException | None:
     """The error or one in its place, after the errors before it; None for one that comes after itself."""
-    if id(error) in seen:
-        return seen[id(error)]
-    seen[id(error)] = None
+    key = id(error)
+    if key in seen:
+        return seen[key]
+    seen[key] = None
     suppressed = error.__suppress_context__
     for link in ("__cause__", "__context__"):
         before = getattr(error, link)
@@ -72,28 +76,50 @@ def _cleaned(error: BaseException, seen: dict[int, BaseException | None]) -> Bas
             setattr(error, link, _cleaned(before, seen))
     error.__suppress_context__ = suppressed  # setting a cause changes it
     _rewrite(error)
-    for part in getattr(error, "exceptions", ()):
-        if isinstance(part, BaseException):
-            _cleaned(part, seen)
-    seen[id(error)] = _stand_in(error) if _reveals(error) else error
-    return seen[id(error)]
+    if isinstance(error, BaseExceptionGroup):
+        error = _regrouped(error, [_cleaned(part, seen) or part for part in error.exceptions])
+    seen[key] = _stand_in(error) if _reveals(error) else error
+    return seen[key]
+
+
+def _regrouped(group: BaseExceptionGroup[Any], parts: list[BaseException]) -> BaseException:
+    """The group of these errors, or another one of them if it, or its message, cannot stay."""
+    message = printable(group.message)
+    if message == group.message and all(map(is_, parts, group.exceptions)):
+        return group
+    return _in_place_of(group, BaseExceptionGroup(message, parts))
 
 
 def _rewrite(error: BaseException) -> None:
     """Replace the texts that the error is made of, where it lets us."""
-    args = tuple(printable(arg) if isinstance(arg, str) else arg for arg in error.args)
+    args = _plain(error.args)
     fields: dict[str, Any] = {name: getattr(error, name, None) for name in _FIELDS} | getattr(error, "__dict__", {})
     if args != error.args:
         error.args = args
     for name, value in fields.items():
-        if isinstance(value, str) and printable(value) != value:
-            _set(error, name, printable(value))
+        if isinstance(value, (str, bytes)) and _plain(value) != value:
+            _set(error, name, _plain(value))
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list):
         notes[:] = [printable(note) if isinstance(note, str) else note for note in notes]
 
 
-def _set(error: BaseException, name: str, value: str) -> None:
+def _plain(value: Any, depth: int = 2) -> Any:
+    """The value without secrets in its texts, and in those of plain containers, down to this depth."""
+    kind = type(value)
+    if isinstance(value, str):
+        return printable(value)
+    if kind is bytes:
+        text = value.decode("latin-1")
+        return value if (clean := without_known(text)) == text else clean.encode("latin-1")
+    if depth and kind in (tuple, list, set, frozenset):
+        return kind(_plain(inner, depth - 1) for inner in value)
+    if depth and kind is dict:
+        return {_plain(name, 0): _plain(inner, depth - 1) for name, inner in value.items()}
+    return value
+
+
+def _set(error: BaseException, name: str, value: Any) -> None:
     try:
         setattr(error, name, value)
     except (AttributeError, TypeError):
@@ -107,12 +133,16 @@ def _reveals(error: BaseException) -> bool:
         texts.append(repr(error))
     if any(printable(text) != text for text in texts):
         return True
-    return any(isinstance(part, BaseException) and _reveals(part) for part in getattr(error, "exceptions", ()))
+    return isinstance(error, BaseExceptionGroup) and any(map(_reveals, error.exceptions))
 
 
-def _stand_in(error: BaseException) -> RuntimeError:
+def _stand_in(error: BaseException) -> BaseException:
     """An error that says the same, without secrets."""
-    clean = RuntimeError(printable(f"{type(error).__name__}: {_text(error)}"))
+    return _in_place_of(error, RuntimeError(printable(f"{type(error).__name__}: {_text(error)}")))
+
+
+def _in_place_of(error: BaseException, clean: E) -> E:
+    """The error `clean`, with the traceback, the notes and the causes of another."""
     clean.__cause__, clean.__context__ = error.__cause__, error.__context__
     clean.__suppress_context__ = error.__suppress_context__
     for note in getattr(error, "__notes__", ()):

@@ -14,10 +14,11 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
-from torch_dataloader_utils.redaction.names import is_secret
+from torch_dataloader_utils.redaction.names import SECRET, is_secret
 from torch_dataloader_utils.redaction.patterns import HIDDEN, SHORTEST, secrets_of
 
 _ALONE = 8  # shorter words and numbers are hidden only where no letter or digit stands next to them
+_PLAIN = re.compile(r"[A-Za-z]?[a-z]{0,6}|[0-9]{0,7}")
 _MOST = 2_000  # kept; the oldest, such as credentials that a catalog renewed since, are dropped
 _DEEPEST = 50  # levels of options
 _LISTED = 100  # paths of a long list whose secrets are kept; the others' look alike
@@ -25,9 +26,13 @@ _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "GCS_", "GCSFS_", "FSSPEC_", "PYICE
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#(?:x27|39);"}
 _BASE64 = r"[\w+/-]*"
 
-# Secret -> a text that must occur where it does, and its pattern, which is compiled only there. Both are never changed,
-# but replaced.
-_known: dict[str, tuple[str, str]] = {}
+# What makes the text after it a value: the name of a secret, with or without a separator, or a quote that ends there.
+_NAMED = rf"(?i:{SECRET})[\w.-]*(?:[\\'\"]*\s?(?:[:=]|(?i:%3[ad]))\s?[\\'\"]*|\s(?:is\s)?)"
+_QUOTE = r"(?:[\"'`]|&quot;|&#(?:x27|39);|%22|%27)"
+
+# Secret and whether it is hidden everywhere -> a text that must occur where it does, and its pattern, which is compiled
+# only there. Both are never changed, but replaced.
+_known: dict[tuple[str, bool], tuple[str, str]] = {}
 _longest_first: tuple[tuple[str, str], ...] = ()
 _lock = threading.Lock()
 
@@ -78,15 +83,23 @@ def without_known(text: str) -> str:
     """The text without the secrets that this process was given."""
     for anchor, pattern in _longest_first:
         if anchor in text:
-            text = re.sub(pattern, HIDDEN, text)
+            text = re.sub(pattern, _hidden, text)
     return text
 
 
+def _hidden(match: re.Match[str]) -> str:
+    return "".join(group or "" for group in match.groups()) + HIDDEN  # what marks a value stays
+
+
 def _learn_text(value: str, names: tuple[str, ...]) -> None:
-    secrets = list(secrets_of(value)) if "://" in value else []
+    if "://" in value:
+        _add(_spellings(secrets_of(value)), everywhere=True)
     if is_secret(names, value):
-        secrets += _parts_of(value)
-    _add(text.strip() for secret in secrets for text in (secret, unquote(secret)))
+        _add(_spellings(_parts_of(value)))
+
+
+def _spellings(secrets: Iterable[str]) -> Iterator[str]:
+    return (text.strip() for secret in secrets for text in (secret, unquote(secret)))
 
 
 def _parts_of(value: str) -> Iterator[str]:
@@ -109,23 +122,35 @@ def _decoded(token: str) -> Iterator[str]:
         return
 
 
-def _add(secrets: Iterable[str]) -> None:
-    """Remember these secrets, too; the oldest of too many are dropped."""
+def _add(secrets: Iterable[str], everywhere: bool = False) -> None:
+    """Remember these secrets, too; the oldest of too many are dropped.
+
+    Args:
+        secrets: what is hidden.
+        everywhere: hide plain words and numbers of fewer than eight characters, too, wherever they stand alone.
+            Otherwise only where they are a value: quoted, or after the name of a secret. As options, they are mostly
+            the "test" and "data" of servers for tests: without them, paths and messages would be unreadable.
+    """
     global _known, _longest_first
-    new = {text for text in secrets if len(text) >= SHORTEST and text not in _known and text.strip(HIDDEN)}
+    usable = {text for text in secrets if len(text) >= SHORTEST and text.strip(HIDDEN)}
+    new = {key for text in usable if (key := (text, everywhere or not _PLAIN.fullmatch(text))) not in _known}
     if not new:
         return
     with _lock:
-        kept = {**_known, **{text: seen for secret in new for text, seen in _sightings(secret)}}
+        kept = {**_known, **{key: seen for secret in new for key, seen in _sightings(*secret)}}
         _known = dict(islice(kept.items(), max(0, len(kept) - _MOST), None))
-        _longest_first = tuple(_known[text] for text in sorted(_known, key=len, reverse=True))
+        _longest_first = tuple(_known[key] for key in sorted(_known, key=lambda key: len(key[0]), reverse=True))
 
 
-def _sightings(secret: str) -> Iterator[tuple[str, tuple[str, str]]]:
+def _sightings(secret: str, everywhere: bool) -> Iterator[tuple[tuple[str, bool], tuple[str, str]]]:
     """The secret and what base64 makes of it, each with a text that must occur where it does, and its pattern."""
-    yield secret, (max(re.findall("[A-Za-z0-9]+", secret), key=len, default=""), _pattern(secret))
+    if everywhere:
+        anchor = max(re.findall("[A-Za-z0-9]+", secret), key=len, default="")
+        yield (secret, True), (anchor, _pattern(secret))
+    else:
+        yield (secret, False), (secret, rf"({_NAMED}){secret}(?![A-Za-z0-9])|(\\*{_QUOTE}){secret}(?=\\*{_QUOTE})")
     for core in _cores(secret):
-        yield core, (core, f"{_BASE64}{re.escape(core)}{_BASE64}=*")
+        yield (core, True), (core, f"{_BASE64}{re.escape(core)}{_BASE64}=*")
 
 
 def _pattern(secret: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-_SECRET = re.compile(
-    r"secret|token|passw|passphrase|pwd|key|credential|sas|^sig$|signature|auth|cookie|connection.?string|service.?account",
-    re.IGNORECASE,
+SECRET = (  # part of the names
+    r"secret|token|passw|passphrase|pwd|key|credential|sas|^sig$|signature|auth|cookie|connection.?string"
+    r"|service.?account"
 )
+_SECRET = re.compile(SECRET, re.IGNORECASE)
 # What surrounds credentials: their place, kind, size and time.
 _PUBLIC = re.compile(
     r"(?:ur[il]|endpoint|host|port|file|path|dir|folder|type|mode|style|name|class|impl|region|project|location|bucket"
