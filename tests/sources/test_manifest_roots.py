@@ -18,7 +18,7 @@ from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.sources.inspection import asked_by, found_and_inspected
 from torch_dataloader_utils.sources.manifest_bytes import pack_manifest
 from torch_dataloader_utils.sources.manifest_changes import manifest_changes
-from torch_dataloader_utils.sources.manifest_roots import check_roots
+from torch_dataloader_utils.sources.manifest_roots import check_roots, plain_path
 from torch_dataloader_utils.sources.skipped import SkippedFile
 
 
@@ -39,6 +39,16 @@ from torch_dataloader_utils.sources.skipped import SkippedFile
         ("/data/*/x.parquet", "/data/a/x.parquet", True),
         ("/data/*/x.parquet", "/data/a/y.parquet", False),
         ("/data/**", "/data/a/../../x.parquet", False),
+        ("/data/../b", "/data/../b/x.parquet", True),
+        ("/data/../b", "/data/../b/../x.parquet", False),
+        ("/data/../*.parquet", "/data/../x.parquet", True),
+        ("/data/../**", "/data/../x/../y.parquet", False),
+        ("//data/./b", "/data/b/x.parquet", True),
+        ("/data/b", "//data///b/./x.parquet", True),
+        ("bucket/data", "bucket//data/x.parquet", False),
+        ("/per%20cent", "/per%20cent/a b%2F.parquet", True),
+        ("/per%20cent", "/per cent/x.parquet", False),
+        ("/caf\u00e9", "/cafe\u0301/x.parquet", False),
         ("/data[1]", "/data[1]/x.parquet", True),
         ("bucket/data", "bucket/data/x.parquet", True),
         ("bucket/data", "other/data/x.parquet", False),
@@ -69,6 +79,59 @@ def test_no_path_that_is_accepted_leads_out(parts: list[str]) -> None:
     except FileReadError:
         return
     assert f"{posixpath.normpath(path)}/".startswith("/data/")
+
+
+def rows_of(path: object, manifest: Path) -> list[int]:
+    loader, _ = StructuredDataset.create_dataloader(
+        path, manifest=manifest, batch_size=10, num_workers=0, num_ranks=1, rank=0
+    )
+    return [row for batch in loader for row in batch["x"].tolist()]
+
+
+def test_a_path_may_be_spelled_in_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "a b%20" / "dat\u00e9"
+    data.mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1]}), data / "e\u0301 %2F.parquet")
+    (tmp_path / "link").symlink_to(data.parent)
+    monkeypatch.chdir(tmp_path)
+    same = [
+        data,
+        f"{data}/",
+        f"file://{data}",
+        "a b%20/dat\u00e9",
+        "./a b%20/dat\u00e9",
+        f"{tmp_path}//a b%20/./dat\u00e9",
+    ]
+    for first in same:
+        manifest = tmp_path / f"m{same.index(first)}"
+        for path in (first, *same):
+            assert rows_of(path, manifest) == [1], (first, path)
+    for path in ("link/dat\u00e9", "a b%20/../a b%20/dat\u00e9"):
+        (tmp_path / "m").unlink(missing_ok=True)
+        assert rows_of(path, tmp_path / "m") == rows_of(path, tmp_path / "m") == [1]
+
+
+def test_clients_of_one_store_may_be_named_in_other_ways(tmp_path: Path) -> None:
+    made, ours = ["s3://b/x", "gs://b/x"], ["s3a://b/x", "gcs://b/x"]
+    assert [plain_path(path) for path in made] == [plain_path(path) for path in ours]
+    assert plain_path("s3://b/x") != plain_path("gs://b/x")
+
+
+def test_links_are_followed_as_in_a_listing(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for folder in (data, other):
+        folder.mkdir()
+        pq.write_table(pa.table({"x": [1]}), folder / "x.parquet")
+    (data / "to-other").symlink_to(other)
+    (data / "up").symlink_to("..")
+    (other / "back").symlink_to(tmp_path)
+    assert rows_of(data, tmp_path / "m") == rows_of(data, tmp_path / "m") == [1, 1]
+    pq.write_table(pa.table({"x": [2]}), tmp_path / "secret.parquet")
+    for path in ("up/secret.parquet", "to-other/back/secret.parquet"):
+        check_roots([FoundFile(str(data / path), 1, "x")], [str(data)], "m")  # as if it were in a store
+        for entry in (data, f"{data}/", f"{data}/**"):
+            with pytest.raises(FileReadError, match=r"secret\.parquet, which is not below path="):
+                check_roots([FoundFile(str(data / path), 1, "x")], [str(entry)], "m", local=True)
 
 
 def forged(folder: Path, elsewhere: Path, manifest: Path) -> None:

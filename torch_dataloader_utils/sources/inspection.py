@@ -99,7 +99,7 @@ def _inspected(
     again = partial(_read_again, path, read, progress)
     inspected = kept_inspection(read.manifest, read, partial(asked_by, path, read), inspect, sharers, again)
     storage, entries = open_entries(path, read)
-    check_roots(inspected.found, [inner for _, inner in entries], name_of(read.manifest))
+    check_roots(inspected.found, [inner for _, inner in entries], name_of(read.manifest), storage.local)
     return replace(storage, remedy=stale_remedy(read.manifest)), inspected
 
 
@@ -155,7 +155,7 @@ def _read_again(path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: 
     """
     storage, entries = open_entries(path, read)
     assert read.manifest is not None
-    check_roots(kept.skipped, [inner for _, inner in entries], name_of(read.manifest))
+    check_roots(kept.skipped, [inner for _, inner in entries], name_of(read.manifest), storage.local)
     found = {file.place: _now(storage, file) for file in kept.skipped}
     stale = {
         file.place: now

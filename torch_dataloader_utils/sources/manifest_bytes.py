@@ -21,6 +21,7 @@ from torch_dataloader_utils.formats.registry import checked_options, format_name
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
 from torch_dataloader_utils.redaction import printable, secrets_of
 from torch_dataloader_utils.sources.files import FoundFile
+from torch_dataloader_utils.sources.manifest_roots import plain_path
 from torch_dataloader_utils.sources.skipped import SkippedFile
 
 VERSION = 3  # covers the manifest file and the `pack` of every format
@@ -226,7 +227,7 @@ def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
     """Reject a manifest for another path or other options."""
     form, made = format_named(header["format"]), header["asked"]
     sides = {
-        "path": (made["path"], list(asked.path)),
+        "path": (made["path"], made["path"] if _same_paths(made["path"], asked.path) else list(asked.path)),
         "format": (made["format"], made["format"] if asked.format == form.name else asked.format),
         "format_options": (_binding(form, made["format_options"]), _binding(form, asked.format_options)),
     }
@@ -236,6 +237,10 @@ def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
                 f"manifest={name}: it was made for {option}={_shortened(theirs)}, not for {option}={_shortened(ours)}. "
                 "Delete it to create a new one, or use another manifest=."
             )
+
+
+def _same_paths(made: Sequence[str], asked: Sequence[str]) -> bool:
+    return [plain_path(path) for path in made] == [plain_path(path) for path in asked]
 
 
 def _binding(form: Format, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,8 @@ def manifest_changes(path: Paths, manifest: AnyPath, read: ReadOptions) -> Manif
     if data is None:
         raise DataNotFoundError(f"manifest={name_of(manifest)}: there is no such file; write one first.")
     inspected = unpack_manifest(data, asked_by(path, read), name_of(manifest))
-    check_roots(inspected.found, [inner for _, inner in open_entries(path, read)[1]], name_of(manifest))
+    data_storage, entries = open_entries(path, read)
+    check_roots(inspected.found, [inner for _, inner in entries], name_of(manifest), data_storage.local)
     where, found = find_files(path, read)
     return _changes(inspected.found, select_data(where, found, inspected.format)[1])
 
