@@ -42,18 +42,18 @@ def replaced(folder: Path) -> Callable[[], object]:
     place = folder / "rows"
     place.mkdir()
     path = place / "0.parquet"
-    _numbers(path, 0)
+    write_numbers(path, 0)
     loader, _ = rows.create(place, "inline", batch_size=1000, shuffle=False)
     iterator = iter(loader)
     next(iterator)  # a row group is read; the file stays open
     other = folder / "other"
-    _numbers(other, 1)
+    write_numbers(other, 1)
     assert other.stat().st_size == path.stat().st_size
     path.write_bytes(other.read_bytes())
     return lambda: list(iterator)
 
 
-def _numbers(path: Path, first: int) -> None:
+def write_numbers(path: Path, first: int) -> None:
     """Row groups that are read one by one, in a file whose size does not depend on the values."""
     import numpy as np
     import pyarrow as pa

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -15,10 +16,16 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from tests.faults import rows
-from tests.faults.on_files import every_row
+from tests.faults.on_files import every_row, write_numbers
 from tests.faults.serving import Behave, serve
 from tests.faults.table import fault
-from torch_dataloader_utils.errors import BatchTimeoutError, DataLoaderUtilsError, FileReadError, OptionError
+from torch_dataloader_utils.errors import (
+    BatchTimeoutError,
+    DataLoaderUtilsError,
+    FileChangedError,
+    FileReadError,
+    OptionError,
+)
 
 SECTION = "Stores, cache and manifests"
 TIMEOUT = 1.0  # seconds: the loader's own
@@ -153,6 +160,22 @@ def always(folder: Path) -> Callable[[], object]:
 
 @fault(
     SECTION,
+    "An object is replaced by another of the same size while it is open",
+    FileChangedError,
+    "tests/storage/test_replaced_files.py::test_a_pass_over_an_object_replaced_while_it_is_read_ends",
+)
+def replaced(folder: Path) -> Callable[[], object]:
+    write_numbers(folder / "0.parquet", 0)
+    url, _ = serve(folder)
+    loader, _ = rows.create([f"{url}/0.parquet"], "inline", batch_size=1000, shuffle=False)
+    iterator = iter(loader)
+    next(iterator)  # a row group is read; the client keeps what it knows of the object
+    write_numbers(folder / "0.parquet", 1)
+    return lambda: list(iterator)
+
+
+@fault(
+    SECTION,
     "A client cannot be created (ftp, gs, github)",
     DataLoaderUtilsError,
     "tests/storage/test_failing_clients.py::test_arguments_that_a_client_refuses",
@@ -251,6 +274,28 @@ def damaged_cache(folder: Path) -> Callable[[], object]:
     for path in cache.rglob("*"):
         if path.is_file() and path.stat().st_size > 1000:
             path.write_bytes(bytes(path.stat().st_size))
+    return every_row(urls, cache_dir=str(cache))
+
+
+class _Planted:
+    """Ends the process when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (1,)
+
+
+@fault(
+    SECTION,
+    "Pickles are planted in the cache folder: for its blocks, and as the tables of other caches",
+    "every row once; nothing planted is executed",
+    "tests/storage/test_cache_promises.py::test_planted_pickles_are_not_executed",
+)
+def planted(folder: Path) -> Callable[[], object]:
+    cache, urls = folder / "cache", _served(folder)
+    assert every_row(urls, cache_dir=str(cache))()
+    blocks = [path for path in cache.rglob("*") if path.is_file()]
+    for path in [*blocks, *(cache / name for name in ("cache.db", "meta.json", "index.pkl"))]:
+        path.write_bytes(pickle.dumps(_Planted()))
     return every_row(urls, cache_dir=str(cache))
 
 

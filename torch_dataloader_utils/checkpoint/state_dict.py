@@ -78,8 +78,7 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One state of all ranks, from the states of each, in the order of ranks.
 
     The ranks need not be at the same step: each resumes where it was. A rank that is already in the next epoch counts
-        as
-    finished in this one.
+    as finished in this one.
 
     The states of all workers of a foreign loader (of their iterators) are joined into the state of its rank.
 
