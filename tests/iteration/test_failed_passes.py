@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +20,12 @@ import pytest
 
 from tests.executors.helpers import DRIVERS
 from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
-from torch_dataloader_utils.errors import BatchTimeoutError, FileReadError
+from torch_dataloader_utils.errors import BatchTimeoutError, FileReadError, OptionError
 from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.processes import ProcessDriver, WorkerPool
 from torch_dataloader_utils.executors.threads import ThreadDriver
+from torch_dataloader_utils.iteration.failures import kept, let_go
+from torch_dataloader_utils.units import parse_bytes
 
 ROUNDS = int(os.environ.get("TDU_ROUNDS", "4"))  # growth shows at once, because nothing is collected
 ROWS = 4000
@@ -292,6 +295,39 @@ def test_errors_that_are_causes_of_themselves_end_passes_like_others(folder: Pat
     for _ in range(2):
         with pytest.raises(KeyError, match="no such row"):
             list(iterator)
+
+
+def test_errors_of_a_group_hold_no_more_than_others() -> None:
+    def part() -> BaseException:
+        with pytest.raises(OptionError) as caught:
+            parse_bytes("many", "cache_bytes")
+        return caught.value
+
+    group = ExceptionGroup("several", [part()])
+    frames = [frame for frame, _ in walk_tb(group.exceptions[0].__traceback__)]
+    [ours] = [frame for frame in frames if frame.f_globals["__name__"] == parse_bytes.__module__]
+    assert ours.f_locals
+    let_go(group)
+    assert not ours.f_locals
+    twin = kept(group)
+    assert isinstance(twin, ExceptionGroup)
+    assert str(twin) == str(group)
+    assert [(type(each), str(each), each.__traceback__) for each in twin.exceptions] == [
+        (OptionError, str(group.exceptions[0]), None)
+    ]
+
+
+def test_a_group_is_raised_again(folder: Path) -> None:
+    def fail_in_several_ways(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if has_bad_row(batch):
+            raise ExceptionGroup("no such row", [KeyError("one"), ValueError("two")])
+        return batch
+
+    iterator = iter(loader_of(folder, transform=fail_in_several_ways, num_workers=0))
+    for _ in range(2):
+        with pytest.raises(ExceptionGroup, match="no such row") as caught:
+            list(iterator)
+        assert list(map(repr, caught.value.exceptions)) == ["KeyError('one')", "ValueError('two')"]
 
 
 def test_the_traceback_of_a_failed_transform_keeps_its_lines_and_variables(folder: Path) -> None:

@@ -31,18 +31,24 @@ def kept(error: BaseException, before: frozenset[int] = frozenset()) -> BaseExce
         error: what ended a pass, or one of its causes.
         before: the ids of the errors that it is a cause of; an error may even be its own cause.
     """
+    before |= {id(error)}
     try:
-        twin = copy(error)
+        twin = _copy(error, before)
     except Exception:  # noqa: BLE001 - of a user's class, whatever its constructor raises
         twin = None
     if type(twin) is not type(error) or twin is error:
         return StaleIteratorError(f"this pass ended with {type(error).__name__}: {error}")
     if hasattr(twin, "__notes__"):
         twin.__notes__ = list(twin.__notes__)  # what is noted on one must not appear on the other
-    before |= {id(error)}
     if error.__cause__ is not None and id(error.__cause__) not in before:
         twin.__cause__ = kept(error.__cause__, before)
     return twin
+
+
+def _copy(error: BaseException, before: frozenset[int]) -> BaseException:
+    if isinstance(error, BaseExceptionGroup):
+        return type(error)(error.message, [kept(part, before) for part in error.exceptions])
+    return copy(error)
 
 
 def _frames(error: BaseException) -> set[FrameType]:
@@ -58,7 +64,7 @@ def _frames(error: BaseException) -> set[FrameType]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, its causes, and the errors during whose handling each was raised; each once."""
+    """The error, its causes, the errors of groups, and those during whose handling each was raised; each once."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -67,3 +73,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(fault))
             yield fault
             waiting += [fault.__cause__, fault.__context__]
+            if isinstance(fault, BaseExceptionGroup):
+                waiting += fault.exceptions
