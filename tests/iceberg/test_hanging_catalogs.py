@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from time import monotonic
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
@@ -16,6 +18,9 @@ from tests.iceberg.test_catalog_hosts import CONFIG
 from tests.iceberg.test_catalog_hosts import catalog as serving
 from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.errors import BatchTimeoutError
+from torch_dataloader_utils.iceberg import plan
+from torch_dataloader_utils.iceberg.plan import IcebergRead, refreshed_storage
+from torch_dataloader_utils.storage import Storage
 
 TIMEOUT = 1.0  # seconds
 SLACK = 20.0  # seconds: the machine may be busy
@@ -36,6 +41,27 @@ def test_a_catalog_that_never_answers_is_named_within_the_timeout(silent: str) -
     with pytest.raises(BatchTimeoutError, match=rf"table 'a\.b': the catalog did not answer within timeout={TIMEOUT}"):
         IcebergDataset.create_dataloader("a.b", catalog_config={"type": "rest", "uri": silent}, timeout=TIMEOUT)
     assert monotonic() - begin < TIMEOUT + SLACK
+
+
+def test_a_catalog_that_does_not_answer_a_reading_thread_is_named_within_the_timeout(
+    catalog: Catalog, silent: str
+) -> None:
+    made = catalog.create_table("ns.t", schema=pa.schema({"id": pa.int64()}))
+    with serving(CONFIG) as (uri, _):
+        rest = RestCatalog("rest", uri=uri)
+    table = Table(("ns", "t"), made.metadata, made.metadata_location, made.io, rest)
+    storage = Storage("memory", filesystem=MemoryFileSystem(), timeout=TIMEOUT)
+    renewal = plan._renewing(storage, SimpleNamespace(properties={"token": "first"}), table, IcebergRead()).renewal
+    rest.uri = rest.properties["uri"] = silent
+    begin = monotonic()
+    with pytest.raises(BatchTimeoutError, match=r"table 'ns\.t': the catalog did not answer"):
+        renewal.instead_of(storage, storage)
+    assert monotonic() - begin < TIMEOUT + SLACK
+
+
+def test_a_renewed_storage_has_the_limit_of_the_first(catalog: Catalog) -> None:
+    made = catalog.create_table("ns.t", schema=pa.schema({"id": pa.int64()}))
+    assert refreshed_storage(made, IcebergRead(), TIMEOUT)[0].timeout == TIMEOUT
 
 
 def test_a_table_s_catalog_that_stops_answering_is_named_within_the_timeout(catalog: Catalog, silent: str) -> None:

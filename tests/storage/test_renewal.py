@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torch_dataloader_utils.errors import CatalogError
+from torch_dataloader_utils.errors import BatchTimeoutError, CatalogError
 from torch_dataloader_utils.storage import Renewal
 
 Clock = Callable[[float], None]
@@ -77,6 +77,18 @@ def test_a_catalog_that_is_away_is_asked_later(clock: Clock, caplog: pytest.LogC
     office.open = False
     clock(200)
     with pytest.raises(CatalogError, match="closed"):
+        renewal.latest("first")
+
+
+def test_a_catalog_that_does_not_answer_is_asked_later(clock: Clock) -> None:
+    def ask() -> tuple[str, float | None]:
+        raise BatchTimeoutError("the catalog did not answer")
+
+    renewal = Renewal(ask, 100.0)
+    clock(60)
+    assert renewal.latest("first") == "first"
+    clock(200)
+    with pytest.raises(BatchTimeoutError):
         renewal.latest("first")
 
 

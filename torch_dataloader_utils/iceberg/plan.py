@@ -28,6 +28,7 @@ from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage import Naming, Renewal, Storage, printable
+from torch_dataloader_utils.storage.waiting import limited
 
 _NAME_MAPPING = "schema.name-mapping.default"
 
@@ -119,23 +120,31 @@ def newest_snapshot(table: Any, read: IcebergRead) -> SnapshotCursor:
     return cursor_of(resolved, read.snapshot.start_snapshot_id)
 
 
-def refreshed_storage(table: Any, read: IcebergRead) -> tuple[Storage, float | None]:
+def refreshed_storage(table: Any, read: IcebergRead, seconds: float = 0) -> tuple[Storage, float | None]:
     """The storage of a table's files with newly fetched credentials, and when they expire (seconds since 1970).
 
     A plan keeps its files; only its storage is replaced.
 
+    Args:
+        table: the table, as given.
+        read: what is read of it.
+        seconds: the time limit of each call to the catalog or the storage; 0 for none. Any thread may call this.
+
     Raises:
         CatalogError: the catalog cannot be reached or denies access.
+        BatchTimeoutError: it does not answer.
     """
-    opened = _opened_again(table, read)
-    return _places(opened, read).storage, expires_at(opened.properties)
+    with limited(seconds):
+        opened = _opened_again(table, read)
+        return _places(opened, read).storage, expires_at(opened.properties)
 
 
 def _renewing(storage: Storage, opened: OpenTable, table: Any, read: IcebergRead) -> Storage:
     """The storage, which can renew its credentials if a catalog may provide them."""
     if storage.local or not opened.properties:
         return storage
-    return replace(storage, renewal=Renewal(partial(refreshed_storage, table, read), expires_at(opened.properties)))
+    ask = partial(refreshed_storage, table, read, storage.timeout)
+    return replace(storage, renewal=Renewal(ask, expires_at(opened.properties)))
 
 
 def _opened_again(table: Any, read: IcebergRead) -> OpenTable:

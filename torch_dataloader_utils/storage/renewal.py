@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from torch_dataloader_utils.errors import CatalogError
+from torch_dataloader_utils.errors import BatchTimeoutError, CatalogError
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -81,7 +81,7 @@ class Renewal(Generic[S]):
     def _renew_early(self) -> None:
         try:
             self._renew()
-        except CatalogError as error:
+        except (CatalogError, BatchTimeoutError) as error:
             assert self._expires_at is not None
             if time.time() >= self._expires_at:
                 raise
