@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 SCRIPT = """
 import torch.distributed as dist
 from torch_dataloader_utils.distributed.collectives import smallest
@@ -31,3 +34,18 @@ def test_passes_that_stop_together_leave_no_keys_behind() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_job_without_a_store_is_told_which_backends_have_one(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "x.parquet")
+    script = f"""
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # registers a backend that needs no store
+from torch_dataloader_utils import StructuredDataset
+
+dist.init_process_group("fake", store=dist.Store(), rank=0, world_size=2)  # what torch passes for "mpi"
+StructuredDataset.create_dataloader({str(tmp_path / "x.parquet")!r}, manifest={str(tmp_path / "m")!r})
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=180)
+    assert "OptionError: torch.distributed was initialised with the backend 'fake', without a store" in done.stderr

@@ -29,7 +29,7 @@ from torch_dataloader_utils.distributed.records import (
     listed,
     not_here,
 )
-from torch_dataloader_utils.errors import PlanMismatchError
+from torch_dataloader_utils.errors import OptionError, PlanMismatchError
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Board:
 
     def __init__(self, members: tuple[int, ...], step: Step) -> None:
         dist = initialized_distributed()
-        self._store = dist.distributed_c10d._get_default_store()  # has no public name
+        self._store = _store_of(dist)
         self._rank = dist.get_rank()
         self._members = members
         self.step = step
@@ -199,6 +199,23 @@ class Board:
             f"process {self._rank} was about to {self.step.does}, but the job's store does not answer: {_of_store()}, "
             "and that process is stopped, has ended, or cannot be reached."
         )
+
+
+def _store_of(dist: Any) -> Any:
+    """The store of the job.
+
+    Raises:
+        OptionError: it has none: the backend "mpi" gets a placeholder.
+    """
+    store = inner = dist.distributed_c10d._get_default_store()  # has no public name
+    while isinstance(inner, dist.PrefixStore):
+        inner = inner.underlying_store
+    if type(inner) is dist.Store:
+        raise OptionError(
+            f"torch.distributed was initialised with the backend {dist.get_backend()!r}, without a store in which "
+            "ranks could meet: use 'gloo' or 'nccl', which also work under mpirun, with MASTER_ADDR and MASTER_PORT."
+        )
+    return store
 
 
 def _of_store() -> str:
