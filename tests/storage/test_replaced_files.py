@@ -178,6 +178,16 @@ def test_readers_of_all_formats_notice(name: str, tmp_path: Path) -> None:
         reader.close()
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_in_place_of_a_planned_one_is_not_opened(make: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path / "x.parquet", 0)
+    loader, _ = StructuredDataset.create_dataloader(tmp_path / "x.parquet", num_workers=0, num_ranks=1, rank=0)
+    (tmp_path / "x.parquet").unlink()
+    make(tmp_path / "x.parquet")  # reading from a pipe would wait without end
+    with pytest.raises(FileChangedError, match=r"x\.parquet was replaced"):
+        list(loader)
+
+
 def test_the_opened_file_is_checked_and_not_what_its_path_names_later(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"old")

@@ -74,11 +74,13 @@ class LocalFile(pa.OSFile):  # type: ignore[misc]
         remedy: a sentence for the error about a file that is another one.
 
     Raises:
-        FileChangedError: it is another one.
+        FileChangedError: it is another one, or no regular file.
     """
 
     def __new__(cls, file: DataFileInfo, remedy: str = "") -> Self:
-        """Opens the file."""
+        """Opens the file; a pipe in its place would be waited for without end."""
+        if not stat.S_ISREG(os.stat(file.path).st_mode):
+            raise replaced(file)
         return super().__new__(cls, file.path, "rb")  # type: ignore[no-any-return]
 
     def __init__(self, file: DataFileInfo, remedy: str = "") -> None:
