@@ -8,6 +8,7 @@ import numpy as np
 
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.order import Order
+from torch_dataloader_utils.planning.pieces import Pieces
 from torch_dataloader_utils.planning.splits import I64
 from torch_dataloader_utils.seeding import derive_key, random_below
 
@@ -83,11 +84,13 @@ def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[
 
 def total_rows(pieces: Iterable[Piece]) -> int:
     """The number of rows of all pieces."""
-    return sum(map(len, pieces))
+    return pieces.rows if isinstance(pieces, Pieces) else sum(map(len, pieces))
 
 
 def take(pieces: Iterable[Piece], first: int, last: int) -> list[Piece]:
     """The rows `[first, last)` of these pieces; consumes no more of them than needed."""
+    if isinstance(pieces, Pieces) and not pieces.repeats and last <= pieces.runs.total:
+        return list(pieces.runs.take(first, last).pieces())
     out: list[Piece] = []
     at = 0
     for piece in pieces:

@@ -14,6 +14,7 @@ from torch_dataloader_utils.planning.checks import SplitChecker
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.last_batch import end_with
 from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.pieces import Pieces, real_pieces
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.spans import plan_spans
 
@@ -94,10 +95,10 @@ def generated_plan(
     layouts = {file.info.key: file.layout for file in files}
     if not exact or any(piece.rows is None for shard in pieces for piece in shard):
         return RankPlan(epoch, rank, tuple(map(tuple, pieces)), None, None, layouts, options.batch_size)
-    ended = [end_with(shard, options.batch_size, options.last_batch, ()) for shard in pieces]
+    ended = [end_with(Pieces.of(shard), options.batch_size, options.last_batch, ()) for shard in pieces]
     steps = sum(-(-total_rows(shard) // options.batch_size) for shard in ended)
-    rows = sum(total_rows(piece for piece in shard if not piece.pad) for shard in ended)
-    return RankPlan(epoch, rank, tuple(map(tuple, ended)), steps, rows, layouts, options.batch_size)
+    rows = sum(total_rows(real_pieces(shard)) for shard in ended)
+    return RankPlan(epoch, rank, tuple(ended), steps, rows, layouts, options.batch_size)
 
 
 def _numbered(shards: Sequence[Sequence[Split]]) -> list[list[Piece]]:

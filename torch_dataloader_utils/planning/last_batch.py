@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.even import take, total_rows
+from torch_dataloader_utils.planning.pieces import Pieces
 
 
 def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
@@ -21,11 +22,12 @@ def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
     return out
 
 
-def end_with(pieces: Sequence[Piece], batch_rows: int, last_batch: str, following: Iterable[Piece]) -> list[Piece]:
+def end_with(pieces: Pieces, batch_rows: int, last_batch: str, following: Iterable[Piece]) -> Pieces:
     """The pieces with their short last batch dropped, padded with their own rows, or completed with `following`."""
-    short = total_rows(pieces) % batch_rows
+    short = pieces.rows % batch_rows
     if not short or last_batch == "partial":
-        return list(pieces)
+        return pieces
     if last_batch == "drop":
-        return take(pieces, 0, total_rows(pieces) - short)
-    return [*pieces, *padding(pieces if last_batch == "pad" else following, batch_rows - short)]
+        return pieces.first(pieces.rows - short)
+    missing = batch_rows - short
+    return replace(pieces, pads=tuple(padding(pieces.first(missing) if last_batch == "pad" else following, missing)))

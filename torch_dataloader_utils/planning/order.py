@@ -23,6 +23,7 @@ from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.seeding import permutation
 
 _CHUNK = 1 << 16  # units looked at together
+_KEPT = 1 << 15  # splits that stay in memory once created
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +44,13 @@ class SplitTable:
         self._made.update(enumerate(self.begun, len(self.splits)))
 
     def some(self, numbers: I64) -> list[Split | Window]:
-        """The sources with these numbers, shape [any]; splits are created once, as a rank often gets them again."""
-        places = numbers.tolist()
-        new = np.array([place for place in places if place not in self._made], dtype=np.int64)
-        self._made.update(zip(new.tolist(), self.splits.at(new), strict=True))
-        return [self._made[place] for place in places]
+        """The sources with these numbers, shape [any]; a rank often gets them again, so the first ones are kept."""
+        places, kept = numbers.tolist(), self._made
+        new = np.array([place for place in places if place not in kept], dtype=np.int64)
+        made = dict(zip(new.tolist(), self.splits.at(new), strict=True))
+        if len(kept) < _KEPT:
+            kept.update(made)
+        return [made[place] if place in made else kept[place] for place in places]
 
     @property
     def uncounted(self) -> Split | None:
@@ -96,6 +99,12 @@ def _reach(units: Runs, source: int, row: int) -> I64:
 def first_row(source: Split | Window) -> int:
     """The plan row at which counting begins for the rows of a source."""
     return source.row_range.start if isinstance(source, Split) and source.row_range is not None else 0
+
+
+def from_first(rows: Rows, source: Split | Window) -> Rows:
+    """The same rows, counted from the first row of their source."""
+    start = first_row(source)
+    return replace(rows, start=rows.start - start, stop=rows.stop - start, phase=rows.phase - start)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from numbers import Integral
-
-import numpy as np
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, split_numbers
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece
 from torch_dataloader_utils.planning.amplification import read_amplification
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import SplitTable
+from torch_dataloader_utils.planning.pieces import Pieces, splits_read
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.requirements import check_even_rows, check_unknown_counts
 from torch_dataloader_utils.planning.rest import RemainingRows
 from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, Shares, assign
 from torch_dataloader_utils.planning.splits import Splits
-from torch_dataloader_utils.planning.tasks import SegmentTable
+from torch_dataloader_utils.planning.tasks import Layouts, SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.planning.workers import Shards, worker_shards
 from torch_dataloader_utils.printing import shown
@@ -163,9 +161,7 @@ class Plan:
 
     def _layouts(self, shards: Shards) -> Mapping[FileKey, FileLayout]:
         """The layouts of the files of these pieces: a rank reads few of many files."""
-        numbers = split_numbers(chain.from_iterable(shards))
-        files = self.splits.files_of(np.fromiter(numbers, np.int64, len(numbers)))
-        return {file.info.key: file.layout for file in files}
+        return Layouts(tuple(self.splits.files_of(splits_read(shards))))
 
     @cached_property
     def _table(self) -> SplitTable:
@@ -212,7 +208,7 @@ class Plan:
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         return windowed(shards, SegmentTable(self._layouts(shards)), self.options, key, exact=self.exact)
 
-    def _pieces(self, epoch: int, rank: int, lap: int) -> list[Piece]:
+    def _pieces(self, epoch: int, rank: int, lap: int) -> Pieces:
         """The rank's pieces, in order: real ones, then padding; in a later lap, its rows of the whole epoch."""
         if not lap:
             return self._own_shares(epoch).delivered(rank)

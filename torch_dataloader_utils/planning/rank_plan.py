@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, count, islice
+from itertools import count, islice
 from textwrap import wrap
 from typing import Any
 
@@ -18,12 +18,12 @@ from torch_dataloader_utils.model import (
     Shard,
     Split,
     Task,
-    split_numbers,
     split_of,
     split_pieces,
 )
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.kept_plan import packed
+from torch_dataloader_utils.planning.pieces import Pieces, real_pieces, splits_read
 from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text_of_plan, window_in_words
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
 from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
@@ -110,7 +110,7 @@ class RankPlan:
     @property
     def num_splits(self) -> int:
         """The number of splits from which this rank delivers rows."""
-        return len(split_numbers(_real(chain.from_iterable(self.shards))))
+        return len(splits_read([real_pieces(shard) for shard in self.shards]))
 
     @cached_property
     def window(self) -> ShuffleWindow | None:
@@ -119,14 +119,14 @@ class RankPlan:
 
     def as_repeats(self) -> RankPlan:
         """The same rows in the same order, marked as repeats."""
-        return replace(self, shards=tuple(tuple(replace(piece, pad=True) for piece in shard) for shard in self.shards))
+        return replace(self, shards=tuple(map(_as_repeats, self.shards)))
 
     def shard(self, worker: int) -> Shard:
         """What a worker delivers, as splits restricted to the delivered rows, without padding.
 
         If an earlier phase began a shuffle window, the result includes all splits of that window.
         """
-        splits = tuple(_as_split(piece) for piece in split_pieces(_real(self.shards[worker])))
+        splits = tuple(_as_split(piece) for piece in split_pieces(real_pieces(self.shards[worker])))
         counts = [split.row_count for split in splits]
         known = [count for count in counts if count is not None]
         rows = sum(known) if len(known) == len(counts) else None
@@ -264,8 +264,10 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
     return row_ranges(pieces)
 
 
-def _real(shard: Iterable[Piece]) -> Iterator[Piece]:
-    return (piece for piece in shard if not piece.pad)
+def _as_repeats(shard: Sequence[Piece]) -> Sequence[Piece]:
+    if isinstance(shard, Pieces):
+        return replace(shard, repeats=True)
+    return tuple(replace(piece, pad=True) for piece in shard)
 
 
 def _as_split(piece: Piece) -> Split:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch_dataloader_utils.model import Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
-from torch_dataloader_utils.planning.order import Order, SplitTable, first_row
+from torch_dataloader_utils.planning.order import Order, SplitTable, from_first
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.runs import Runs
 from torch_dataloader_utils.planning.splits import Splits
@@ -41,7 +41,7 @@ def rest_of(splits: Splits, pieces: Iterable[Piece]) -> Order:
         return begun.setdefault(source, len(splits) + len(begun))
 
     runs = [
-        (number(piece.source), piece.order, Rows(0, 0) if piece.rows is None else _from_first(piece.rows, piece.source))
+        (number(piece.source), piece.order, Rows(0, 0) if piece.rows is None else from_first(piece.rows, piece.source))
         for piece in merged(pieces)
     ]
     table = SplitTable(splits, [_numbered(source, number) for source, number in begun.items()])
@@ -132,9 +132,3 @@ def _numbered(source: Split | Window, number: int) -> Split | Window:
 
 def _bytes(pieces: Iterable[Piece]) -> int:
     return sum(piece.source.size_bytes for piece in pieces)
-
-
-def _from_first(rows: Rows, source: Split | Window) -> Rows:
-    """The same rows, counted from the first row of their source."""
-    start = first_row(source)
-    return replace(rows, start=rows.start - start, stop=rows.stop - start, phase=rows.phase - start)

@@ -100,8 +100,7 @@ class Runs:
             yield from self.select(slice(at, at + _CHUNK))._pieces()
 
     def _pieces(self) -> Iterator[Piece]:
-        counted = self.table.counted[self.source]
-        some = self.select((self.rows > 0) | ~counted)
+        some = self.filled()
         lower = some._before(some.first)
         start, stop = some._row(lower), some._row(lower + some.rows - 1) + 1
         gaps, shift = stop - start > some.rows, self.table.starts[some.source]
@@ -113,9 +112,20 @@ class Runs:
             rows = Rows(a, b, step, block, phase) if has_gaps else Rows(a, b)
             yield Piece(source, rows if has_rows else None, place)
 
+    def filled(self) -> Runs:
+        """The runs without empty ones; those whose rows are known only after reading stay."""
+        return self.select((self.rows > 0) | ~self.table.counted[self.source])
+
+    def in_plan_order(self) -> Runs:
+        """The same runs, sorted by the positions of their sources, and within a source by first row."""
+        if (np.diff(self.place) > 0).all():
+            return self
+        starts = self._row(self._before(self.first)) + self.table.starts[self.source]
+        return self.select(np.lexsort((starts, self.place)))
+
     def overlap(self) -> bool:
         """Whether a row is in two runs of one pattern, or a source without a row count occurs twice."""
-        runs = self.select((self.rows > 0) | ~self.table.counted[self.source])
+        runs = self.filled()
         patterns = np.stack([runs.source, runs.step, runs.block, runs.phase % runs.step])
         turns = np.lexsort((runs.first, *patterns))
         same = (np.diff(patterns[:, turns]) == 0).all(axis=0)

@@ -17,7 +17,8 @@ from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, concatenated
-from torch_dataloader_utils.planning.runs import joined
+from torch_dataloader_utils.planning.pieces import Pieces
+from torch_dataloader_utils.planning.runs import Runs, joined
 from torch_dataloader_utils.planning.splits import I64
 from torch_dataloader_utils.seeding import derive_key, permutation
 
@@ -44,11 +45,7 @@ class Shares:
 
     def pieces(self, rank: int) -> Iterator[Piece]:
         """The pieces of a rank after levelling: a prefix of its own rows, then tails of others."""
-        if self.orders[rank].table.uncounted is not None:
-            yield from self.orders[rank].runs().pieces()
-            return
-        for donor, first, last in transfers(self.counts, self.targets, rank):
-            yield from self.orders[donor].runs(first, last).pieces()
+        yield from self._runs(rank).pieces()
 
     def following(self, rank: int) -> Iterator[Piece]:
         """The pieces of the ranks after `rank`, and finally of `rank` itself."""
@@ -67,23 +64,27 @@ class Shares:
         rows: list[int] = (self.targets - dropped).tolist()
         return rows
 
-    def delivered(self, rank: int) -> list[Piece]:
+    def delivered(self, rank: int) -> Pieces:
         """A rank's pieces, in order: real ones, then padding."""
-        pieces = list(self.pieces(rank))
+        pieces = Pieces(self._runs(rank))
         if self.options.even == "pad":
             missing = self._padded_steps * self.batch_rows - int(self.targets[rank])
             # A rank without rows of its own repeats the epoch's first rows.
-            return [*pieces, *padding(pieces or self.following(len(self.orders) - 1), missing)]
+            repeated = pieces.first(missing) or self.following(len(self.orders) - 1)
+            return replace(pieces, pads=tuple(padding(repeated, missing)))
         if self.options.even == "none":
             return end_with(pieces, self.batch_rows, self.options.last_batch, self.following(rank))
         return pieces
 
-    def again(self, rank: int, key: int | None) -> list[Piece]:
+    def again(self, rank: int, key: int | None) -> Pieces:
         """A rank's rows again (if it has none, those of the ranks after it), in an order drawn by `key`."""
-        pieces = list(self.pieces(rank)) or list(self.following(rank))
+        runs, ranks = self._runs(rank), len(self.orders)
+        if not len(runs.source):
+            runs = joined([self._runs((rank + step) % ranks) for step in range(1, ranks + 1)])
         if key is None:
-            return pieces
-        return [replace(pieces[place], order=order) for order, place in enumerate(permutation(len(pieces), key))]
+            return Pieces(runs)
+        places = np.arange(len(runs.source), dtype=np.int64)
+        return Pieces(replace(runs.select(permutation(len(places), key)), place=places))
 
     def not_delivered(self) -> Iterator[Piece]:
         """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
@@ -92,6 +93,13 @@ class Shares:
         if self._drops_last:
             for rank, (count, kept) in enumerate(zip(self.targets.tolist(), self.rows(), strict=True)):
                 yield from take(self.pieces(rank), kept, count)
+
+    def _runs(self, rank: int) -> Runs:
+        order = self.orders[rank]
+        if order.table.uncounted is not None:
+            return order.runs().filled()
+        parts = [self.orders[donor].runs(*rows) for donor, *rows in transfers(self.counts, self.targets, rank)]
+        return (joined(parts) if parts else order.runs(0, 0)).filled()
 
     @property
     def _drops_last(self) -> bool:
@@ -128,9 +136,9 @@ class KeptShares:
         """The pieces of a rank, without padding."""
         return (piece for piece in self.ranks[rank] if not piece.pad)
 
-    def delivered(self, rank: int) -> list[Piece]:
+    def delivered(self, rank: int) -> Pieces:
         """A rank's pieces, in order: real ones, then padding."""
-        return list(self.ranks[rank])
+        return Pieces.of(self.ranks[rank])
 
     def not_delivered(self) -> Iterator[Piece]:
         """The rows that no rank holds."""

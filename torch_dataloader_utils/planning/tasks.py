@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.spans import plan_spans
 
 TASK_ROWS = 65_536
@@ -57,6 +58,30 @@ class FileSegments:
             size = sum(self.sizes[first : last + 1])
             return replace(piece, source=replace(split_of(piece), segments=(first, last + 1), size_bytes=size))
         return Piece(piece.source, piece.rows.clip(self.starts[first], self.stops[last]), piece.order, piece.pad)
+
+
+class Layouts(Mapping[FileKey, FileLayout]):
+    """The layouts of some files by their keys, which are created on first look-up: they take 100 bytes per file.
+
+    Args:
+        files: the files.
+    """
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self._files = files
+
+    def __getitem__(self, key: FileKey) -> FileLayout:
+        return self._by_key[key]
+
+    def __iter__(self) -> Iterator[FileKey]:
+        return iter(self._by_key)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @cached_property
+    def _by_key(self) -> dict[FileKey, FileLayout]:
+        return {file.info.key: file.layout for file in self._files}
 
 
 class SegmentTable(dict[FileKey, FileSegments]):

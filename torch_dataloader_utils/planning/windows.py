@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from torch_dataloader_utils.model import Piece, Rows, Window, split_numbers, split_of
 from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.pieces import Pieces
 from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import window_key
@@ -67,7 +68,7 @@ def windowed(
             *_windows(shard, segments, options, (*key, worker), exact=exact),
             *(piece for piece in shard if piece.pad),
         )
-        for worker, shard in enumerate(shards)
+        for worker, shard in enumerate(map(tuple, shards))
     )
 
 
@@ -94,6 +95,8 @@ def _typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
 
     The last window, which holds the remainder, is ignored unless it is the only one.
     """
+    if isinstance(shard, Pieces) and shard.without_windows and not shard.pads:
+        return None
     windows = [(len(_splits_in([piece])), piece) for piece in shard if isinstance(piece.source, Window)]
     if not windows:
         return None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.planning.even import take, transfers
+from torch_dataloader_utils.planning.even import transfers
 from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.pieces import Pieces
+from torch_dataloader_utils.planning.runs import Runs, joined
+from torch_dataloader_utils.planning.splits import I64
 
-Shards = tuple[tuple[Piece, ...], ...]
+Shards: TypeAlias = tuple[Sequence[Piece], ...]
 
 
 def worker_shards(pieces: Sequence[Piece], options: PlanOptions, batch_rows: int, exact: bool) -> Shards:
@@ -25,42 +29,44 @@ def worker_shards(pieces: Sequence[Piece], options: PlanOptions, batch_rows: int
         batch_rows: rows per batch of this rank.
         exact: whether every planned row will be delivered.
     """
-    real = [piece for piece in pieces if not piece.pad]
-    sizes = _sizes(real)
-    owners = _owners(sizes, options)
-    shards: list[list[Piece]] = [[] for _ in range(options.num_shards)]
-    loads = [0] * options.num_shards
-    for piece, size, owner in zip(real, sizes, owners, strict=True):
-        shards[owner].append(piece)
-        loads[owner] += size
+    given = Pieces.of(pieces)
+    shards, loads = _assigned(given.runs, options)
     if exact:
         targets = whole_batch_targets(loads, batch_rows)
         shards, loads = levelled(shards, loads, targets), targets
-    shards = [sorted(shard, key=_plan_order) for shard in shards]
-    pads = pieces[len(real) :]
-    if pads:
-        shards[last_to_deliver(loads, batch_rows)] += pads
-    return tuple(map(tuple, shards))
+    last = last_to_deliver(loads, batch_rows)
+    return tuple(
+        Pieces(shard.in_plan_order(), given.pads if worker == last else ()) for worker, shard in enumerate(shards)
+    )
 
 
-def levelled(shards: list[list[Piece]], loads: Sequence[int], targets: Sequence[int]) -> list[list[Piece]]:
+def _assigned(runs: Runs, options: PlanOptions) -> tuple[list[Runs], list[int]]:
+    """The runs of each worker, and their sizes."""
+    sizes = _sizes(runs)
+    if options.num_shards == 1:
+        return [runs], [int(sizes.sum())]
+    owners = _owners(sizes, options)
+    places = [np.flatnonzero(owners == worker) for worker in range(options.num_shards)]
+    return [runs.select(some) for some in places], [int(sizes[some].sum()) for some in places]
+
+
+def levelled(shards: list[Runs], loads: Sequence[int], targets: Sequence[int]) -> list[Runs]:
     """The shards with rows moved between them, from `loads` rows each to `targets` rows each (see `transfers`)."""
     if list(loads) == list(targets):
         return shards
     counts, wanted = np.array(loads), np.array(targets)
-    return [
-        [piece for number, first, last in transfers(counts, wanted, w) for piece in take(shards[number], first, last)]
-        for w in range(len(shards))
+    parts = [
+        [shards[number].take(first, last) for number, first, last in transfers(counts, wanted, worker)]
+        for worker in range(len(shards))
     ]
+    return [joined(some) if some else shards[0].select(slice(0, 0)) for some in parts]
 
 
-def _owners(sizes: Sequence[int], options: PlanOptions) -> Sequence[int]:
-    """The worker of each piece."""
-    if options.num_shards == 1:
-        return [0] * len(sizes)
+def _owners(sizes: I64, options: PlanOptions) -> I64:
+    """The worker of each run, shape [runs]."""
     if options.assignment == "turn":
-        return [i % options.num_shards for i in range(len(sizes))]
-    return lpt(sizes, options.num_shards)
+        return np.arange(len(sizes)) % options.num_shards
+    return np.array(lpt(sizes.tolist(), options.num_shards), dtype=np.int64)
 
 
 def lpt(loads: Sequence[int], num_shards: int) -> list[int]:
@@ -92,12 +98,6 @@ def last_to_deliver(loads: Sequence[int], batch_rows: int) -> int:
     return max(range(len(loads)), key=lambda w: (-(-loads[w] // batch_rows), w))
 
 
-def _sizes(pieces: Sequence[Piece]) -> list[int]:
-    """The sizes that LPT balances: the rows of each piece if all are known, else its bytes."""
-    if all(piece.rows is not None for piece in pieces):
-        return [len(piece) for piece in pieces]
-    return [piece.source.size_bytes for piece in pieces]
-
-
-def _plan_order(piece: Piece) -> tuple[int, int]:
-    return piece.order, 0 if piece.rows is None else piece.rows.start
+def _sizes(runs: Runs) -> I64:
+    """What LPT balances, shape [runs]: the rows of each run if all are known, else the bytes of its source."""
+    return runs.rows if runs.table.counted[runs.source].all() else runs.table.sizes[runs.source]
