@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch_dataloader_utils.checkpoint.state_dict import COUNTS, UNKNOWN, digests_of, short
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import digest
+from torch_dataloader_utils.planning.splits import UNKNOWN as ABSENT
+from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.skipped import skipped_names
 from torch_dataloader_utils.sources.source import Source
@@ -38,10 +40,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "nulls": ([str(nulls)], short(str(nulls))),
         "origin": ([source.origin], short(source.origin) or "files"),
         "mixing": ([str(source.parts)], f"{len(source.parts)} dataset(s)"),
-        "splits": (
-            [f"{split.file.part} {split.row_range} {split.segments}" for split in splits],
-            f"{len(splits)} splits",
-        ),
+        "splits": (list(_split_texts(splits)), f"{len(splits)} splits"),
         "shuffle": ([str(order.shuffle)], str(order.shuffle)),
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
@@ -50,6 +49,15 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
         components[SKIPPED] = (skipped, short(skipped_names(source.skipped)))
     return {name: [f"{digest(parts):016x}", text] for name, (parts, text) in components.items()}
+
+
+def _split_texts(splits: Splits) -> Iterator[str]:
+    """The part, rows and segments of each split, as `str` of its values has them; from columns, as there are many."""
+    parts = [file.info.part for file in splits.files]
+    columns = (splits.file, splits.start, splits.stop, splits.first, splits.last)
+    for file, start, stop, first, last in zip(*(column.tolist() for column in columns), strict=True):
+        rows = None if start == ABSENT else f"Rows(start={start}, stop={stop}, step=1, block=1, phase=0)"
+        yield f"{parts[file]} {rows} {None if first == ABSENT else (first, last)}"
 
 
 def different_data(
