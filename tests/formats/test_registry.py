@@ -144,3 +144,23 @@ def test_an_unknown_name_lists_the_known_ones_and_how_to_add_one(file: Path) -> 
         OptionError, match=r"format='toy': expected one of 'parquet', .*'one number'; .*register_format"
     ):
         numbers(file, format="toy")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/data.csv/part", None),
+        ("a.b/x.CSV", "csv"),
+        ("x.csv.GZ", "csv"),
+        ("x.parquet.gz", None),
+        ("https://host/x.parquet?versionId=1.csv", "parquet"),
+        (".csv", None),
+        ("..a.csv", "csv"),
+        ("x.csv.", None),
+        ("x.csv/", "csv"),
+        ("x", None),
+        ("", None),
+    ],
+)
+def test_the_last_suffix_of_a_name_is_its_formats(path: str, name: str | None) -> None:
+    assert registry.format_of(path) == name

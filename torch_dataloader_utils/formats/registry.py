@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import PurePosixPath
 from typing import Any
 
 from torch_dataloader_utils.errors import OptionError
@@ -164,7 +163,8 @@ def has_suffix(path: str) -> bool:
 
 def _suffix(path: str) -> tuple[str, bool]:
     """The last suffix, ignoring a compression suffix, in lower case ("" for none); and whether it is compressed."""
-    suffixes = [suffix.lower() for suffix in PurePosixPath(path.partition("?")[0]).suffixes]
+    name = path.partition("?")[0].rstrip("/").rpartition("/")[2].lower()  # a `PurePosixPath` takes 10 times as long
+    suffixes = [] if name.endswith(".") else [f".{part}" for part in name.lstrip(".").split(".")[1:]]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     return suffixes[-1 - compressed] if len(suffixes) > compressed else "", compressed
 

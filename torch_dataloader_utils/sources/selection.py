@@ -95,7 +95,7 @@ def _kind_by_bytes(storage: Storage, file: FoundFile) -> str | None:
 
 def _described(files: Sequence[FoundFile]) -> set[str]:
     """The paths of the files with which Hugging Face datasets describes its data."""
-    paths = {file.path for file in files if PurePosixPath(file.path).name in _DESCRIPTIONS}
+    paths = {file.path for file in files if file.path.rpartition("/")[2] in _DESCRIPTIONS}
     folders = {path.rpartition("/")[0] for path in paths}
     return paths | {f"{folder}/state.json" for folder in folders}
 
