@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import fastavro
@@ -78,8 +80,19 @@ def without_ids(schema):
 
 
 def avro(schema, records) -> bytes:
+    return avro_of("deflate", records, schema)
+
+
+def avro_of(codec, records, schema=ENTRY) -> bytes:
     out = io.BytesIO()
-    fastavro.writer(out, schema, records, codec="deflate")
+    fastavro.writer(out, schema, records, codec=codec)
+    return out.getvalue()
+
+
+def encoded(number) -> bytes:
+    """A long as Avro writes it."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, "long", number)
     return out.getvalue()
 
 
@@ -105,6 +118,26 @@ def test_what_entries_inherit(schema):
     assert [one.added for one in found] == [True, False, True, True]
     # Those without a number follow one another; neither deleted ones nor those that have one count.
     assert [one.first_row_id for one in found] == [1000, 1010, 7, 1030]
+
+
+@pytest.mark.parametrize("length", [-1, 2**31, 2**62, -(2**63)])
+def test_a_length_beyond_the_end_of_a_manifest_is_an_error(length):
+    # In a process of its own, which another reader would crash.
+    whole = avro_of("null", [entry(ADDED, 10, name="a")])
+    damaged = whole.replace(b"\x18/t/a.parquet", encoded(length) + b"/t/a.parquet")
+    assert damaged != whole
+    code = "import sys; from tests.iceberg.test_manifests import manifest, read_manifest\n"
+    code += f"try: list(read_manifest({damaged!r}, manifest()))\nexcept (EOFError, ValueError): sys.exit(7)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 7
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_a_manifest_whose_files_are_not_what_its_list_says_is_an_error(deletes):
+    record = entry(ADDED, 10, name="a")
+    record["data_file"]["content"] = 0 if deletes else 1
+    listed = "a data file, but .* delete files" if deletes else "a delete file, but .* data files"
+    with pytest.raises(ValueError, match=f"/t/a.parquet, {listed}"):
+        list(read_manifest(avro(ENTRY, [record]), manifest(deletes=deletes)))
 
 
 def test_without_row_ids_of_the_manifest_there_are_none():

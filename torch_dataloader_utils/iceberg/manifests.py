@@ -37,6 +37,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IcebergType, NestedField
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from torch_dataloader_utils.storage import printable
+
 _AVRO, _CIPHER = b"Obj\x01", b"AGS1"  # first bytes of Avro files, and of files encrypted by Iceberg
 _FIRST_ROW_ID = 15  # position in a manifest list record of version 3
 _MAPS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
@@ -125,6 +127,7 @@ def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
         if record.status == ManifestEntryStatus.DELETED:
             continue
         file, sequence_number = record.data_file, record.sequence_number
+        _check_content(file, manifest.deletes)
         row_id: int | None = file[_DATA_FIELDS["first_row_id"]]
         if manifest.first_row_id is None:
             row_id = None
@@ -137,6 +140,16 @@ def read_manifest(data: bytes, manifest: Manifest) -> Iterator[Entry]:
             snapshot_id=manifest.snapshot_id if record.snapshot_id is None else record.snapshot_id,
             added=record.status == ManifestEntryStatus.ADDED,
             first_row_id=row_id,
+        )
+
+
+def _check_content(file: DataFile, deletes: bool) -> None:
+    """Check that a manifest holds what its manifest list says: otherwise rows would be lost, or deleted ones return."""
+    if (file.content not in (None, DataFileContent.DATA)) != deletes:
+        listed, expected = ("data file", "delete files") if deletes else ("delete file", "data files")
+        raise ValueError(
+            f"it lists {printable(file.file_path)}, a {listed}, but its manifest list expects {expected}. "
+            "Read another snapshot, or restore the manifest and its list."
         )
 
 
@@ -188,10 +201,25 @@ def _entry_records(data: bytes) -> Iterator[ManifestEntry]:
 
 def _avro(data: bytes, schema: Schema, types: Mapping[int, Any], enums: Mapping[int, Any]) -> Iterator[Any]:
     """The records of an Avro file; checks its end, because pyiceberg does not notice if it is truncated."""
+    _check_lengths(data)
     with _Avro(data, schema, types, enums) as reader:
         if not data.endswith(reader.header.sync):
             raise EOFError("the file is truncated")
         yield from reader
+
+
+def _check_lengths(data: bytes) -> None:
+    """Check that no record extends beyond its block.
+
+    pyiceberg's compiled decoder checks no length: a damaged file makes it read other memory, or crash the process.
+    fastavro checks all of them, and is fast here because it skips every field.
+
+    Raises:
+        EOFError: one does, or another error of fastavro.
+    """
+    writer = fastavro.reader(io.BytesIO(data)).writer_schema
+    for _ in fastavro.reader(io.BytesIO(data), {**writer, "fields": []}):
+        pass
 
 
 class _Avro(AvroFile[Any]):  # type: ignore[misc]
