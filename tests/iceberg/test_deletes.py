@@ -22,6 +22,7 @@ from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.key_set import KeySet
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.sources.deleted_rows import deletion_vector
 from torch_dataloader_utils.storage import Storage
 
 from .by_hand import equality_file, field, positions_file, read_rows, vector_blob, vector_file, write
@@ -97,6 +98,11 @@ def test_a_corrupt_vector_is_an_error_that_names_it_wherever_it_is_damaged(tmp_p
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(FileReadError, match=rf"{place}\.puffin, deletion vector"):
             positions_of([replace(delete, path=str(path))])
+
+
+def test_a_vector_with_a_row_number_that_no_file_has_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"2\*\*63 or more"):
+        deletion_vector(vector_blob([3, 2**63 + 1]))
 
 
 def test_a_vector_beyond_the_end_of_its_file_is_an_error(tmp_path: Path) -> None:

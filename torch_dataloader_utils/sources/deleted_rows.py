@@ -200,4 +200,7 @@ def deletion_vector(blob: bytes) -> Positions:
         raise ValueError(f"it begins with {blob[4:8]!r}, expected {_VECTOR_MAGIC!r}.")
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
         raise ValueError("its checksum is wrong: the bytes are damaged.")
-    return np.array(BitMap64.deserialize(blob[8:-4]).to_array(), np.int64)
+    positions = np.array(BitMap64.deserialize(blob[8:-4]).to_array(), np.int64)
+    if len(positions) and positions[-1] < 0:  # unsigned numbers, of which the largest do not fit
+        raise ValueError("it has a row number of 2**63 or more, which no file has: it was written wrongly.")
+    return positions
