@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,15 @@ class Result:
         return self.outcome in (EQUAL, REFUSED)
 
 
-def results(work: Mapping[str, int], seed: int, folder: Path, limit: float = 20.0, first: int = 0) -> Iterator[Result]:
-    """The results of mutations of some families, in order.
+def results(
+    work: Mapping[str, int],
+    seed: int,
+    folder: Path,
+    limit: float = 20.0,
+    first: int = 0,
+    total: float = float("inf"),
+) -> Iterator[Result]:
+    """The results of mutations of some families, in order; ends with a hang when `total` is over.
 
     Args:
         work: the number of mutations of each family.
@@ -47,15 +55,22 @@ def results(work: Mapping[str, int], seed: int, folder: Path, limit: float = 20.
         folder: an empty folder.
         limit: the seconds that one may take.
         first: the number of the first mutation of each family.
+        total: the seconds that all of them may take.
     """
+    end = time.monotonic() + total
     waiting = [(family, number) for family, count in work.items() for number in range(first, first + count)]
     while waiting:
-        for result in _of_one_process(waiting, seed, folder, limit):
+        for result in _of_one_process(waiting, seed, folder, limit, end):
             waiting.pop(0)
             yield result
+        if waiting and time.monotonic() > end:
+            yield Result(*waiting[0], "", f"hang: {len(waiting)} mutations are left after {total:g} seconds")
+            return
 
 
-def _of_one_process(waiting: list[tuple[str, int]], seed: int, folder: Path, limit: float) -> Iterator[Result]:
+def _of_one_process(
+    waiting: list[tuple[str, int]], seed: int, folder: Path, limit: float, end: float
+) -> Iterator[Result]:
     """The results of a process, up to the one that it dies of."""
     stops = {family: number + 1 for family, number in waiting}
     firsts = dict(reversed(waiting))
@@ -66,9 +81,10 @@ def _of_one_process(waiting: list[tuple[str, int]], seed: int, folder: Path, lim
         worker = subprocess.Popen(command, bufsize=0, cwd=_ROOT, stdout=subprocess.PIPE, stderr=errors)
     try:
         for place, (family, number) in enumerate(list(waiting)):
-            line = _line(worker, limit if place else _START)
+            most = max(min(limit if place else _START, end - time.monotonic()), 0)
+            line = _line(worker, most)
             if line is None:
-                yield Result(family, number, "", f"hang: no answer for {limit if place else _START:g} seconds")
+                yield Result(family, number, "", f"hang: no answer for {most:g} seconds")
                 return
             if not line.endswith(b"\n"):
                 yield Result(family, number, "", _death(worker, folder))

@@ -18,7 +18,10 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.storage import Naming, Storage, printable
 
 # What pyiceberg raises for metadata with missing keys or wrong values.
-_INVALID = (InvalidError, ValidationError, KeyError, TypeError, AttributeError, ValueError, RecursionError)
+_INVALID = (
+    *(InvalidError, ValidationError, KeyError, TypeError, AttributeError, ValueError),
+    *(RecursionError, NotImplementedError),
+)
 _NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
 _MOST_BYTES = 2**28  # of metadata, after decompression
 _SHOWN = 3  # faults listed in an error
