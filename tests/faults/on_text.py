@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults import rows
 from tests.faults.table import fault
+from tests.memory import peak_memory, restart_peak
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
 
 SECTION = "Text"
@@ -43,11 +43,11 @@ def bomb(folder: Path) -> Callable[[], object]:
         for _ in range(count // 1000):
             file.write(line * 1000)
     loader, _ = rows.create(place, columns=["id"], prefetch_bytes=32 * MIB)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = restart_peak()
 
     def read() -> bool:
         complete = sum(len(batch["id"]) for batch in loader) == count // 1000 * 1000
-        return complete and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < (32 + 64) * 1024
+        return complete and peak_memory() - before < (32 + 64) * MIB
 
     return read
 

@@ -18,13 +18,14 @@ from torch_dataloader_utils.formats.text.limits import first_long_line, first_lo
 
 MIB = 2**20
 PEAK = """
-import resource, sys
+import sys
 import numpy, pyarrow.compute, pyarrow.csv, pyarrow.dataset, pyarrow.json, torch
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileReadError
+from tests.memory import peak_memory
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return peak_memory() >> 20
 
 before, most_line, *paths = peak(), *sys.argv[1:]
 for path in paths:
@@ -48,6 +49,7 @@ def peaks(paths: list[Path], most_line: int) -> list[str]:
         capture_output=True,
         text=True,
         timeout=300,
+        cwd=Path(__file__).parents[2],
     )
     assert made.returncode == 0, made.stderr
     return made.stdout.splitlines()

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tests.fuzz.families import EQUAL, FAMILIES, Family
 from tests.fuzz.tables import TABLE_FAMILIES
+from tests.memory import peak_memory
 
 _ADDRESS_SPACE = 8 << 30  # a request for more fails, as it would on a small machine
 
@@ -45,7 +46,7 @@ def result(family: Family, seed: str) -> tuple[str, str, float, float]:
     draw, start = Random(seed), time.perf_counter()
     chosen = draw.choice(family.seeds)
     found = family.outcome(draw, chosen, family.change(draw, chosen))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_memory() / 2**20
     return chosen.name, found, time.perf_counter() - start, peak
 
 

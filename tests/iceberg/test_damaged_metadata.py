@@ -3,7 +3,6 @@
 import copy
 import gzip
 import json
-import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from tests.iceberg.conftest import sql_config
+from tests.memory import peak_memory, restart_peak
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
 from torch_dataloader_utils.iceberg.catalog import open_table
 from torch_dataloader_utils.iceberg.plan import IcebergRead, plan_table
@@ -94,10 +94,10 @@ def test_compressed_metadata_that_expands_without_end_is_refused_in_bounded_memo
     with gzip.open(path, "wb", compresslevel=1) as sink:
         for _ in range(600):
             sink.write(b" " * 2**20)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = restart_peak()
     with pytest.raises(FileReadError, match=r"v1.metadata.json.gz: is larger than 256 MiB \(decompressed\)"):
         open_table(path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 560 * 2**10
+    assert peak_memory() - before < 560 * 2**20
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
