@@ -135,6 +135,16 @@ def test_a_delete_file_with_nulls_is_an_error(tmp_path: Path) -> None:
         positions_of([delete])
 
 
+def test_a_delete_file_whose_dictionary_of_paths_is_damaged_is_an_error(tmp_path: Path) -> None:
+    delete = positions_file(tmp_path / "d.parquet", {"file:/a": [0, 2]})
+    content = bytearray(Path(delete.path).read_bytes())
+    assert content[12] == 2, "the header of the first page does not count one path, as zigzag"
+    content[12] = 0
+    Path(delete.path).write_bytes(content)
+    with pytest.raises(FileReadError, match=r"d\.parquet"):
+        positions_of([delete], "file:/a")
+
+
 class CountingStorage(Storage):
     """The local disk, with a note of each file opened."""
 

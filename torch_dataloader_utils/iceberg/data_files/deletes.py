@@ -57,6 +57,7 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
     with opened(delete, storage, _PATHS) as (reader, numbers, size):
         paths, positions = reader.read(numbers, _COLUMNS)
     with Naming(delete.path):
+        paths.validate(full=True)  # Arrow reads a damaged dictionary without an error, and its codes name no path
         if not pa.types.is_dictionary(paths.type):
             paths = paths.dictionary_encode()
         paths = paths.unify_dictionaries().combine_chunks()
