@@ -80,6 +80,16 @@ def test_a_missing_key_is_named_with_the_file(numbers: Table, tmp_path: Path, ke
         open_table(path)
 
 
+def test_a_field_in_place_of_a_type_is_named_with_the_file(numbers: Table, tmp_path: Path) -> None:
+    content = json.loads(Path(numbers.metadata_location.removeprefix("file://")).read_text())
+    (field,) = content["schemas"][0]["fields"]
+    field["type"] = dict(field)  # pyiceberg raises NotImplementedError
+    path = tmp_path / "v1.metadata.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(FileReadError, match=r"v1.metadata.json: is damaged.*Read another metadata file"):
+        open_table(path)
+
+
 def test_a_missing_key_of_a_table_in_a_catalog_is_named(numbers: Table, tmp_path: Path) -> None:
     path = Path(numbers.metadata_location.removeprefix("file://"))
     content = json.loads(path.read_text())
