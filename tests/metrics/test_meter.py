@@ -11,14 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.metrics.throttled import TOTAL, make
-from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.iteration import rank_run
 from torch_dataloader_utils.metrics.meter import Meter, PassStatus
 from torch_dataloader_utils.metrics.totals import Totals
+from torch_dataloader_utils.planning.rank_plan import rows_of_batches
 
 
 def progress(dataset: Any) -> PassStatus:
@@ -204,25 +208,23 @@ def test_the_time_after_a_pass_is_not_its_own(folder: Path, ending: str) -> None
 def test_the_garbage_collector_may_end_a_pass_while_its_rows_are_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = Epochs._plan_at
-
-    def plan_at(*args: Any) -> Any:
+    def count(*args: Any) -> int:
         gc.collect()
-        return planned(*args)
+        return rows_of_batches(*args)
 
-    loader, dataset = make(folder, num_workers=0, steps_per_epoch=200, show_progress=True)
+    loader, dataset = make(folder, num_workers=0, show_progress=True)
     iterator = iter(loader)
-    for _ in range(100):
+    for _ in range(10):
         next(iterator)
     cycle: list[Any] = [iterator]
     cycle.append(cycle)
     del iterator, cycle
-    monkeypatch.setattr(Epochs, "_plan_at", plan_at)
+    monkeypatch.setattr(rank_run, "rows_of_batches", count)
     rows: list[float] = []
     thread = threading.Thread(target=lambda: rows.append(dataset.metrics()["rows"]), daemon=True)
     thread.start()
     thread.join(30)
-    assert rows == [100 * 50]
+    assert rows == [10 * 50]
     assert not progress(dataset).live
 
 
@@ -253,3 +255,15 @@ def test_copies_begin_with_a_meter_of_their_own(folder: Path) -> None:
     assert second.meter.progress() is None
     list(other)
     assert dataset.meter.totals().rows == second.meter.totals().rows == TOTAL
+
+
+def test_the_rows_of_any_number_of_steps_are_known_without_planning_their_laps(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(20)}), tmp_path / "a.parquet", row_group_size=4)
+    loader, dataset = StructuredDataset.create_dataloader(
+        tmp_path, num_workers=0, batch_size=3, steps_per_epoch=2**31, shuffle=True
+    )
+    next(iter(loader))
+    began = time.process_time()
+    assert (progress(dataset).rows, progress(dataset).rows_expected) == (3, 3 * 2**31)
+    dataset.close()
+    assert time.process_time() - began < 1

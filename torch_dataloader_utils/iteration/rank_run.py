@@ -121,12 +121,11 @@ class RankRun:
 
     def rows(self, first: int, last: int) -> int:
         """The number of rows in the batches `[first, last)`, none of them before the last jump."""
+        plan = self._recipe.plan_of(0)
+        if self.exact and self._recipe.laps:
+            return (last - first) * plan.batch_rows  # all are full, and the laps may be too many to plan
         if self.exact:
-            plan, laps = self._recipe.plan_of(0), None if self._recipe.laps else 1
-            rows = [
-                rows_of_batches(plan, itertools.islice(lap_rows(self._shard_rows), laps), taken)
-                for taken in (first, last)
-            ]
+            rows = [rows_of_batches(plan, [self._shard_rows(0)], taken) for taken in (first, last)]
         else:
             size, drops = self._recipe.cut.size, self._recipe.cut.last_batch == "drop"
             rows = [rows_after(self._logs, self._turn, taken - self._base, size, drops) for taken in (first, last)]
