@@ -1,0 +1,252 @@
+"""What DecodeImages makes of encoded images, and which it refuses."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from torch_dataloader_utils import (
+    ColumnNotFoundError,
+    FileReadError,
+    MissingExtraError,
+    NullValueError,
+    OptionError,
+    StructuredDataset,
+    UnsupportedTypeError,
+)
+from torch_dataloader_utils.transforms import DecodeImages
+
+SIZE = (6, 8)
+ROWS = 50
+HF = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+
+
+def pixels_of(number: int, size: tuple[int, int] = SIZE) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, format: str = "png", **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, format, **options)
+    return out.getvalue()
+
+
+def png(number: int, size: tuple[int, int] = SIZE) -> bytes:
+    return encoded(Image.fromarray(pixels_of(number, size)))
+
+
+def batch_of(values: list[Any], kind: pa.DataType | None = None) -> pa.RecordBatch:
+    return pa.record_batch({"image": pa.array(values, kind or pa.binary())})
+
+
+def decoded(values: list[Any], size: Any = SIZE, kind: pa.DataType | None = None, **options: Any) -> Any:
+    column = DecodeImages("image", size, **options)(batch_of(values, kind)).column("image")
+    return column.to_numpy_ndarray()
+
+
+def written(path: Path, images: list[bytes | None], groups: int = 8) -> str:
+    table = pa.table({"image": pa.array(images, pa.binary()), "id": range(len(images))})
+    pq.write_table(table, path, row_group_size=groups)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(tmp_path_factory.mktemp("images") / "images.parquet", [png(number) for number in range(ROWS)])
+
+
+# -------------------------------------------------------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()], ids=str)
+def test_pixels_are_those_that_were_encoded(kind: pa.DataType) -> None:
+    images = decoded([png(1), png(2)], kind=kind)
+    assert images.dtype == np.uint8
+    assert np.array_equal(images, np.stack([pixels_of(n).transpose(2, 0, 1) for n in (1, 2)]))
+
+
+def test_structs_of_hugging_face_datasets_are_decoded_also_from_a_slice() -> None:
+    rows = [{"bytes": png(n), "path": None if n % 2 else "a.png"} for n in range(4)]
+    sliced = batch_of(rows, HF).slice(1, 2)
+    column = DecodeImages("image", SIZE)(sliced).column("image")
+    assert np.array_equal(column.to_numpy_ndarray()[0], pixels_of(1).transpose(2, 0, 1))
+    assert len(column) == 2
+
+
+@pytest.mark.parametrize("format", ["jpeg", "webp", "gif", "png"])
+def test_formats(format: str) -> None:
+    grey = Image.new("L", (40, 20), 77)
+    assert np.abs(decoded([encoded(grey, format)], 10).astype(int) - 77).max() <= 2
+
+
+def test_an_int_is_a_square_and_gray_has_one_channel() -> None:
+    kind = DecodeImages("image", 5, mode="GRAY")(batch_of([])).schema.field("image").type
+    assert kind == pa.fixed_shape_tensor(pa.uint8(), (1, 5, 5), dim_names=["C", "H", "W"])
+    assert (decoded([encoded(Image.new("L", (9, 9), 77))], 5, mode="GRAY") == 77).all()
+
+
+def test_stretch_resizes_as_pillow_does() -> None:
+    image = Image.fromarray(pixels_of(3, (30, 50)))
+    expected = np.asarray(image.resize((8, 6), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert np.array_equal(decoded([encoded(image)])[0], expected)
+
+
+def test_crop_keeps_the_proportions_and_the_middle() -> None:
+    image = np.zeros((10, 30, 3), np.uint8)
+    image[:, 10:20] = 200  # the middle square
+    assert (decoded([encoded(Image.fromarray(image))], 10, fit="crop") == 200).all()
+
+
+def test_transparency_and_palettes_become_rgb() -> None:
+    transparent = encoded(Image.new("RGBA", (8, 6), (1, 2, 3, 128)))
+    palette = encoded(Image.new("RGB", (8, 6), (1, 2, 3)).convert("P", palette=Image.Palette.ADAPTIVE))
+    images = decoded([transparent, palette])
+    assert (images == np.array([1, 2, 3])[:, None, None]).all()
+
+
+def test_images_are_turned_upright() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    stored = pixels_of(4, (8, 6))
+    images = decoded([encoded(Image.fromarray(stored), exif=exif)])
+    assert np.array_equal(images[0], np.rot90(stored, -1).transpose(2, 0, 1))
+
+
+def test_large_jpegs_are_decoded_close_to_a_resize_from_full_size() -> None:
+    smooth = Image.fromarray(pixels_of(5, (4, 4))).resize((800, 600), Image.Resampling.BICUBIC)
+    expected = np.asarray(smooth.resize((32, 32), Image.Resampling.BILINEAR)).transpose(2, 0, 1).astype(int)
+    assert np.abs(decoded([encoded(smooth, "jpeg", quality=95)], 32)[0] - expected).mean() < 2
+
+
+# ------------------------------------------------------------------------------------------------------- nulls, errors
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([png(0), None], pa.binary()), ([{"bytes": png(0)}, None], HF), ([{"bytes": png(0)}, {"bytes": None}], HF)],
+    ids=["null bytes", "null struct", "struct of nulls"],
+)
+def test_nulls_stay_nulls(values: list[Any], kind: pa.DataType) -> None:
+    column = DecodeImages("image", SIZE)(batch_of(values, kind)).column("image")
+    assert column.is_valid().to_pylist() == [True, False]
+
+
+def test_nulls_follow_the_null_policy(tmp_path: Path) -> None:
+    path = written(tmp_path / "nulls.parquet", [png(0), None, png(2), None])
+
+    def batch(nulls: Any) -> Any:
+        made, _ = StructuredDataset.create_dataloader(path, transform=DecodeImages("image", SIZE), nulls=nulls)
+        return next(iter(made))
+
+    assert batch({"image": "mask"})["image_valid"].tolist() == [True, False, True, False]
+    assert batch({"image": "drop"})["id"].tolist() == [0, 2]
+    with pytest.raises(NullValueError, match="'image'"):
+        batch("error")
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty", "flipped"])
+@pytest.mark.parametrize("format", ["png", "jpeg", "webp", "gif"])
+def test_a_damaged_image_is_an_error_with_its_row_or_a_null(damage: str, format: str) -> None:
+    whole = encoded(Image.fromarray(pixels_of(1, (40, 40))), format)
+    bad = {"cut": whole[: len(whole) // 2], "text": b"not an image", "empty": b"", "flipped": b"\0" * 9 + whole[9:]}
+    with pytest.raises(FileReadError, match="'image', row 1 of the 2 rows read: the image cannot be decoded"):
+        decoded([png(0), bad[damage]])
+    column = DecodeImages("image", SIZE, damaged="null")(batch_of([png(0), bad[damage]])).column("image")
+    assert column.is_valid().to_pylist() == [True, False]
+
+
+def test_the_error_of_a_damaged_image_names_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "damaged.parquet", [png(0), b"\x89PNG\r\n"])
+    loader, _ = StructuredDataset.create_dataloader(path, transform=DecodeImages("image", SIZE))
+    with pytest.raises(FileReadError) as caught:
+        next(iter(loader))
+    assert "damaged.parquet" in "".join(caught.value.__notes__)
+
+
+def test_exact_names_both_sizes_and_the_row() -> None:
+    with pytest.raises(OptionError, match=r"6 x 9 pixels.*expects 6 x 8.*'stretch'") as caught:
+        decoded([png(0), png(1, (6, 9))], fit="exact")
+    assert "row 1 of the 2 rows" in caught.value.__notes__[0]
+
+
+def test_images_of_16_bits_are_refused() -> None:
+    deep = Image.fromarray(np.full((6, 8), 40_000, np.uint16))
+    with pytest.raises(UnsupportedTypeError, match="more than 8 bits"):
+        decoded([encoded(deep)], damaged="null")
+
+
+@pytest.mark.parametrize("size", [0, -1, (3,), (3, 4, 5), (3, 0), 2.5, True, "224", None])
+def test_other_sizes_are_refused(size: Any) -> None:
+    with pytest.raises(OptionError, match="size="):
+        DecodeImages("image", size)
+
+
+@pytest.mark.parametrize("options", [{"mode": "CMYK"}, {"fit": "pad"}, {"damaged": "skip"}, {"mode": ["RGB"]}])
+def test_unknown_words_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="expected one of"):
+        DecodeImages("image", 4, **options)
+
+
+def test_other_columns_are_refused_when_the_loader_is_created(path: str) -> None:
+    with pytest.raises(ColumnNotFoundError, match="'img'"):
+        StructuredDataset.create_dataloader(path, transform=DecodeImages("img", 4))
+    with pytest.raises(UnsupportedTypeError, match="int64"):
+        StructuredDataset.create_dataloader(path, transform=DecodeImages("id", 4))
+    with pytest.raises(UnsupportedTypeError, match="Leave transform_format out"):
+        StructuredDataset.create_dataloader(path, transform=DecodeImages("image", 4), transform_format="numpy")
+
+
+def test_paths_without_bytes_are_refused() -> None:
+    with pytest.raises(UnsupportedTypeError, match=r"'b\.png' without bytes"):
+        decoded([{"bytes": png(0), "path": None}, {"bytes": None, "path": "b.png"}], kind=HF)
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"torch-dataloader-utils\[images\]"):
+        decoded([])
+
+
+# ------------------------------------------------------------------------------------------------------------- loaders
+
+
+def test_it_survives_pickling() -> None:
+    transform = DecodeImages("image", SIZE, fit="crop")
+    assert pickle.loads(pickle.dumps(transform)) == transform
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "process"}],
+    ids=["in line", "threads", "processes"],
+)
+def test_ranks_resume_in_the_middle_with_the_right_pixels(path: str, workers: dict[str, Any]) -> None:
+    def loader(rank: int) -> Any:
+        return StructuredDataset.create_dataloader(
+            path, transform=DecodeImages("image", SIZE), batch_size=7, split_rows=8, num_ranks=2, rank=rank, **workers
+        )[0]
+
+    seen: list[int] = []
+    for rank in range(2):
+        begun = loader(rank)
+        steps = iter(begun)
+        batches = [next(steps) for _ in range(2)]
+        state = begun.state_dict()
+        steps.close()
+        resumed = loader(rank)
+        resumed.load_state_dict(state)
+        for batch in [*batches, *resumed]:
+            assert batch["image"].shape == (len(batch["id"]), 3, *SIZE)
+            expected = np.stack([pixels_of(int(number)).transpose(2, 0, 1) for number in batch["id"]])
+            assert torch.equal(batch["image"], torch.from_numpy(expected))
+            seen += batch["id"].tolist()
+    assert sorted(seen) == list(range(ROWS))

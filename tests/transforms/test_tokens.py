@@ -1,0 +1,181 @@
+"""What Tokenize returns, in threads, processes and forks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from torch_dataloader_utils import (
+    DataNotFoundError,
+    OptionError,
+    SchemaMismatchError,
+    StructuredDataset,
+    UnsupportedTypeError,
+)
+from torch_dataloader_utils.transforms import Chain, Tokenize
+
+WORDS = ["[UNK]", "[CLS]", "[EOS]", "Oslo", "Lima", "Pune"]
+UNK, CLS, EOS, OSLO, LIMA, PUNE = range(6)
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+
+
+def tokenizer() -> Tokenizer:
+    made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", CLS)])
+    return made
+
+
+def batch_of(texts: list[str | None], kind: pa.DataType | None = None) -> pa.RecordBatch:
+    return pa.record_batch({"text": pa.array(texts, kind or pa.string()), "id": range(len(texts))})
+
+
+def ids(texts: list[str | None], **options: Any) -> list[list[int] | None]:
+    values: list[list[int] | None] = Tokenize("text", tokenizer(), **options)(batch_of(texts))["input_ids"].to_pylist()
+    return values
+
+
+KINDS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_ids_replace_the_text(kind: pa.DataType) -> None:
+    result = Tokenize("text", tokenizer())(batch_of(["Oslo Lima", None, ""], kind))
+    assert result.schema == pa.schema({"input_ids": pa.list_(pa.int64()), "id": pa.int64()})
+    assert result["input_ids"].to_pylist() == [[CLS, OSLO, LIMA], None, [CLS]]
+
+
+def test_options() -> None:
+    texts: list[str | None] = ["Oslo Lima Pune", "Oslo"]
+    assert ids(texts, add_special_tokens=False) == [[OSLO, LIMA, PUNE], [OSLO]]
+    assert ids(texts, max_length=2) == [[CLS, OSLO], [CLS, OSLO]]
+    assert ids(texts, max_length=3, eos_token="[EOS]") == [[CLS, OSLO, EOS], [CLS, OSLO, EOS]]
+
+
+@given(st.lists(st.none() | st.lists(st.sampled_from(WORDS[3:]), max_size=6)), st.none() | st.integers(2, 5))
+def test_each_text_has_the_ids_that_the_tokenizer_gives_it_alone(texts: list[Any], longest: int | None) -> None:
+    alone = tokenizer()
+    given_texts = [None if words is None else " ".join(words) for words in texts]
+    expected = [None if text is None else alone.encode(text).ids[:longest] for text in given_texts]
+    assert ids(given_texts, max_length=longest) == expected
+
+
+def test_padding_and_truncation_of_the_tokenizer_are_ignored_and_left_alone() -> None:
+    shared = tokenizer()
+    shared.enable_padding(length=10)
+    shared.enable_truncation(2)
+    result = Tokenize("text", shared)(batch_of(["Oslo Lima"]))
+    assert result["input_ids"].to_pylist() == [[CLS, OSLO, LIMA]]
+    assert len(shared.encode("Oslo Lima").ids) == 10
+
+
+def test_a_tokenizer_of_transformers_gives_the_ids_of_its_own_call() -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), unk_token="[UNK]")
+    texts: list[str | None] = ["Oslo Lima", "Pune Berlin"]
+    result = Tokenize("text", fast)(batch_of(texts))
+    assert result["input_ids"].to_pylist() == fast(texts)["input_ids"]
+
+
+def test_a_tokenizer_is_loaded_from_a_file_or_folder(tmp_path: Path) -> None:
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    for source in (tmp_path, tmp_path / "tokenizer.json", str(tmp_path)):
+        made = pickle.loads(pickle.dumps(Tokenize("text", source)))
+        assert made(batch_of(["Lima"]))["input_ids"].to_pylist() == [[CLS, LIMA]]
+
+
+def test_bad_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedTypeError, match="fast tokenizer"):
+        Tokenize("text", str.split)
+    with pytest.raises(DataNotFoundError, match=r"tokenizer\.json"):
+        Tokenize("text", tmp_path)(batch_of([]))
+    with pytest.raises(OptionError, match="no such token"):
+        Tokenize("text", tokenizer(), eos_token="</s>")(batch_of([]))
+    for length in (0, 1, -1, True, "9"):
+        with pytest.raises(OptionError, match="at least 2"):
+            Tokenize("text", tokenizer(), max_length=length, eos_token="[EOS]")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="special"):
+        Tokenize("text", tokenizer(), max_length=1)(batch_of([]))
+    with pytest.raises(SchemaMismatchError, match="another output"):
+        Tokenize("text", tokenizer(), output="id")(batch_of([]))
+    with pytest.raises(UnsupportedTypeError, match="int64"):
+        Tokenize("id", tokenizer())(batch_of(["Oslo"]))
+
+
+def test_a_chain_calls_its_transforms_in_order() -> None:
+    def first(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(0, 1)
+
+    chain = Chain(first, Tokenize("text", tokenizer()))
+    assert chain(batch_of(["Oslo", "Lima"]))["input_ids"].to_pylist() == [[CLS, OSLO]]
+    with pytest.raises(UnsupportedTypeError, match="separate arguments"):
+        Chain([first])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_workers_resume_in_the_middle_with_the_right_ids(tmp_path: Path, mode: Any) -> None:
+    texts = [" ".join(WORDS[3:][: number % 4]) for number in range(60)]
+    pq.write_table(pa.table({"text": texts, "id": range(60)}), tmp_path / "texts.parquet", row_group_size=10)
+
+    def loader() -> Any:
+        return StructuredDataset.create_dataloader(
+            tmp_path, transform=Tokenize("text", tokenizer()), batch_size=7, num_workers=2, worker_mode=mode
+        )[0]
+
+    begun = loader()
+    steps = iter(begun)
+    batches = [next(steps) for _ in range(3)]
+    resumed = loader()
+    resumed.load_state_dict(begun.state_dict())
+    steps.close()
+    seen = {}
+    for batch in [*batches, *resumed]:
+        values, offsets = batch["input_ids"]["values"], batch["input_ids"]["offsets"]
+        rows = [values[a:b].tolist() for a, b in pairwise(offsets)]
+        seen |= dict(zip(batch["id"].tolist(), rows, strict=True))
+    assert seen == {number: [CLS, *range(3, 3 + number % 4)] for number in range(60)}
+
+
+ALONE = """
+import os, sys
+import pyarrow as pa
+from torch_dataloader_utils.transforms import Tokenize
+
+assert "torch" not in sys.modules
+transform = Tokenize("text", sys.argv[1])
+batch = pa.record_batch({"text": ["Oslo Lima"] * 1000})
+before = len(os.listdir("/proc/self/task"))
+transform(batch)
+assert len(os.listdir("/proc/self/task")) == before, "the tokenizer started threads"
+child = os.fork()
+if not child:
+    transform(batch)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads as Linux lists them")
+def test_the_tokenizer_starts_no_threads_and_forks_quietly(tmp_path: Path) -> None:
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
