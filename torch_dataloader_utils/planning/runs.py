@@ -95,26 +95,42 @@ class Runs:
         return Runs(self.table, *(_selected(column, chosen) for column in self._columns()))
 
     def pieces(self) -> Iterator[Piece]:
-        """A piece for each run that has rows, in the same order."""
+        """A piece for each run, in the same order; of a run of `trimmed` with its pattern, if it has one."""
         for at in range(0, len(self.source), _CHUNK):
             yield from self.select(slice(at, at + _CHUNK))._pieces()
 
     def _pieces(self) -> Iterator[Piece]:
-        some = self.filled()
-        lower = some._before(some.first)
-        start, stop = some._row(lower), some._row(lower + some.rows - 1) + 1
-        gaps, shift = stop - start > some.rows, self.table.starts[some.source]
-        columns = (some.place, start + shift, stop + shift, some.step, some.block, some.phase + shift, gaps)
-        sources, known = self.table.some(some.source), self.table.counted[some.source].tolist()
-        for source, has_rows, place, a, b, step, block, phase, has_gaps in zip(
+        shift = self.table.starts[self.source]
+        columns = (self.place, self.first + shift, self.last + shift, self.step, self.block, self.phase + shift)
+        sources, known = self.table.some(self.source), self.table.counted[self.source].tolist()
+        for source, has_rows, place, a, b, step, block, phase in zip(
             sources, known, *(column.tolist() for column in columns), strict=True
         ):
-            rows = Rows(a, b, step, block, phase) if has_gaps else Rows(a, b)
+            rows = Rows(a, b, step, block, phase) if step > 1 else Rows(a, b)
             yield Piece(source, rows if has_rows else None, place)
 
     def filled(self) -> Runs:
         """The runs without empty ones; those whose rows are known only after reading stay."""
-        return self.select((self.rows > 0) | ~self.table.counted[self.source])
+        kept = (self.rows > 0) | ~self.table.counted[self.source]
+        return self if kept.all() else self.select(kept)
+
+    def trimmed(self) -> Runs:
+        """The runs that have rows, each from its first row to its last; those without gaps have no pattern.
+
+        To be called once for the rows of a rank: what is cut from its runs keeps their patterns.
+        """
+        some = self.filled()
+        if some.contiguous:
+            return some
+        lower = some._before(some.first)
+        start = some._row(lower)
+        lower += some.rows - 1
+        stop = some._row(lower) + 1
+        gaps = stop - start > some.rows
+        if not gaps.any():
+            return Runs.contiguous_runs(some.table, some.source, some.place, start, stop)
+        pattern = (np.where(gaps, column, plain) for column, plain in ((some.phase, 0), (some.step, 1), (some.block, 1)))
+        return Runs(some.table, some.source, some.place, start, stop, *pattern)
 
     def in_plan_order(self) -> Runs:
         """The same runs, sorted by the positions of their sources, and within a source by first row."""

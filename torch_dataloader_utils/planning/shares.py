@@ -89,7 +89,7 @@ class Shares:
     def not_delivered(self) -> Iterator[Piece]:
         """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
         for order in self.left_out:
-            yield from order.runs().pieces()
+            yield from order.runs().trimmed().pieces()
         if self._drops_last:
             for rank, (count, kept) in enumerate(zip(self.targets.tolist(), self.rows(), strict=True)):
                 yield from take(self.pieces(rank), kept, count)
@@ -97,9 +97,9 @@ class Shares:
     def _runs(self, rank: int) -> Runs:
         order = self.orders[rank]
         if order.table.uncounted is not None:
-            return order.runs().filled()
+            return order.runs().trimmed()
         parts = [self.orders[donor].runs(*rows) for donor, *rows in transfers(self.counts, self.targets, rank)]
-        return (joined(parts) if parts else order.runs(0, 0)).filled()
+        return (joined(parts) if parts else order.runs(0, 0)).trimmed()
 
     @property
     def _drops_last(self) -> bool:
@@ -142,7 +142,7 @@ class KeptShares:
 
     def not_delivered(self) -> Iterator[Piece]:
         """The rows that no rank holds."""
-        return iter(self.left_out.runs().pieces())
+        return iter(self.left_out.runs().trimmed().pieces())
 
 
 def assign(
