@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
@@ -80,12 +82,13 @@ def append_files(table: Table, files: Iterable[DataFile]) -> None:
             snapshot.append_data_file(file)
 
 
-def compact(table: Table) -> int:
-    """Rewrite all files of a table of real files as one, which changes no row: the id of that snapshot.
+def compact(table: Table, row_filter: str = "true") -> int:
+    """Rewrite the files of a table with such rows as one, which changes no row: the id of that snapshot.
 
     pyiceberg has no compaction: it is an overwrite, which the table's metadata then calls by its right name.
     """
-    rows, old = table.scan().to_arrow(), [task.file for task in table.scan().plan_files()]
+    old = [task.file for task in table.scan(row_filter).plan_files()]
+    rows = pa.concat_tables([pq.read_table(file.file_path.removeprefix("file://")) for file in old])
     with table.transaction() as change:
         new = _dataframe_to_data_files(change.table_metadata, rows, table.io)
         with change.update_snapshot().overwrite() as snapshot:

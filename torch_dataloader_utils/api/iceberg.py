@@ -46,6 +46,7 @@ class IcebergDataset(TableDataset):
         as_of: datetime | str | int | None = None,
         start_snapshot_id: int | None = None,
         end_snapshot_id: int | None = None,
+        non_appends: Literal["error", "ignore"] = "error",
         scan_filter: Any = None,
         metadata_columns: Sequence[str] = (),
         columns: Sequence[str] | None = None,
@@ -129,6 +130,7 @@ class IcebergDataset(TableDataset):
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
             start_snapshot_id: read only rows appended after this snapshot.
             end_snapshot_id: read rows appended up to this snapshot; None for the current one.
+            non_appends: for appended rows: overwrites and deletes among the appends are errors, or are left out.
             scan_filter: rules out files and row groups like filters, but drops no single row.
             metadata_columns: columns such as "_file" and "_pos" to add.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.

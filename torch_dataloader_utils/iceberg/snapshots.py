@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -19,6 +19,12 @@ from torch_dataloader_utils.sources.tables import SnapshotCursor
 
 _SHOWN = 5  # snapshots listed in an error
 _MAIN = "main"
+_POINTS = ("snapshot_id", "ref", "as_of")
+_RANGE = ("start_snapshot_id", "end_snapshot_id")
+_SKIPPED = {  # operations that append nothing; a compaction moves the same rows to other files
+    "error": frozenset({Operation.REPLACE}),
+    "ignore": frozenset({Operation.REPLACE, Operation.OVERWRITE, Operation.DELETE}),
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class SnapshotChoice:
             milliseconds since 1970.
         start_snapshot_id: reads the rows appended after this snapshot.
         end_snapshot_id: the last snapshot whose appends are read; None for the current one.
+        non_appends: overwrites and deletes between the appends that are read: an error, or ignored.
     """
 
     snapshot_id: int | None = None
@@ -39,10 +46,11 @@ class SnapshotChoice:
     as_of: datetime | str | int | None = None
     start_snapshot_id: int | None = None
     end_snapshot_id: int | None = None
+    non_appends: Literal["error", "ignore"] = "error"
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        points = [name for name in ("snapshot_id", "ref", "as_of") if name in given]
+        given = {name: value for name in _POINTS + _RANGE if (value := getattr(self, name)) is not None}
+        points = [name for name in _POINTS if name in given]
         if len(points) > 1 or (points and self.incremental):
             listed = ", ".join(f"{name}={shown(value)}" for name, value in given.items())
             raise OptionError(f"{listed}: expected one of snapshot_id, ref and as_of, or start_ and end_snapshot_id.")
@@ -84,7 +92,7 @@ def resolve(metadata: TableMetadata, choice: SnapshotChoice, cursor: SnapshotCur
         SnapshotError: there is no such snapshot or ref, or (for appends) a snapshot in between changed existing rows.
     """
     if cursor is not None:
-        return _at(metadata, cursor)
+        return _at(metadata, choice, cursor)
     if choice.incremental:
         return _appended(metadata, choice)
     if choice.snapshot_id is not None:
@@ -196,14 +204,14 @@ def _schema(metadata: TableMetadata, number: int, who: str) -> Schema:
     return schema
 
 
-def _at(metadata: TableMetadata, cursor: SnapshotCursor) -> Resolved:
+def _at(metadata: TableMetadata, choice: SnapshotChoice, cursor: SnapshotCursor) -> Resolved:
     number: Any = cursor.end
     schema: Any = cursor.schema
     resolved_schema = _schema(metadata, schema, f"snapshot {number} was read")
     if number is None:
         return Resolved(None, resolved_schema)
     snapshot = _by_id(metadata, number, "the snapshot to be read")
-    appends = None if cursor.start is None else _appends(metadata, cursor.start, snapshot)
+    appends = None if cursor.start is None else _appends(metadata, choice, cursor.start, snapshot)
     return Resolved(snapshot, resolved_schema, appends)
 
 
@@ -225,11 +233,13 @@ def _utc(timestamp_ms: int) -> str:
 def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
     number = choice.end_snapshot_id
     end = _current(metadata) if number is None else _by_id(metadata, number, f"end_snapshot_id={number}")
-    return Resolved(end, metadata.schema(), _appends(metadata, choice.start_snapshot_id, end))
+    return Resolved(end, metadata.schema(), _appends(metadata, choice, choice.start_snapshot_id, end))
 
 
-def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | None) -> tuple[Snapshot, ...]:
-    """The appends after `start` up to and including `end`, oldest first; raises if another operation changed rows."""
+def _appends(
+    metadata: TableMetadata, choice: SnapshotChoice, start: int | str | None, end: Snapshot | None
+) -> tuple[Snapshot, ...]:
+    """The appends after `start` up to and including `end`, oldest first; raises if `choice` forbids the others."""
     since: list[Snapshot] = []
     reached = start is None
     for snapshot in ancestors_of(end, metadata):
@@ -245,20 +255,21 @@ def _appends(metadata: TableMetadata, start: int | str | None, end: Snapshot | N
             oldest = since[-1].snapshot_id
             known = f"snapshot {end.snapshot_id}, whose history goes back to {oldest} (more may have expired)"
         raise SnapshotError(f"start_snapshot_id={start}: is not an ancestor of {known}: {_there(metadata.snapshots)}")
-    return tuple(snapshot for snapshot in reversed(since) if _is_append(snapshot))
+    return tuple(snapshot for snapshot in reversed(since) if _is_append(snapshot, _SKIPPED[choice.non_appends]))
 
 
-def _is_append(snapshot: Snapshot) -> bool:
-    """Whether a snapshot appended rows; False for compactions, which move the same rows to other files.
+def _is_append(snapshot: Snapshot, skipped: frozenset[Operation]) -> bool:
+    """Whether a snapshot appended rows; False for `skipped` operations.
 
     Raises:
-        SnapshotError: it changed rows in another way.
+        SnapshotError: it is another operation, or of an unknown kind: it may have appended.
     """
     operation = None if snapshot.summary is None else snapshot.summary.operation
-    if operation not in (Operation.APPEND, Operation.REPLACE):
+    if operation != Operation.APPEND and operation not in skipped:
         raise SnapshotError(
             f"snapshot {snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)}) is not an append but "
             f"{'of an unknown kind' if operation is None else repr(operation.value)}: between two snapshots, only "
-            "appended rows can be read. End before it, or start from it."
+            "appended rows can be read. End before it, start from it, or leave out overwrites and deletes by "
+            "non_appends='ignore'."
         )
     return bool(operation == Operation.APPEND)

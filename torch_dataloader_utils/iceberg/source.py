@@ -52,7 +52,12 @@ class IcebergSource:
         return IcebergRead(
             catalog_config=chosen.catalog_config,
             snapshot=SnapshotChoice(
-                chosen.snapshot_id, chosen.ref, chosen.as_of, chosen.start_snapshot_id, chosen.end_snapshot_id
+                chosen.snapshot_id,
+                chosen.ref,
+                chosen.as_of,
+                chosen.start_snapshot_id,
+                chosen.end_snapshot_id,
+                chosen.non_appends,
             ),
             filters=read.filters,
             scan_filter=chosen.scan_filter,

@@ -44,7 +44,8 @@ class SnapshotDataset(LoaderDataset):
             OptionError: the options pin the snapshot, or this is a copy.
             CatalogError: the catalog cannot be reached or refuses access.
             SnapshotError: with `appended_only`, a snapshot in between has expired or did more than append (compactions
-                are allowed), or the table does not record what was appended. The message names the snapshot.
+                are allowed, and other changes by `non_appends="ignore"`), or the table does not record what was
+                appended. The message names the snapshot.
         """
         table = self._known_table("advance()")
         if table.pinned is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from torch_dataloader_utils.options.checks import Checked, credentials, option, values
+from torch_dataloader_utils.options.checks import Checked, credentials, one_of, option, values
 
 _column_names = values(
     "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
@@ -32,5 +32,10 @@ class TableOptions(Checked):
     )
     start_snapshot_id: int | None = option(None, doc="read only rows appended after this snapshot")
     end_snapshot_id: int | None = option(None, doc="read rows appended up to this snapshot; None for the current one")
+    non_appends: Literal["error", "ignore"] = option(
+        "error",
+        one_of("error", "ignore"),
+        doc="for appended rows: overwrites and deletes among the appends are errors, or are left out",
+    )
     scan_filter: Any = option(None, doc="rules out files and row groups like filters, but drops no single row")
     metadata_columns: Sequence[str] = option((), _column_names, doc='columns such as "_file" and "_pos" to add')
