@@ -102,8 +102,9 @@ def _of_one_process(
 def _line(worker: subprocess.Popen[bytes], limit: float) -> bytes | None:
     """The process's next line, b"" if it has died, None if it says nothing."""
     assert worker.stdout is not None
-    ready, _, _ = select.select([worker.stdout], [], [], limit)
-    return worker.stdout.readline() if ready else None
+    waiting = select.poll()  # select.select() knows only the first 1,024 descriptors
+    waiting.register(worker.stdout, select.POLLIN)
+    return worker.stdout.readline() if waiting.poll(limit * 1000) else None
 
 
 def _death(worker: subprocess.Popen[bytes], folder: Path) -> str:
