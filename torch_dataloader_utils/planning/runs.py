@@ -129,7 +129,9 @@ class Runs:
         gaps = stop - start > some.rows
         if not gaps.any():
             return Runs.contiguous_runs(some.table, some.source, some.place, start, stop)
-        pattern = (np.where(gaps, column, plain) for column, plain in ((some.phase, 0), (some.step, 1), (some.block, 1)))
+        pattern = (
+            np.where(gaps, column, plain) for column, plain in ((some.phase, 0), (some.step, 1), (some.block, 1))
+        )
         return Runs(some.table, some.source, some.place, start, stop, *pattern)
 
     def in_plan_order(self) -> Runs:
