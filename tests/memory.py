@@ -13,6 +13,11 @@ def peak_memory() -> int:
     return _kib("VmHWM") * 1024
 
 
+def address_space() -> int:
+    """The memory that is allocated now, used or not, in bytes."""
+    return _kib("VmSize") * 1024
+
+
 def restart_peak() -> int:
     """Let the peak begin anew; the resident memory now, in bytes."""
     Path("/proc/self/clear_refs").write_text("5")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.memory import address_space
 from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
 from torch_dataloader_utils.formats import avro
 from torch_dataloader_utils.formats.avro import FORMAT, AvroReader
@@ -304,3 +305,13 @@ def test_a_type_that_cannot_be_read_is_refused_by_the_name_of_its_file(tmp_path:
     path.write_bytes(path.read_bytes().replace(b'"long"', b'"lonk"'))
     with pytest.raises(UnsupportedTypeError, match=r"f\.avro: the Avro type 'lonk'"):
         FORMAT.layout(DataFileInfo(str(path), path.stat().st_size), Storage(), {})
+
+
+def test_a_damaged_block_leaves_no_memory_behind() -> None:
+    whole = pa.compress(bytes(1000), "zstd", asbytes=True)
+    damaged = whole[:10] + b"\xff\xff" + whole[12:]
+    before = address_space()
+    for _ in range(4):
+        with pytest.raises(OSError, match="ZSTD"):
+            avro_blocks._zstandard(damaged, avro_container.MOST_BYTES)
+    assert address_space() - before < avro_container.MOST_BYTES

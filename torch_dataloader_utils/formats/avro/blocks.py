@@ -23,6 +23,7 @@ from torch_dataloader_utils.formats.avro.container import (
 )
 
 _ROWS = 2**12  # records that are Python objects at a time
+_PIECE = 2**20  # bytes decompressed at a time
 _XZ_MEMORY = 2**28  # bytes; the strongest preset needs a quarter
 
 _Decompressor = Callable[[bytes, int], bytes]
@@ -74,13 +75,17 @@ def _snappy(data: bytes, most: int) -> bytes:
             break
     if size >= most:
         return bytes(most)  # too many, whatever they are
-    plain: bytes = pa.Codec("snappy").decompress(data[:-4], size, asbytes=True)
+    plain: bytes = pa.Codec("snappy").decompress(data[:-4], size).to_pybytes()
     return plain
 
 
 def _zstandard(data: bytes, most: int) -> bytes:
-    plain: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read(most)
-    return plain
+    stream, parts = pa.CompressedInputStream(pa.BufferReader(data), "zstd"), []
+    # Not `read`: it allocates all that may come at once, and never frees that if the data is damaged.
+    while most and (part := stream.read_buffer(min(most, _PIECE))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
 
 
 # By codec. No block of the other codecs expands so much.
