@@ -74,3 +74,11 @@ def test_damaged_text_is_named(tmp_path: Path, name: str, text: bytes, match: st
     (tmp_path / name).write_bytes(text)
     with pytest.raises(FileReadError, match=f"{name}, {match}"):
         read(tmp_path / name)
+
+
+@pytest.mark.parametrize("options", [{}, {"output_format": "arrow"}, {"output_format": "torch", "nulls": "mask"}])
+@pytest.mark.parametrize("row", [b'{"st":{"\xf8":1}}', b'{"l":[{"a":{"\xf8":1}}]}'])
+def test_a_damaged_name_of_a_nested_field_is_an_error(tmp_path: Path, row: bytes, options: dict[str, Any]) -> None:
+    (tmp_path / "f.jsonl").write_bytes(row + b"\n" + row)
+    with pytest.raises(FileReadError, match=r"f.jsonl.* the name of a field of column '(st|l)' is not UTF-8"):
+        read(tmp_path / "f.jsonl", **options)

@@ -270,11 +270,24 @@ class Format(ABC):
 
 
 def _check_names(schema: pa.Schema) -> None:
-    """Check that the names of columns can be read."""
+    """Check that the names of columns, and of the fields below them, can be read."""
+    named = "a column"
     try:
-        schema.names  # noqa: B018 (decodes them)
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            named = f"a field of column {name!r}"
+            if kind.num_fields:
+                _decode_names(kind)
     except UnicodeDecodeError as error:
-        raise ValueError(f"the name of a column is not UTF-8: {error.object!r}. Write the file again.") from error
+        raise ValueError(f"the name of {named} is not UTF-8: {error.object!r}. Write the file again.") from error
+
+
+def _decode_names(kind: pa.DataType) -> None:
+    """Read the name of each field below a type, which raises UnicodeDecodeError for those that are not UTF-8."""
+    kinds = [kind]  # a loop, because types may be nested more deeply than functions
+    while kinds:
+        outer = kinds.pop()
+        fields = [outer.field(number) for number in range(outer.num_fields)]
+        kinds += [field.type for field in fields if field.name is not None]  # decodes the name
 
 
 def keep_all(expression: pc.Expression, schema: pa.Schema) -> Pruner:
