@@ -90,7 +90,7 @@ def test_lines_without_end_are_named_in_bounded_memory(tmp_path: Path) -> None:
         assert "longer than max_line_bytes=16777216" in error
         assert f"{path.name}, line " in error
         assert "set a larger format_options={'max_line_bytes': ...}" in error
-    assert int(printed[-1]) < 16 * 4 + 64
+    assert int(printed[-1]) < 16 * 6 + 64  # mostly 110; with all of a text in memory, over 200
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "jsonl.gz"])
