@@ -33,6 +33,10 @@ from pyiceberg.table import StaticTable
 
 from torch_dataloader_utils import IcebergDataset, StructuredDataset
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.memory import peak_memory, restart_peak
+
 CORES = len(os.sched_getaffinity(0))
 LOADER = {"batch_size": 16384, "strings": "bytes"}
 POSITIONAL = "1 % positional deletes"
@@ -77,18 +81,11 @@ def deletes(given: argparse.Namespace, data: Path, tables: dict[str, Path]) -> N
 # --------------------------------------------------------------------------------------------------------- pyiceberg
 
 
-def memory(key: str) -> int:
-    """The memory of this process in bytes: "VmRSS" is the current value, "VmHWM" the peak."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
-
-
 def measured(open_pass: Callable[[], Iterable[Any]], rows_of: Callable[[Any], int]) -> dict[str, float]:
     """Rows per second of the second pass, and the peak memory in bytes above that before the first pass."""
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = memory("VmRSS")
+    before = restart_peak()
     rates = [rate(open_pass(), rows_of) for _ in range(2)]
-    return {"rate": rates[1], "memory": memory("VmHWM") - before}
+    return {"rate": rates[1], "memory": peak_memory() - before}
 
 
 def by_pyiceberg(table: str) -> dict[str, float]:

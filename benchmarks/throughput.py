@@ -34,6 +34,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from torch_dataloader_utils import StructuredDataset
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.memory import peak_memory
+
 CORES = len(os.sched_getaffinity(0))
 SIZES = (1024, 16384)
 HAND_WRITTEN_SECONDS = 3.0
@@ -166,16 +170,10 @@ def measure(name: str, folder: Path, size: int, rounds: int) -> None:
     print(json.dumps([(got / most, most) for most, got in pairs]))
 
 
-def peak_bytes() -> int:
-    """Peak resident memory of this process (on Linux, ru_maxrss would include the parent's)."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
-
-
 def fresh(folder: Path, size: int, shuffle: bool | str) -> None:
     """Print the seconds to the first batch, and the peak memory above the imports after 1 and 3 epochs."""
     StructuredDataset.create_dataloader  # noqa: B018 - the last of the imports
-    before = peak_bytes()
+    before = peak_memory()
     begin = time.perf_counter()
     loader = ours(folder, size, shuffle=shuffle)
     first, peaks = 0.0, []
@@ -183,7 +181,7 @@ def fresh(folder: Path, size: int, shuffle: bool | str) -> None:
         for _ in loader:
             first = first or time.perf_counter() - begin
         if epoch != 1:
-            peaks.append((peak_bytes() - before) / 1e6)
+            peaks.append((peak_memory() - before) / 1e6)
     kind = ", rows shuffled" if shuffle is True else ""
     names = (f"first batch, s{kind}", f"peak MB, 1 epoch{kind}", f"peak MB, 3 epochs{kind}")
     print(json.dumps(dict(zip(names, (first, *peaks), strict=True))))
