@@ -1,9 +1,11 @@
-"""Programs as forks of this process: they lead a session of their own, and end as a Python program does."""
+"""Forks of this process: programs, which lead a session of their own and end as Python does, and single calls."""
 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -11,6 +13,9 @@ import traceback
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar, cast
+
+T = TypeVar("T")
 
 INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
 
@@ -54,3 +59,29 @@ def _end(status: int) -> None:
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def in_fork(call: Callable[[], T], patience: float) -> T:
+    """What the call returns in a forked child, or its error, raised here.
+
+    Args:
+        call: its result, or error, can be pickled.
+        patience: the seconds that it may take.
+    """
+    ours, theirs = multiprocessing.Pipe()
+    if not (pid := os.fork()):
+        try:
+            theirs.send((call(), None))
+        except Exception as error:  # noqa: BLE001 - sent
+            theirs.send((None, error))
+        finally:
+            os._exit(0)
+    theirs.close()
+    try:
+        answer, error = ours.recv() if ours.poll(patience) else (None, TimeoutError("the child hangs"))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if error is not None:
+        raise error
+    return cast(T, answer)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.faults import rows
-from tests.faults.forking import program
+from tests.faults.forking import in_fork, program
 from tests.faults.main_kills import job
 from tests.faults.residue import wait_for_end
 from tests.faults.table import fault
@@ -148,7 +148,7 @@ def killed_main(folder: Path) -> Callable[[], object]:
 )
 def forked_iterator(folder: Path) -> Callable[[], object]:
     _, iterator = _begun(folder)
-    return lambda: _raised_in_child(lambda: list(iterator))
+    return lambda: in_fork(lambda: list(iterator), 20)
 
 
 @fault(
@@ -162,30 +162,9 @@ def forked_loader(folder: Path) -> Callable[[], object]:
 
     def read() -> bool:
         try:
-            complete = _raised_in_child(lambda: rows.ids_of(loader)) == list(range(rows.ROWS))
+            complete = in_fork(lambda: sorted(rows.ids_of(loader)), 20) == list(range(rows.ROWS))
         except DataLoaderUtilsError:
             complete = True
         return complete and len(rows.ids_of(iterator)) == rows.ROWS - 5 * rows.BATCH
 
     return read
-
-
-def _raised_in_child(call: Callable[[], list[int]]) -> list[int]:
-    """Call in a fork; the sorted result, or the error, raised here."""
-    ours, theirs = multiprocessing.Pipe()
-    if not (pid := os.fork()):
-        try:
-            theirs.send(sorted(call()))
-        except Exception as error:  # noqa: BLE001 - sent
-            theirs.send(error)
-        finally:
-            os._exit(0)
-    theirs.close()
-    try:
-        answer: Any = ours.recv() if ours.poll(20) else TimeoutError("the child hangs")
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    if isinstance(answer, Exception):
-        raise answer
-    return list(answer)

@@ -262,6 +262,13 @@ def open_cache(folder: Path) -> Callable[[], object]:
     return lambda: rows.create(_served(folder), cache_dir=str(cache))
 
 
+def _filled_cache(folder: Path) -> tuple[Path, list[str]]:
+    """A cache folder that holds all files, and their URLs."""
+    cache, urls = folder / "cache", _served(folder)
+    assert every_row(urls, cache_dir=str(cache))()
+    return cache, urls
+
+
 @fault(
     SECTION,
     "A block of the cache is damaged on disk",
@@ -269,8 +276,7 @@ def open_cache(folder: Path) -> Callable[[], object]:
     "tests/storage/test_cache_failures.py::test_a_damaged_block_is_fetched_again_and_healed",
 )
 def damaged_cache(folder: Path) -> Callable[[], object]:
-    cache, urls = folder / "cache", _served(folder)
-    assert every_row(urls, cache_dir=str(cache))()
+    cache, urls = _filled_cache(folder)
     for path in cache.rglob("*"):
         if path.is_file() and path.stat().st_size > 1000:
             path.write_bytes(bytes(path.stat().st_size))
@@ -291,8 +297,7 @@ class _Planted:
     "tests/storage/test_cache_promises.py::test_planted_pickles_are_not_executed",
 )
 def planted(folder: Path) -> Callable[[], object]:
-    cache, urls = folder / "cache", _served(folder)
-    assert every_row(urls, cache_dir=str(cache))()
+    cache, urls = _filled_cache(folder)
     blocks = [path for path in cache.rglob("*") if path.is_file()]
     for path in [*blocks, *(cache / name for name in ("cache.db", "meta.json", "index.pkl"))]:
         path.write_bytes(pickle.dumps(_Planted()))

@@ -31,6 +31,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.faults.forking import in_fork
 from tests.storage.proxy import Faults, Proxy, faulty
 from tests.storage.servers import BUCKET, Store
 from torch_dataloader_utils import StructuredDataset
@@ -372,40 +373,9 @@ def test_many_threads_and_then_forked_children_read(moto_s3: Store, arrow: bool)
         assert child.exitcode == 0
 
 
-class SilentServer:
-    """Accepts connections and answers nothing, so that a request to it is under way until the server closes."""
-
-    def __enter__(self) -> int:
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        return int(self.socket.getsockname()[1])
-
-    def __exit__(self, *error: object) -> None:
-        self.socket.close()
-
-
 def _look(client: ArrowClient, path: str) -> None:
     with suppress(OSError):
         client.look(path)
-
-
-def _answer(call: Callable[[], Any], queue: Any) -> None:
-    try:
-        queue.put(call())
-    except Exception as error:  # noqa: BLE001 - sent
-        queue.put(error)
-
-
-def _in_fork(call: Callable[[], Any]) -> Any:
-    """What the call returns or raises in a forked child."""
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_answer, args=(call, queue))
-    child.start()
-    try:
-        return queue.get(timeout=30)
-    finally:
-        child.kill()
-        child.join()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -415,18 +385,21 @@ def test_a_child_forked_during_a_request_to_s3_reads(moto_s3: Store) -> None:
     passed, inner = open_storage(path, None, storage.client().arrow(path))
     reads = partial(ranges_of, storage, path, [(0, 10), (100, 110)])
     assert reads() == ranges_of(passed, inner, [(0, 10), (100, 110)])
-    with SilentServer() as port:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a request to it is under way until it is closed
         stuck = pafs.S3FileSystem(
-            access_key="a", secret_key="b", scheme="http", endpoint_override=f"127.0.0.1:{port}", request_timeout=60
+            access_key="a",
+            secret_key="b",
+            scheme="http",
+            endpoint_override=f"127.0.0.1:{silent.getsockname()[1]}",
+            request_timeout=60,
         )
         thread = threading.Thread(target=_look, args=(ArrowClient(stuck), "bucket/key"), daemon=True)
         thread.start()
         thread.join(0.5)
         assert thread.is_alive()
-        assert _in_fork(reads) == [CONTENT[:10], CONTENT[100:110]]
-        refused = _in_fork(partial(ranges_of, passed, inner, [(0, 10)]))
-    assert isinstance(refused, FileReadError)
-    assert "pyarrow can create no S3 client" in str(refused)
+        assert in_fork(reads, 30) == [CONTENT[:10], CONTENT[100:110]]
+        with pytest.raises(FileReadError, match="pyarrow can create no S3 client"):
+            in_fork(partial(ranges_of, passed, inner, [(0, 10)]), 30)
 
 
 EXITING = """
