@@ -145,7 +145,13 @@ class Planner:
             for split in self._source.splits
         )
         source = self._source
-        texts = source.scan.predicate, kept_schema(source.scan.output_schema), source.parts, source.origin
+        texts = (
+            source.scan.predicate,
+            kept_schema(source.scan.output_schema),
+            source.parts,
+            source.origin,
+            source.subset,
+        )
         return digest(chain(lines, map(str, texts)))
 
     @cached_property

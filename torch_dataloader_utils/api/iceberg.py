@@ -61,6 +61,13 @@ class IcebergDataset(TableDataset):
         transform_rows: Literal["same", "any"] = "same",
         transform_schema: Any = None,
         transform_format: Literal["arrow", "numpy", "torch", "pandas", "polars"] = "arrow",
+        subsets: Mapping[str, float] | None = None,
+        subset: str | None = None,
+        subset_by: str | Sequence[str] | None = None,
+        subset_unit: Literal["row", "segment", "file"] = "row",
+        subset_seed: int = 0,
+        fraction: float | None = None,
+        limit: int | None = None,
         split_bytes: int | str | None = None,
         split_rows: int | None = None,
         split_strategy: Any = None,
@@ -145,6 +152,13 @@ class IcebergDataset(TableDataset):
             transform_rows: "any" if transform may change the number of rows.
             transform_schema: the schema that transform returns; None calls it once on an empty batch.
             transform_format: the form of rows in transform: record batches, dicts of arrays or tensors, DataFrames.
+            subsets: the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}.
+            subset: the one of subsets to read.
+            subset_by: the columns whose values are hashed; None: the row's place (file, row number).
+            subset_unit: what stays together in a subset; only the last two save reading.
+            subset_seed: another seed makes other subsets and samples.
+            fraction: a sample of this share by hash; a smaller one is contained in a larger one.
+            limit: only the first rows in file order, after filters.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
             split_rows: the same in rows; overrides split_bytes.
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.

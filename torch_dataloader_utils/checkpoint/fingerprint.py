@@ -45,6 +45,8 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
+    if source.subset:
+        components["subset"] = ([source.subset], short(source.subset))
     if source.skipped:
         skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
         components[SKIPPED] = (skipped, short(skipped_names(source.skipped)))

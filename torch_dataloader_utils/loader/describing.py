@@ -61,6 +61,7 @@ class _Facts:
             dataset=dataset,
             files=len(source.files),
             skipped=source.skipped,
+            subset=source.subset,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
             segments=len(segments),

@@ -55,6 +55,7 @@ class Description:
         dataset: the kind of dataset.
         files: the number of files read, without those that filters ruled out.
         skipped: damaged files that are left out.
+        subset: what a subset or sample chooses by hash; "" for all rows.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
         segments: the number of row groups, stripes or other smallest units of reading.
@@ -84,6 +85,7 @@ class Description:
     dataset: str
     files: int
     skipped: tuple[SkippedFile, ...]
+    subset: str
     stored_bytes: int
     decoded_bytes: int
     segments: int
@@ -150,6 +152,7 @@ class Description:
         stored = f"{in_bytes(self.stored_bytes)} stored, " if self.stored_bytes else ""
         return [
             ("files", f"{self.files:,} ({stored}about {in_bytes(self.decoded_bytes)} decoded)"),
+            *([("subset", self.subset)] if self.subset else []),
             *([("left out", self._skipped_in_words)] if self.skipped else []),
             ("rows", self._rows_in_words),
             (f"{self.segment_name}s", f"{self.segments:,}"),

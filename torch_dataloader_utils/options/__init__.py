@@ -21,4 +21,5 @@ from torch_dataloader_utils.options.policies import check_names as check_names
 from torch_dataloader_utils.options.policies import split_sharding as split_sharding
 from torch_dataloader_utils.options.showing import progress_of as progress_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions as ShuffleOptions
+from torch_dataloader_utils.options.subset import SubsetOptions as SubsetOptions
 from torch_dataloader_utils.options.tables import TableOptions as TableOptions

@@ -24,6 +24,7 @@ from torch_dataloader_utils.options.groups import (
 )
 from torch_dataloader_utils.options.policies import flat_keywords
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
+from torch_dataloader_utils.options.subset import SubsetOptions
 from torch_dataloader_utils.options.tables import TableOptions
 from torch_dataloader_utils.options.unknown import advice
 
@@ -35,6 +36,7 @@ class Options:
     """All options of one loader, grouped."""
 
     read: ReadOptions
+    subset: SubsetOptions
     split: SplitOptions
     shard: ShardOptions
     shuffle: ShuffleOptions
@@ -103,6 +105,9 @@ def repeats_rows(options: Options) -> bool:
 # Options of files that a table does not take, because its metadata determine them.
 _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 
+# The groups that say what a dataset reads, which a combination takes as it is.
+_OF_PARTS = (ReadOptions, SubsetOptions, ConvertOptions)
+
 # The calls that make loaders: of files, of a table of any format, of an Iceberg table, of several datasets.
 Call = Literal["files", "table", "iceberg", "combine"]
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
@@ -118,7 +123,7 @@ def options_of(call: Call) -> dict[str, Field[Any]]:
 
     Options for Iceberg tables only are first. A combination does not take options that say what its datasets read.
     """
-    groups = [kind for kind in _GROUPS.values() if call != "combine" or kind not in (ReadOptions, ConvertOptions)]
+    groups = [kind for kind in _GROUPS.values() if call != "combine" or kind not in _OF_PARTS]
     kinds = [TableOptions, *groups] if call == "iceberg" else groups
     return {item.name: item for kind in kinds for item in fields(kind) if item.name not in _LEFT_OUT[call]}
 

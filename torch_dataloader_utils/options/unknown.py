@@ -9,8 +9,8 @@ from collections.abc import Collection
 _ALIKE = 0.85
 
 _TORCH = "an option of torch's DataLoader: "
-_FEWER = "use itertools.islice(loader, n) for the first n batches, or steps_per_epoch=n for n steps in every epoch."
-_PARTS = "no part of the data has a name: give its files, such as path='data/train/', or select its rows by filters."
+_FEWER = "use limit=n for the first n rows, fraction for a sample, or steps_per_epoch=n for n steps in every epoch."
+_PARTS = "use subsets={'train': 0.9, 'val': 0.1} and subset='train', or give files, such as path='data/train/'."
 _SECRETS = "credentials are keys of storage_options={...}."
 _TEXT = "options of a file format are keys of format_options={...}."
 _SHARDS = "use num_ranks and rank; under a launcher both are found without you."
@@ -30,7 +30,6 @@ _HINTS = {
     "local_rank": "use rank, which is the global one.",
     "device": "use batch tensors' .to(device); pin_memory=True makes that faster.",
     "streaming": "data are always streamed: leave it out.",
-    "subset": "use columns to read some columns, filters for some rows, or a glob as path for some files.",
     "skip": "use loader.skip_steps(first, last) to skip batches, or filters to leave rows out.",
     "tokenizer": "tokenize in transform, which runs in the workers.",
     "infinite": "use steps_per_epoch=n: rows begin again when they end.",
@@ -39,7 +38,7 @@ _HINTS = {
     "recursive": "folders are read with all folders below them: leave it out.",
     "resume": "use loader.load_state_dict(state).",
     **dict.fromkeys(("split", "train", "test", "val", "valid", "validation"), _PARTS),
-    **dict.fromkeys(("limit", "take", "head", "nrows", "n_rows", "max_rows", "max_samples", "num_samples"), _FEWER),
+    **dict.fromkeys(("take", "head", "nrows", "n_rows", "max_rows", "max_samples", "num_samples"), _FEWER),
     **dict.fromkeys(("credentials", "key", "secret", "token", "endpoint_url", "region_name", "anon"), _SECRETS),
     **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), _SECRETS),
     **dict.fromkeys(("delimiter", "sep", "header", "encoding", "quotechar", "null_values", "on_bad_lines"), _TEXT),

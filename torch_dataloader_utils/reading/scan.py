@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from torch_dataloader_utils.reading.transforms import transformed
 from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
 from torch_dataloader_utils.schemas.columns import project
 from torch_dataloader_utils.storage import Storage
+from torch_dataloader_utils.subsets.keys import ChosenKeys
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class ScanSpec:
         schema: resolved types of the top-level columns to read, including partition columns.
         partition_names: the columns whose values are in the paths.
         predicate: the filter, or None.
-        predicate_columns: the columns that the filter uses.
+        predicate_columns: the columns that it and `chosen` use.
         given: the schema that the transform and the converter receive (`parent.child` for a field of a struct).
         transform: a function of a record batch, or None.
         transform_rows: whether it keeps the number of rows ("same") or not ("any").
@@ -49,6 +51,7 @@ class ScanSpec:
         valid_key: key of the mask of real rows, or None if no plan repeats rows.
         encoded: columns of `schema` that are read as dictionaries, although the files hold plain strings or bytes.
         arrow: whether the output stays Arrow.
+        chosen: chooses rows by their keys; None for all.
         pool: memory that rows are shuffled into.
     """
 
@@ -67,6 +70,7 @@ class ScanSpec:
     arrow: bool
     valid_key: str | None = None
     encoded: frozenset[str] = frozenset()
+    chosen: ChosenKeys | None = field(default=None, compare=False)
     pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
     @property
@@ -75,10 +79,15 @@ class ScanSpec:
         return self.storage.local
 
     @property
+    def selects_rows(self) -> bool:
+        """Whether rows that are read may be left out."""
+        return self.predicate is not None or self.chosen is not None or bool(self.converter.drop_columns)
+
+    @property
     def columns_stand_alone(self) -> bool:
         """Whether each column can be converted without the others; those of a stack are joined afterwards."""
-        shaped = self.predicate is not None or self.transform is not None or bool(self.converter.drop_columns)
-        return not (shaped or self.arrow) and bool(self.given.equals(self.schema))
+        shaped = self.selects_rows or self.transform is not None or self.arrow
+        return not shaped and bool(self.given.equals(self.schema))
 
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key (see `Converter.report`)."""
@@ -225,15 +234,14 @@ class TaskReader:
     def _filter(self, table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
         """The requested columns of the live rows, in order, and how many of each of `counts` consecutive rows are live.
 
-        Live rows satisfy the filter and have no null that drops them.
+        Live rows satisfy the filter, belong to the subset, and have no null that drops them.
         """
         recorder().enter("filter")
         spec = self._spec
         asked = table if spec.given.equals(spec.schema) else project(table, spec.given.names)
-        keep = spec.converter.null_mask(asked)
-        if spec.predicate is not None:
-            passed = evaluate(table.select(spec.predicate_columns), spec.predicate)
-            keep = passed if keep is None else pc.and_(passed, keep)
+        masks = [spec.converter.null_mask(asked), None if spec.chosen is None else spec.chosen.mask(table)]
+        masks += [] if spec.predicate is None else [evaluate(table.select(spec.predicate_columns), spec.predicate)]
+        keep = reduce(pc.and_, given) if (given := [mask for mask in masks if mask is not None]) else None
         if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
             return asked, list(counts)
         live = [pc.sum(keep.slice(*span), min_count=0).as_py() for span in spans_of(counts)]

@@ -94,6 +94,7 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
         keys=keys if valid_key is None else (*keys, valid_key),
         parts=tuple(member.part for member in members),
         skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
+        subset="; ".join(filter(None, (d.subset for d in datasets if isinstance(d, Source)))),
         listed=sum(dataset.listed for dataset in datasets if isinstance(dataset, Source)),
     )
 

@@ -1,9 +1,12 @@
-"""Rows of data files that a table has deleted: not counted when an epoch is planned, skipped when files are read."""
+"""Rows of data files that a table has deleted: not counted when an epoch is planned, skipped when files are read.
+
+Rows outside a subset that is chosen by place are treated alike.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -16,9 +19,14 @@ from torch_dataloader_utils.events import during
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.subsets.choice import Choice
+from torch_dataloader_utils.subsets.places import ChosenRows
 
 Positions: TypeAlias = npt.NDArray[np.int64]  # row numbers in a file as written, ascending, each once
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+# `read` or `read_to_copy` of a file's reader.
+Read: TypeAlias = Callable[[Sequence[int], Sequence[str]], list[pa.ChunkedArray]]
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 
@@ -65,10 +73,50 @@ def _mask(segment: Segment, deleted: Positions, dead: Mask | None) -> Mask | Non
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """The metadata of a layout without deleted rows: the file's own layout, and the deleted rows."""
+    """The metadata of a layout without some rows.
+
+    Attributes:
+        inner: the file's own layout.
+        deleted: the deleted rows.
+        chosen: chooses among all rows; None for all of them.
+    """
 
     inner: FileLayout
     deleted: Positions
+    chosen: ChosenRows | None = None
+
+    def mask(self, segment: Segment) -> Mask:
+        """Which rows of a segment of the file's own layout are left, if its row count is known: bool [rows]."""
+        live = _mask(segment, self.deleted, self._dead(segment, segment.rows or 0))
+        return np.ones(segment.rows or 0, np.bool_) if live is None else live
+
+    def live(self, segments: Sequence[Segment], counts: Sequence[int]) -> pa.Array | None:
+        """As `live_mask`, for segments with these numbers of rows."""
+        if self.chosen is None:
+            return live_mask(segments, self.deleted, {})
+        known = [replace(segment, rows=count) for segment, count in zip(segments, counts, strict=True)]
+        dead = {segment.number: self._dead(segment, segment.rows or 0) for segment in known}
+        return live_mask(known, self.deleted, {number: mask for number, mask in dead.items() if mask is not None})
+
+    def _dead(self, segment: Segment, rows: int) -> Mask | None:
+        return None if self.chosen is None else ~self.chosen.mask(segment, rows)
+
+
+def chosen_file(file: DataFile, choice: Choice, name: int) -> DataFile:
+    """The file with only the chosen rows of those it has left, for `LiveOpener`; `name` is the hash of its name."""
+    own = file.layout.metadata
+    live = own if isinstance(own, LiveRows) else LiveRows(file.layout, np.zeros(0, np.int64))
+    live = replace(live, chosen=ChosenRows(choice, name, live.inner.known))
+    if not live.inner.known:
+        return replace(file, layout=replace(file.layout, metadata=live))
+    kept, segments, first = {segment.number for segment in file.layout.segments}, [], 0
+    for segment in live.inner.segments:
+        rows = int(live.mask(segment).sum()) if segment.number in kept else 0
+        if rows:
+            segments.append(replace(segment, first_row=first, rows=rows))
+            first += rows
+    layout = replace(file.layout, segments=tuple(segments), metadata=live)
+    return replace(file, info=replace(file.info, record_count=first), layout=layout)
 
 
 def live_file(file: DataFile, deleted: Sequence[int] | Positions) -> DataFile:
@@ -140,13 +188,13 @@ class _LiveReader:
     def __init__(self, inner: FileReader, live: LiveRows) -> None:
         self._inner = inner
         self._segments = {segment.number: segment for segment in live.inner.segments}
-        self._deleted = live.deleted
+        self._live_rows = live
         self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last mask: columns are read in several calls
         self.schema: pa.Schema = inner.schema
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the remaining rows of these segments."""
-        return self._live(segment_numbers, self._inner.read(segment_numbers, columns))
+        return self._read(segment_numbers, columns, self._inner.read)
 
     def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
         """As the file's own reader decides."""
@@ -154,14 +202,24 @@ class _LiveReader:
 
     def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """As `read`; the memory may be read-only."""
-        return self._live(segment_numbers, self._inner.read_to_copy(segment_numbers, columns))
+        return self._read(segment_numbers, columns, self._inner.read_to_copy)
 
-    def _live(self, segment_numbers: Sequence[int], arrays: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
+    def _read(self, segment_numbers: Sequence[int], columns: Sequence[str], read: Read) -> list[pa.ChunkedArray]:
         """The remaining rows of all rows of these segments."""
         numbers = list(segment_numbers)
+        segments = [self._segments[number] for number in numbers]
+        if len(segments) > 1 and any(segment.rows is None for segment in segments):
+            # Only a segment that is read alone shows how many rows it has.
+            parts = [self._read([number], columns, read) for number in numbers]
+            same = zip(*parts, strict=True)
+            return [pa.chunked_array([c for part in all_of for c in part.chunks], all_of[0].type) for all_of in same]
+        arrays = read(numbers, columns)
+        if not arrays:
+            return arrays
+        counts = [len(arrays[0]) if segment.rows is None else segment.rows for segment in segments]
         with during("delete"):
             if numbers != self._masked[0]:
-                self._masked = (numbers, live_mask([self._segments[number] for number in numbers], self._deleted, {}))
+                self._masked = (numbers, self._live_rows.live(segments, counts))
             live = self._masked[1]
             return arrays if live is None else [array.filter(live) for array in arrays]
 

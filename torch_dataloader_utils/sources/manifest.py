@@ -56,6 +56,8 @@ class FileManifest:
         predicate: selects the rows to read, over the columns of `schema`; None for all.
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
         skipped: damaged files that are left out.
+        relative: path of a file -> its path below the folder that was given, for those found in one; None if the
+            places of the data's rows do not last.
     """
 
     files: tuple[DataFile, ...]
@@ -72,6 +74,7 @@ class FileManifest:
     predicate: pc.Expression | None = None
     origin: str = ""
     skipped: tuple[SkippedFile, ...] = ()
+    relative: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 def build_manifest(
@@ -144,6 +147,7 @@ def manifest_of(
         format_options=dict(read.format_options or {}),
         predicate=predicate,
         skipped=inspected.skipped,
+        relative={file.path: file.relative for file in inspected.files if file.relative != file.path},
     )
 
 

@@ -34,6 +34,7 @@ from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shar
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
 from torch_dataloader_utils.sources.skipped import SkippedFile
+from torch_dataloader_utils.sources.subsets import chosen_keys, first_rows, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, url_of, usable_cores
 
@@ -59,6 +60,7 @@ class Source:
         skipped: damaged files that are left out.
         paths: where the files were searched for, or the table's name, without secrets; empty for a combination.
         snapshot: the table snapshot that is read, if the data is a table.
+        subset: what a subset or sample chooses by hash, as text; "" for all rows.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
     """
 
@@ -72,6 +74,7 @@ class Source:
     skipped: tuple[SkippedFile, ...] = ()
     paths: tuple[str, ...] = field(default=(), repr=False, compare=False)
     snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
+    subset: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
 
     @cached_property
@@ -121,7 +124,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     sharing = _sharing(options, sharers)
     with sharing.failing_together():
         began = perf_counter()
-        manifest = make(sharers)
+        manifest = subset_of(make(sharers), options.subset)
         listed = perf_counter() - began
         report_pruned(manifest, name)
         report_skipped(manifest, name)
@@ -135,20 +138,24 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
             scanned = _row_counts(scan, manifest.files, sharing, options, count)
     scanned = sharing.joined(scanned)
     files = with_counts(manifest.files, scanned) if count else manifest.files
+    files = first_rows(files, options.subset.limit, count or _exact(scan, files))
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
-        _LOG.warning("%s: %s; the loader is empty", name, _why_empty(manifest, count))
+        _LOG.warning("%s: %s; the loader is empty", name, _why_empty(manifest, options, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     exact = not splits or count or _exact(scan, files)
     return Source(
-        files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped, listed=listed
+        files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
+        subset=options.subset.text, listed=listed
     )  # fmt: skip
 
 
-def _why_empty(manifest: FileManifest, counted: bool) -> str:
+def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
     if not manifest.has_rows:
         return "the table holds no rows"
+    if options.subset.by_hash and not manifest.files:
+        return f"the subset ({options.subset.text}) holds no rows"
     if manifest.predicate is None:
         return "there are no rows in any file"
     return f"the filter matches no {'row' if counted else manifest.opener.segment_name} of any file"
@@ -164,12 +171,7 @@ def _check_processes(storage: Storage, options: Options) -> None:
 
 def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
     """Whether all physical rows of the files are delivered, and no others."""
-    return (
-        scan.predicate is None
-        and not scan.converter.drop_columns
-        and scan.transform_rows == "same"
-        and all(file.layout.known for file in files)
-    )
+    return not scan.selects_rows and scan.transform_rows == "same" and all(file.layout.known for file in files)
 
 
 def _sharing(options: Options, sharers: Sharers) -> Sharing:
@@ -201,6 +203,9 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     converter = build_converter(output, options.convert, options.batch.output_format)
     predicate = manifest.predicate
     predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
+    chosen = chosen_keys(manifest, options.subset)
+    if chosen is not None:
+        predicate_columns = tuple(dict.fromkeys([*predicate_columns, *chosen.columns]))
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     return ScanSpec(
         opener=manifest.opener,
@@ -217,6 +222,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         converter=converter,
         arrow=options.batch.output_format in ("arrow", "dict"),
         valid_key=mask_key(options, converter.keys),
+        chosen=chosen,
     )
 
 
@@ -270,7 +276,8 @@ def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
 
 def _check_nulls(manifest: FileManifest, options: Options, converter: Converter) -> None:
     """Raise for nulls that the footers prove, if they would be an error later and nothing could remove them."""
-    if manifest.predicate is not None or options.read.transform is not None:
+    some = manifest.predicate is not None or options.subset.by_hash or options.subset.limit is not None
+    if some or options.read.transform is not None:
         return
     for column, path in manifest.null_evidence.items():
         if column in converter.null_error_columns:

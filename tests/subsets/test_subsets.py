@@ -1,0 +1,271 @@
+"""Subsets end to end: every row in exactly one, the same one under all other options."""
+
+from __future__ import annotations
+
+import logging
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.resume.helpers import batches, make, plain, through_json, write_files
+from tests.seams.log_table import LogTable, commit, data_file
+from torch_dataloader_utils import StructuredDataset, TableDataset, combine
+from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, NullValueError, OptionError
+
+SUBSETS = {"train": 0.6, "val": 0.3, "test": 0.1}
+PLACED: list[dict[str, Any]] = [{}, {"subset_unit": "segment"}, {"subset_unit": "file"}]
+KEYED: list[dict[str, Any]] = [{"subset_by": "name"}, {"subset_by": ["id", "name"], "count_rows": True}]
+
+
+def ids(path: str, **options: Any) -> list[int]:
+    return [int(row) for batch in make(path, **options) for row in batch["id"]]
+
+
+def each(path: str, **options: Any) -> dict[str, list[int]]:
+    return {name: ids(path, subsets=options.pop("weights", SUBSETS), subset=name, **options) for name in SUBSETS}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """38 rows in four files of few row groups."""
+    return write_files(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def count(data: str) -> int:
+    return len(ids(data))
+
+
+@pytest.mark.parametrize("options", [*PLACED, *KEYED], ids=str)
+def test_each_row_is_in_one_subset_under_all_other_options(data: str, count: int, options: dict[str, Any]) -> None:
+    parts = each(data, **options)
+    assert sorted(chain.from_iterable(parts.values())) == list(range(count))
+    val = parts["val"]
+    others: list[dict[str, Any]] = [
+        {"shuffle": True}, {"columns": ["id"]}, {"num_workers": 2}, {"split_rows": 100}, {"output_format": "numpy"}
+    ]  # fmt: skip
+    if options.get("split_rows") is None:
+        for other in others:
+            assert sorted(ids(data, subsets=SUBSETS, subset="val", **options | other)) == val
+    kept = ids(data, subsets=SUBSETS, subset="val", filters=[("id", ">", 20)], **options)
+    assert kept == [row for row in val if row > 20]
+    ranks = [ids(data, subsets=SUBSETS, subset="val", num_ranks=3, **options | {"rank": rank}) for rank in range(3)]
+    assert sorted(chain.from_iterable(ranks)) == val
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=st.lists(st.floats(0.01, 10), min_size=1, max_size=4), seed=st.integers(0, 9), by=st.booleans())
+def test_subsets_are_a_partition_for_any_weights(
+    data: str, count: int, weights: list[float], seed: int, by: bool
+) -> None:
+    subsets = {f"s{i}": weight for i, weight in enumerate(weights)}
+    given: dict[str, Any] = {"subsets": subsets, "subset_seed": seed, "subset_by": "name" if by else None}
+    parts = [ids(data, subset=name, **given) for name in subsets]
+    assert sorted(chain.from_iterable(parts)) == list(range(count))
+
+
+@pytest.mark.parametrize("options", [*PLACED, *KEYED], ids=str)
+def test_appended_files_move_no_row(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = write_files(tmp_path)
+    before = each(path, **options)
+    first = sum(map(len, before.values()))
+    rows = np.arange(first, first + 50)
+    pq.write_table(pa.table({"id": rows, "name": [f"row {row}" for row in rows]}), tmp_path / "a-new.parquet")
+    after = each(path, **options)
+    assert {name: [row for row in part if row < first] for name, part in after.items()} == before
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"subset_by": "name", "count_rows": True}, {"fraction": 0.7}], ids=str)
+def test_a_subset_resumes_at_any_step_on_other_ranks(data: str, options: dict[str, Any], num_workers: int) -> None:
+    given = {"subsets": SUBSETS, "subset": "train", "shuffle": True, "num_workers": num_workers, **options}
+    expected = sorted(ids(data, **given))
+    steps = min(len(batches(make(data, num_ranks=2, **given | {"rank": rank}))) for rank in range(2))
+    for taken in range(steps + 1):
+        done, states = [], []
+        for rank in range(2):
+            loader = make(data, num_ranks=2, **given | {"rank": rank})
+            taking = iter(loader)
+            done += [row for _ in range(taken) for row in plain(next(taking))["id"]]
+            states.append(through_json(loader.state_dict()))
+        same = []
+        for rank in range(2):
+            loader = make(data, num_ranks=2, **given | {"rank": rank})
+            loader.load_state_dict(states[rank])
+            same += [row for batch in loader for row in plain(batch)["id"]]
+        assert sorted(done + same) == expected
+        for ranks in (1, 3):
+            rest = []
+            for rank in range(ranks):
+                loader = make(data, num_ranks=ranks, **given | {"rank": rank})
+                loader.load_state_dict(states[0])
+                rest += [row for batch in loader for row in plain(batch)["id"]]
+            assert sorted(done + rest) == expected
+
+
+def test_a_state_of_another_subset_is_refused(data: str) -> None:
+    train = make(data, subsets=SUBSETS, subset="train", subset_unit="row")
+    state = through_json(train.state_dict())
+    with pytest.raises(CheckpointMismatchError, match="subset: 'train'"):
+        make(data, subsets=SUBSETS, subset="val").load_state_dict(state)
+
+
+def test_counts_by_place_are_known_before_reading(data: str) -> None:
+    loader, dataset = StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="train", batch_size=3)
+    assert dataset.shard_size(0) == len(ids(data, subsets=SUBSETS, subset="train"))
+    assert len(loader) == len(list(loader))
+    assert "'train' of" in str(dataset.describe())
+
+
+@pytest.mark.parametrize("count_rows", [False, True])
+def test_text_without_row_counts_is_split_too(tmp_path: Path, count_rows: bool) -> None:
+    for number in range(3):
+        rows = np.arange(number * 40, number * 40 + 40)
+        pacsv.write_csv(pa.table({"id": rows}), tmp_path / f"{number}.csv")
+    parts = each(str(tmp_path), count_rows=count_rows, split_rows=None)
+    assert sorted(chain.from_iterable(parts.values())) == list(range(120))
+    assert all(parts.values())
+
+
+def test_a_folder_that_moves_keeps_its_subsets(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    path = write_files(tmp_path / "a")
+    before = each(path)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert each(str(tmp_path / "b")) == before
+    file = tmp_path / "b" / "part-0.parquet"
+    assert ids(str(file), subsets=SUBSETS, subset="val") == [row for row in before["val"] if row < 14]
+
+
+def test_parts_of_a_combination_keep_their_subsets(data: str) -> None:
+    parts = [
+        StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="val")[1],
+        StructuredDataset.create_dataloader(data, limit=5)[1],
+    ]
+    loader, _ = combine(parts, batch_size=4)
+    rows = [int(row) for batch in loader for row in batch["id"]]
+    assert sorted(rows) == sorted(ids(data, subsets=SUBSETS, subset="val") + list(range(5)))
+
+
+def test_nulls_are_one_key_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = pa.table({"id": np.arange(60), "key": pa.array([None if i % 2 else str(i) for i in range(60)])})
+    pq.write_table(table, tmp_path / "f.parquet", row_group_size=7)
+    with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
+        parts = each(str(tmp_path), subset_by="key", split_rows=None)
+    assert sum(any(row % 2 for row in part) for part in parts.values()) == 1
+    assert "column 'key' has nulls" in caplog.text
+
+
+# ----------------------------------------------------------------------------------------------- fraction and limit
+
+
+def test_a_smaller_fraction_is_contained_in_a_larger_one(data: str, count: int) -> None:
+    small, large = (set(ids(data, fraction=fraction)) for fraction in (0.3, 0.6))
+    assert small < large < set(range(count))
+    assert ids(data, fraction=1.0) == list(range(count))
+
+
+@settings(max_examples=10, deadline=None)
+@given(limit=st.integers(1, 45), shuffle=st.booleans(), split_rows=st.integers(1, 10), workers=st.sampled_from([0, 2]))
+def test_limit_delivers_the_first_rows(
+    data: str, count: int, limit: int, shuffle: bool, split_rows: int, workers: int
+) -> None:
+    rows = ids(data, limit=limit, shuffle=shuffle, split_rows=split_rows, num_workers=workers)
+    assert sorted(rows) == list(range(min(limit, count)))
+
+
+def test_limit_counts_rows_after_filters_and_subsets(data: str) -> None:
+    chosen = {"subsets": SUBSETS, "subset": "train", "subset_by": "name"}
+    whole = ids(data, filters=[("id", ">", 6)], **chosen)
+    assert ids(data, filters=[("id", ">", 6)], limit=9, count_rows=True, **chosen) == whole[:9]
+
+
+def test_limit_without_counts_is_refused(data: str) -> None:
+    with pytest.raises(OptionError, match=r"limit=3: .* Add count_rows=True\."):
+        make(data, limit=3, filters=[("id", ">", 6)])
+
+
+def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
+    path = write_files(tmp_path)
+    empty = pa.table({"id": pa.array([None] * 4, pa.int64()), "name": ["null"] * 4})
+    pq.write_table(empty, tmp_path / "z.parquet")
+    assert ids(path, limit=30) == list(range(30))
+    sides = {f"s{i}": 1 for i in range(4)}
+    failed = 0
+    for side in sides:
+        loader = make(path, subsets=sides, subset=side, subset_by="name")  # all nulls are in one of them
+        try:
+            list(loader)
+        except NullValueError:
+            failed += 1
+    assert failed == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subsets": SUBSETS}, "subsets was given without subset"),
+        ({"subset": "train"}, "subset was given without subsets"),
+        ({"subsets": SUBSETS, "subset": "eval"}, "subset='eval': expected one of 'train', 'val', 'test'"),
+        ({"subsets": {"a": 0, "b": 1}, "subset": "b"}, "weight above 0"),
+        ({"subsets": {"a": float("nan")}, "subset": "a"}, "weight above 0"),
+        ({"subsets": {"a": float("inf"), "b": 1}, "subset": "b"}, "weight above 0"),
+        ({"subsets": {"a": 1e-300, "b": 1}, "subset": "a"}, "weight above 0"),
+        ({"subset_by": "id"}, "subset_by was given without subsets or fraction"),
+        ({"fraction": 0.5, "subset_by": "id", "subset_unit": "file"}, "leave subset_unit at 'row'"),
+        ({"fraction": 1.5}, "above 0 and at most 1"),
+        ({"fraction": 0}, "above 0 and at most 1"),
+        ({"limit": 0}, "at least 1"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(data: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make(data, **options)
+
+
+def test_keys_that_are_not_exact_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "x": [0.5], "l": [[1]]}), tmp_path / "f.parquet")
+    for column in ("x", "l"):
+        with pytest.raises(OptionError, match=f"column '{column}' has type"):
+            make(str(tmp_path), fraction=0.5, subset_by=column)
+    with pytest.raises(ColumnNotFoundError, match="subset_by: no column 'idd'"):
+        make(str(tmp_path), fraction=0.5, subset_by="idd")
+
+
+# ---------------------------------------------------------------------------------------------------------- tables
+
+
+def test_rows_of_a_table_keep_their_subset_when_others_are_deleted(tmp_path: Path) -> None:
+    whole = [data_file(tmp_path, f"{number}.parquet", range(number * 25, number * 25 + 25)) for number in range(3)]
+    commit(tmp_path, 1, dict(chain.from_iterable(file.items() for file in whole)))
+    some = [
+        data_file(tmp_path, f"{number}.parquet", range(number * 25, number * 25 + 25), deleted=range(number, 25, 4))
+        for number in range(3)
+    ]
+    commit(tmp_path, 2, dict(chain.from_iterable(file.items() for file in some)))
+    left = {number * 25 + row for number in range(3) for row in range(25) if (row - number) % 4 or row < number}
+
+    def rows(version: int, name: str) -> list[int]:
+        given: dict[str, Any] = {"subsets": SUBSETS, "subset": name, "batch_size": 4, "shuffle": version == 2}
+        loader, dataset = TableDataset.create_dataloader(LogTable(tmp_path, version), **given)
+        delivered = [int(row) for batch in loader for row in batch["id"]]
+        assert dataset.shard_size(0) == len(delivered)
+        return sorted(delivered)
+
+    before = {name: rows(1, name) for name in SUBSETS}
+    assert sorted(chain.from_iterable(before.values())) == list(range(75))
+    assert {name: rows(2, name) for name in SUBSETS} == {
+        name: [row for row in part if row in left] for name, part in before.items()
+    }

@@ -1,0 +1,90 @@
+"""The options that choose some of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.options.checks import Checked, maybe, names, one_of, option, values, whole, word
+
+_LEAST = 2.0**-60  # of a subset, so that its interval of 64-bit numbers is never empty
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf
+
+
+def _is_subsets(value: Any) -> bool:
+    """Whether it is a dict of name -> positive weight, none of them too small for 64 bits."""
+    if not isinstance(value, Mapping) or not value:
+        return False
+    weights = list(value.values())
+    if not all(isinstance(name, str) and name for name in value) or not all(map(_is_weight, weights)):
+        return False
+    return bool(min(weights) >= sum(weights) * _LEAST)
+
+
+_subsets = values('a dict of name -> weight above 0, such as {"train": 0.8, "val": 0.1, "test": 0.1}', _is_subsets)
+_fraction = values("a number above 0 and at most 1", lambda value: _is_weight(value) and _LEAST <= value <= 1)
+
+
+def _columns(name: str, value: Any) -> list[str]:
+    return names(name, [value] if isinstance(value, str) else value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsetOptions(Checked):
+    """Which of the rows: a subset by hash, a sample, or the first ones."""
+
+    subsets: Mapping[str, float] | None = option(
+        None, maybe(_subsets), doc='the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}'
+    )
+    subset: str | None = option(None, maybe(word), doc="the one of subsets to read")
+    subset_by: str | Sequence[str] | None = option(
+        None, maybe(_columns), doc="the columns whose values are hashed; None: the row's place (file, row number)"
+    )
+    subset_unit: str = option(
+        "row", one_of("row", "segment", "file"), doc="what stays together in a subset; only the last two save reading"
+    )
+    subset_seed: int = option(0, whole(), doc="another seed makes other subsets and samples")
+    fraction: float | None = option(
+        None, maybe(_fraction), doc="a sample of this share by hash; a smaller one is contained in a larger one"
+    )
+    limit: int | None = option(None, maybe(whole(1)), doc="only the first rows in file order, after filters")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        subsets = self.subsets
+        if (subsets is None) != (self.subset is None):
+            given, other = ("subset", "subsets") if subsets is None else ("subsets", "subset")
+            example = 'subsets={"train": 0.8, "val": 0.2}' if subsets is None else f"subset={next(iter(subsets))!r}"
+            raise OptionError(f"{given} was given without {other}: pass both, for example {example}.")
+        if subsets is not None and self.subset not in subsets:
+            raise OptionError(f"subset={self.subset!r}: expected one of {', '.join(map(repr, subsets))}.")
+        if self.subset_by is not None and self.subset_unit != "row":
+            raise OptionError(
+                f"subset_by={self.subset_by!r} with subset_unit={self.subset_unit!r}: a key's values choose rows; "
+                "leave subset_unit at 'row', or leave out subset_by."
+            )
+        if not self.by_hash and (self.subset_by is not None or self.subset_unit != "row"):
+            name = "subset_unit" if self.subset_by is None else "subset_by"
+            raise OptionError(f"{name} was given without subsets or fraction: pass one of them, or leave out {name}.")
+
+    @property
+    def by_hash(self) -> bool:
+        """Whether rows, segments or files are chosen by hash."""
+        return self.subsets is not None or self.fraction is not None
+
+    @property
+    def text(self) -> str:
+        """What is chosen by hash, as a short text that distinguishes it; "" for everything."""
+        if not self.by_hash:
+            return ""
+        parts = [] if self.subsets is None else [f"{self.subset!r} of {dict(self.subsets)}"]
+        parts += [] if self.fraction is None else [f"fraction {self.fraction}"]
+        by = "place" if self.subset_by is None else ", ".join(self.subset_by)
+        seed = f", seed {self.subset_seed}" if self.subset_seed else ""
+        return f"{' and '.join(parts)}, {self.subset_unit}s by {by}{seed}"

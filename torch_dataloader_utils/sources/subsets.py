@@ -1,0 +1,115 @@
+"""Applies the options that choose some of the rows to the files of a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.model import DataFile, Segment
+from torch_dataloader_utils.options import SubsetOptions
+from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
+from torch_dataloader_utils.sources.manifest import FileManifest
+from torch_dataloader_utils.storage import usable_cores
+from torch_dataloader_utils.subsets.choice import Choice, choice_of
+from torch_dataloader_utils.subsets.hashing import name_hash, number_hash
+from torch_dataloader_utils.subsets.keys import ChosenKeys, check_keys
+
+
+def chosen_keys(manifest: FileManifest, options: SubsetOptions) -> ChosenKeys | None:
+    """The rows to read by the values of key columns; None unless `subset_by` is given.
+
+    Raises:
+        ColumnNotFoundError: there is no such column.
+        OptionError: a column has a type that is not hashed.
+    """
+    choice = choice_of(options)
+    if choice is None or options.subset_by is None:
+        return None
+    check_keys(options.subset_by, manifest.schema)
+    return ChosenKeys(choice, options.subset_by)
+
+
+def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
+    """The manifest with only the files, segments or rows that are chosen by their place.
+
+    Raises:
+        OptionError: the rows of the table have no place that stays.
+    """
+    choice = choice_of(options)
+    if choice is None or options.subset_by is not None:
+        return manifest
+    if manifest.relative is None and options.subset_unit != "file":
+        raise OptionError(
+            f"subset_unit={options.subset_unit!r} with an Iceberg table: its rows move when the table is rewritten. "
+            "Pass subset_by= with a key column (with metadata_columns=['_row_id'] and subset_by='_row_id' for a table "
+            "of format version 3), or subset_unit='file'."
+        )
+    opener = manifest.opener
+    if options.subset_unit == "row" and not isinstance(opener, LiveOpener):
+        opener = LiveOpener(opener)
+    choose = partial(_chosen, choice=choice, unit=options.subset_unit, relative=manifest.relative or {})
+    with ThreadPoolExecutor(usable_cores(), "subset") as pool:
+        files = tuple(file for file in pool.map(choose, manifest.files) if file.layout.segments)
+    return replace(manifest, files=files, opener=opener)
+
+
+def _chosen(file: DataFile, choice: Choice, unit: str, relative: Mapping[str, str]) -> DataFile:
+    """The file with only its chosen rows or segments; without segments if none is chosen."""
+    path = file.info.path
+    # A file given by name is known by its last part, so that its folder can be moved.
+    name = name_hash(relative.get(path, path.rsplit("/", 1)[-1]))
+    if unit == "row":
+        return chosen_file(file, choice, name)
+
+    def holds(segment: Segment) -> bool:
+        return choice.holds_one(name if unit == "file" else number_hash(name, segment.number))
+
+    segments = tuple(filter(holds, file.layout.segments))
+    return replace(file, layout=replace(file.layout, segments=segments))
+
+
+def first_rows(files: Sequence[DataFile], limit: int | None, exact: bool) -> tuple[DataFile, ...]:
+    """The files with only the first `limit` rows of all, in order; None for all.
+
+    Args:
+        files: the files, with counts of the rows that are delivered.
+        limit: the number of rows.
+        exact: whether the counts are those of the rows that are delivered.
+
+    Raises:
+        OptionError: the counts are not known.
+    """
+    if limit is None:
+        return tuple(files)
+    if not exact or not all(file.layout.counted or file.layout.known for file in files):
+        raise OptionError(
+            f"limit={limit}: how many rows each file delivers is known only after reading it, because of a filter, a "
+            "key, or a format without row counts. Add count_rows=True."
+        )
+    kept: list[DataFile] = []
+    for file in files:
+        if limit == 0:
+            break
+        rows = sum(_live(segment, file.layout.counted) for segment in file.layout.segments)
+        kept.append(file if rows <= limit else _beginning(file, limit))
+        limit -= min(rows, limit)
+    return tuple(kept)
+
+
+def _live(segment: Segment, counted: bool) -> int:
+    return int((segment.live_rows if counted else segment.rows) or 0)
+
+
+def _beginning(file: DataFile, limit: int) -> DataFile:
+    """The file with only its first `limit` rows: readers of counted segments never take rows after the counts."""
+    layout, kept, left = file.layout, [], limit
+    for segment in layout.segments:
+        if left:
+            rows = min(_live(segment, layout.counted), left)
+            kept.append(replace(segment, live_rows=rows))
+            left -= rows
+    layout = replace(layout, segments=tuple(kept), counted=True)
+    return replace(file, info=replace(file.info, record_count=limit), layout=layout)

@@ -1,0 +1,81 @@
+"""Frozen 64-bit hashes of names, of rows by their place, and of the bytes of values; golden tests freeze them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+U64: TypeAlias = npt.NDArray[np.uint64]
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_CHUNK = 1 << 14  # rows hashed at a time: they stay in the processor's cache
+_LONG = 256  # bytes from which one call of blake2b is faster than steps of a word
+
+
+def mixed(z: U64) -> U64:
+    """SplitMix64's output function, a bijection of 64 bits, of each number; overwrites them."""
+    spare = np.empty_like(z)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        np.right_shift(z, np.uint64(shift), out=spare)
+        z ^= spare
+        z *= np.uint64(factor)
+    return z
+
+
+def name_hash(*parts: str | int) -> int:
+    """A 64-bit hash of a name, such as a path, or of several parts."""
+    text = "\x1f".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+
+
+def number_hash(key: int, number: int) -> int:
+    """The hash of one number under a key: that of `number_hashes` at this number."""
+    return int(next(number_hashes(key, number, 1))[0])
+
+
+def number_hashes(key: int, first: int, count: int) -> Iterator[U64]:
+    """The hashes of the numbers `[first, first + count)` under a key, some thousands at a time."""
+    steps = np.arange(1, min(count, _CHUNK) + 1, dtype=np.uint64) * np.uint64(_GAMMA)
+    for start in range(0, count, _CHUNK):
+        part = steps[: count - start]
+        yield mixed(part + np.uint64((key + (first + start) * _GAMMA) & _MASK))
+
+
+def value_hashes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> U64:
+    """The hash of each value, all bytes of it: shape [values].
+
+    Args:
+        data: the bytes of all values.
+        offsets: where value i begins and value i + 1 begins, shape [values + 1].
+    """
+    parts = [
+        _value_hashes(data[offsets[at] : offsets[min(at + _CHUNK, len(offsets) - 1)]], offsets[at : at + _CHUNK + 1])
+        for at in range(0, len(offsets) - 1, _CHUNK)
+    ]
+    return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
+def _value_hashes(data: npt.NDArray[np.uint8], absolute: npt.NDArray[np.int64]) -> U64:
+    """The hash of each value; `data` begins with the first."""
+    offsets = absolute - absolute[0]
+    begins, sizes = offsets[:-1], np.diff(offsets)
+    hashes = mixed(sizes.astype(np.uint64) + np.uint64(_GAMMA))
+    # A word may begin at any byte, and the last one of a value may end after the data.
+    padded = np.concatenate([data, np.zeros(8, np.uint8)])
+    words: U64 = np.ndarray(len(data) + 1, "<u8", padded, strides=(1,))
+    rows, at = np.flatnonzero((sizes > 0) & (sizes <= _LONG)), 0
+    while len(rows):
+        left = np.minimum(sizes[rows] - at, 8).astype(np.uint64)
+        kept = np.uint64(_MASK) >> ((np.uint64(8) - left) * np.uint64(8))
+        hashes[rows] = mixed(hashes[rows] ^ (words[begins[rows] + at] & kept))
+        at += 8
+        rows = rows[sizes[rows] > at]
+    for row in np.flatnonzero(sizes > _LONG).tolist():
+        value = data[offsets[row] : offsets[row + 1]].tobytes()
+        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+    return hashes
