@@ -2,6 +2,7 @@
 
 pyarrow crashes when asked for a column chunk with damaged or encrypted metadata (the C++ library throws an exception
 that pyarrow does not catch). Opening the column for reading makes the same checks, and its errors are caught.
+Statistics whose minimum or maximum has a wrong length crash it, too: `bounds` removes them.
 
 Every footer is checked when it is read from its file, before anything requests a column chunk: planning itself needs
 the chunks' sizes and null counts. Footers from a manifest, and those sent to worker processes, were checked then.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from torch_dataloader_utils.formats.parquet.bounds import without_bad_bounds
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 
@@ -35,7 +38,20 @@ def checked_footer(source: pa.NativeFile) -> tuple[bytes, pq.ParquetFile]:
     if opened.metadata.serialized_size + _SIGNATURE == length:
         raise ValueError(_NO_KEYS.format("columns are"))
     _probe(opened.metadata)
-    return file, opened
+    return _with_safe_statistics(file, opened)
+
+
+def _with_safe_statistics(file: bytes, opened: pq.ParquetFile) -> tuple[bytes, pq.ParquetFile]:
+    """The file and its opened form, without minima and maxima on which pyarrow ends the process."""
+    footer = file[len(_MAGIC) : -8]
+    try:
+        safe = without_bad_bounds(footer, opened.metadata.schema)
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"its footer is damaged: {error}") from error
+    if safe is footer:
+        return file, opened
+    file = b"".join([_MAGIC, safe, len(safe).to_bytes(4, "little"), _MAGIC])
+    return file, pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
 
 
 def _tail(source: pa.NativeFile) -> tuple[bytes, int]:

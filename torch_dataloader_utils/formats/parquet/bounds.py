@@ -1,0 +1,186 @@
+"""Removes minima and maxima of a wrong length from a Parquet footer, because pyarrow ends the process on them.
+
+pyarrow decodes both as soon as anything in a column chunk's statistics is requested, even its null count. They have
+a wrong length in damaged files, and in files whose writer shortens long values of fixed-size binary columns (Rust's
+`parquet` does). Without them a filter skips fewer row groups; null counts stay.
+
+A walk through the footer in Python would take longer than pyarrow's parser. So column chunks as common writers store
+them are recognised by regular expressions (2 us), and only others are walked (60 us).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pyarrow.parquet as pq
+
+from torch_dataloader_utils.formats.parquet.thrift import (
+    BINARY,
+    STRUCT,
+    end_of,
+    end_of_struct,
+    field,
+    fields,
+    items,
+    varint,
+)
+
+# Fields of the footer's structs: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+_SCHEMA, _ROW_GROUPS, _CHUNKS, _CHUNK_METADATA, _STATISTICS, _NULL_COUNT = 2, 4, 1, 3, 12, 3
+_BOUNDS = frozenset({1, 2, 5, 6})  # max, min, max_value, min_value
+
+# The length in bytes of one value; 0 for strings, which have any.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 0}
+
+
+def without_bad_bounds(footer: bytes, schema: pq.ParquetSchema) -> bytes:
+    """The footer without those minima and maxima whose length is not their column type's; most footers unchanged.
+
+    Args:
+        footer: a FileMetaData struct that pyarrow has parsed.
+        schema: its schema.
+
+    Raises:
+        ValueError: the footer's structure is not that of its schema, or a struct has a field twice.
+    """
+    kept, done = [], 0
+    for start, end, statistics in _replacements(footer, [_width(schema.column(leaf)) for leaf in range(len(schema))]):
+        kept += [footer[done:start], statistics]
+        done = end
+    return b"".join([*kept, footer[done:]]) if kept else footer
+
+
+def _width(leaf: pq.ColumnSchema) -> int:
+    width: int = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[leaf.physical_type]
+    return width
+
+
+def _replacements(footer: bytes, widths: Sequence[int]) -> Iterator[tuple[int, int, bytes]]:
+    """Start, end and substitute of each Statistics struct with bad bounds."""
+    _, groups, at = items(footer, _value(footer, _end_of_schema(footer), _ROW_GROUPS, _SCHEMA))
+    for _ in range(groups):
+        _, chunks, at = items(footer, _value(footer, at, _CHUNKS))
+        if chunks != len(widths):
+            raise ValueError(f"a row group has {chunks} column chunks for {len(widths)} columns.")
+        for width in widths:
+            end = _end_of_common(footer, at, width)
+            if end is None:
+                yield from _replacement(footer, at, width)
+                end = end_of_struct(footer, at)
+            at = end
+        at = end_of_struct(footer, at, _CHUNKS)
+    end_of_struct(footer, at, _ROW_GROUPS)  # has no second list of row groups
+
+
+def _end_of_schema(data: bytes) -> int:
+    """The offset after the field `schema` of the footer."""
+    _, elements, at = items(data, _value(data, 0, _SCHEMA))
+    common = _element()
+    for _ in range(elements):
+        match = common.match(data, at)
+        at = match.end() if match else end_of_struct(data, at)
+    return at
+
+
+def _value(data: bytes, at: int, wanted: int, previous: int = 0) -> int:
+    """The offset of the value of a field of a struct, of which `at` is the field after number `previous`."""
+    number, kind, at = field(data, at, previous)
+    while number != wanted:
+        if not kind:
+            raise ValueError(f"field {wanted} is missing.")
+        number, kind, at = field(data, end_of(data, at, kind), number)
+    return at
+
+
+def _replacement(data: bytes, at: int, width: int) -> Iterator[tuple[int, int, bytes]]:
+    """As `_replacements`, of the column chunk at this offset, whose values have this width."""
+    for number, kind, metadata in fields(data, at):
+        if (number, kind) == (_CHUNK_METADATA, STRUCT):
+            for number, kind, start in fields(data, metadata):
+                if (number, kind) == (_STATISTICS, STRUCT) and width and _has_bad_bounds(data, start, width):
+                    yield start, end_of_struct(data, start), _without_bounds(data, start)
+
+
+def _has_bad_bounds(data: bytes, statistics: int, width: int) -> bool:
+    bounds = (at for number, kind, at in fields(data, statistics) if kind == BINARY and number in _BOUNDS)
+    return any(varint(data, at)[0] != width for at in bounds)
+
+
+def _without_bounds(data: bytes, statistics: int) -> bytes:
+    """A Statistics struct that has the null count of the one at this offset, if any, and nothing else."""
+    for number, kind, at in fields(data, statistics):
+        if number == _NULL_COUNT:
+            return bytes([_NULL_COUNT << 4 | kind]) + data[at : end_of(data, at, kind)] + b"\x00"
+    return b"\x00"
+
+
+def _end_of_common(data: bytes, at: int, width: int) -> int | None:
+    """The offset after the column chunk at this offset; None if it is unusual or its bounds have another width."""
+    begin, rest = _common()
+    match = begin.match(data, at)
+    if match is None:
+        return None
+    at = match.end()
+    if data[at] in (0x1C, 0x3C):  # a struct: number 12 after 11 or 9, the statistics
+        statistics = _statistics(width).match(data, at + 1)
+        if statistics is None and width:
+            return None
+        at = statistics.end() if statistics else end_of_struct(data, at + 1)
+    match = rest.match(data, at)
+    return match and match.end()
+
+
+# Regular expressions of the compact protocol. A field's header is its number's distance to the previous number, from
+# 1 to 15, in the high 4 bits, and its kind in the low ones. A list's header has its length, up to 14, in the high bits.
+_NUMBER = rb"(?:[\x80-\xff]{0,9}+[\x00-\x7f])"
+_MOST_ITEMS = 6
+
+
+def _header(*kinds: int) -> bytes:
+    return b"[%b]" % b"".join(re.escape(bytes([step << 4 | kind])) for kind in kinds for step in range(1, 16))
+
+
+def _list(kind: int, item: bytes) -> bytes:
+    sizes = (b"%b%b{%d}" % (re.escape(bytes([size << 4 | kind])), item, size) for size in range(_MOST_ITEMS + 1))
+    return b"(?:%b)" % b"|".join(sizes)
+
+
+def _bytes(length: int) -> bytes:
+    coded = bytes([length]) if length < 0x80 else bytes([length & 0x7F | 0x80, length >> 7])
+    return b"%b.{%d}" % (re.escape(coded), length)
+
+
+_STRING = b"(?:%b)" % b"|".join(map(_bytes, range(128)))
+_PLAIN = b"(?:%b|%b%b)" % (_header(1, 2), _header(4, 5, 6), _NUMBER)  # a boolean or a number
+_NUMBERS = b"(?:%b(?:%b|%b))" % (_header(9), _list(5, _NUMBER), _list(6, _NUMBER))
+
+
+@cache
+def _element() -> re.Pattern[bytes]:
+    """An element of the schema, with a logical type."""
+    struct = rb"%b*+\x00" % _PLAIN
+    for _ in range(3):  # as TIMESTAMP(unit=MILLIS) is stored
+        struct = rb"(?:%b|%b%b)*+\x00" % (_PLAIN, _header(12), struct)
+    return re.compile(rb"(?:%b|%b%b|%b%b)*+\x00" % (_PLAIN, _header(8), _STRING, _header(12), struct), re.DOTALL)
+
+
+@cache
+def _common() -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """What comes before the statistics of a column chunk, and after them up to its end."""
+    # file_offset, meta_data {type, encodings, path, codec, num_values, two sizes, and one or two offsets of pages
+    begin = rb"\x26N\x1c\x15N\x19L\x19S\x15N\x16N\x16N\x16N\x26N(?:\x26N)?"
+    parts = {b"N": _NUMBER, b"L": _list(5, _NUMBER), b"S": _list(8, _STRING)}
+    begin = re.sub(rb"[NLS]", lambda letter: parts[letter[0]], begin)
+    structs = _list(12, rb"(?:%b*+\x00)" % _PLAIN)
+    nested = rb"%b(?:%b|%b)*+\x00" % (_header(12), _PLAIN, _NUMBERS)
+    rest = rb"(?:%b|%b|%b|%b%b)*+\x00" % (_PLAIN, _NUMBERS, nested, _header(9), structs)
+    return re.compile(begin, re.DOTALL), re.compile(rest + rest, re.DOTALL)
+
+
+@cache
+def _statistics(width: int) -> re.Pattern[bytes]:
+    """A Statistics struct with bounds of this width, from its first field to its end."""
+    value = _bytes(width) if width else _STRING
+    return re.compile(rb"(?:%b|%b%b)*+\x00" % (_PLAIN, _header(8), value), re.DOTALL)

@@ -1,0 +1,110 @@
+"""Walks a value of Thrift's compact protocol, in which Parquet footers are written, without building objects.
+
+https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
+
+All functions raise ValueError or IndexError for bytes that are not such a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+STOP, BINARY, LIST, STRUCT = 0, 8, 9, 12
+_INTEGERS, _SET, _MAP = (4, 5, 6), 10, 11
+_FIXED = {1: 0, 2: 0, 3: 1, 7: 8}  # true, false, byte and double, in bytes
+_IN_COLLECTIONS = {**_FIXED, 1: 1, 2: 1}  # where a boolean is not part of a field's header
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The unsigned number at this offset, and the offset after it."""
+    value = shift = 0
+    while data[at] >= 0x80:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1
+
+
+def field(data: bytes, at: int, previous: int = 0) -> tuple[int, int, int]:
+    """The next field of a struct: its number, its kind, and the offset of its value.
+
+    At the end of the struct the kind is STOP and the offset the one after the struct.
+
+    Raises:
+        ValueError: the number is not above the previous field's: all writers store fields in the order of numbers,
+            and a field that is stored twice would hide one from this walk.
+    """
+    step, kind = divmod(data[at], 16)
+    at += 1
+    if kind == STOP:
+        return previous, STOP, at
+    number = previous + step
+    if not step:
+        coded, at = varint(data, at)
+        number = (coded >> 1) ^ -(coded & 1)
+    if number <= previous:
+        raise ValueError(f"field {number} follows field {previous}.")
+    return number, kind, at
+
+
+def fields(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
+    """The number, kind and value's offset of each field of the struct at this offset."""
+    number, kind, at = field(data, at)
+    while kind != STOP:
+        yield number, kind, at
+        number, kind, at = field(data, end_of(data, at, kind), number)
+
+
+def items(data: bytes, at: int) -> tuple[int, int, int]:
+    """The kind of the items of the list at this offset, their number, and the offset of the first."""
+    size, kind = divmod(data[at], 16)
+    at += 1
+    if size == 15:
+        size, at = varint(data, at)
+    return kind, size, at
+
+
+def end_of(data: bytes, at: int, kind: int) -> int:
+    """The offset after the value of this kind at this offset."""
+    if kind in _INTEGERS:
+        return varint(data, at)[1]
+    if kind == BINARY:
+        size, at = varint(data, at)
+        return at + size
+    if kind == STRUCT:
+        return end_of_struct(data, at)
+    if kind in (LIST, _SET):
+        kind, size, at = items(data, at)
+        return _end_of_items(data, at, (kind,), size)
+    if kind == _MAP:
+        return _end_of_map(data, at)
+    return at + _fixed(kind, _FIXED)
+
+
+def end_of_struct(data: bytes, at: int, previous: int = 0) -> int:
+    """The offset after a struct whose field after the one of the number `previous` is at this offset."""
+    number, kind, at = field(data, at, previous)
+    while kind != STOP:
+        number, kind, at = field(data, end_of(data, at, kind), number)
+    return at
+
+
+def _end_of_map(data: bytes, at: int) -> int:
+    size, at = varint(data, at)
+    if not size:
+        return at
+    return _end_of_items(data, at + 1, divmod(data[at], 16), size)
+
+
+def _end_of_items(data: bytes, at: int, kinds: tuple[int, ...], count: int) -> int:
+    if count > len(data):
+        raise ValueError(f"a collection of {count} items is larger than the footer.")
+    for _ in range(count):
+        for kind in kinds:
+            at = at + _fixed(kind, _IN_COLLECTIONS) if kind in _IN_COLLECTIONS else end_of(data, at, kind)
+    return at
+
+
+def _fixed(kind: int, sizes: dict[int, int]) -> int:
+    if kind not in sizes:
+        raise ValueError(f"there is no kind {kind} of values.")
+    return sizes[kind]
