@@ -17,7 +17,18 @@ from pyiceberg.table import StaticTable
 from pyroaring import BitMap64
 
 from tests.formats.reading import read_all
-from tests.fuzz.families import EQUAL, Family, Seed, attempt, changed_parquet, checked, compared, plain, table_of
+from tests.fuzz.families import (
+    EQUAL,
+    Family,
+    Seed,
+    attempt,
+    changed_parquet,
+    checked,
+    compared,
+    plain,
+    read_parquet,
+    table_of,
+)
 from tests.fuzz.mutations import mutated, mutated_value
 from tests.fuzz.plain_tables import current_fields, rows_of, rows_under
 from tests.iceberg import by_hand
@@ -196,7 +207,7 @@ class Deletes(Family):
         """The rows that are left by a new file of the deletes that another reader finds."""
         form = path.suffix[1:]
         if form == "parquet":
-            rows = pq.ParquetFile(path, pre_buffer=False).read(use_threads=False)
+            rows = read_parquet(path)
         elif form == "orc":
             rows = orc.ORCFile(path).read()
         else:
