@@ -5,6 +5,7 @@ import datetime
 import traceback
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from tests.formats.reading import read_all
 from tests.fuzz.corpus import COMPRESSIONS, TABLE, WHEN
+from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
@@ -280,6 +282,27 @@ def test_checking_a_footer_formats_no_traceback(tmp_path: Path, monkeypatch: pyt
     pq.write_table(TABLE, tmp_path / "f", row_group_size=25)
     layout, _ = FORM.layout(DataFileInfo(str(tmp_path / "f"), 0), Storage(), {})
     assert (len(layout.segments), formatted) == (3, [])
+
+
+@pytest.mark.parametrize(
+    "options", [{"strings": "codes"}, {"output_format": "arrow"}, {"strings": "codes", "shuffle": True}]
+)
+@pytest.mark.parametrize("kind", ["plain", "dictionary", "nested"])
+def test_a_dictionary_with_fewer_values_than_its_codes_need(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+    values = pa.array(["aa", "bb", "cc", "aa"])
+    values = values if kind == "plain" else values.dictionary_encode()
+    table = pa.table({"s": pa.StructArray.from_arrays([values], ["x"]) if kind == "nested" else values})
+    pq.write_table(table, tmp_path / "a.parquet", compression="none")
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    assert content[12] == 6, "the header of the dictionary page does not count 3 values, as zigzag"
+    content[12] = 2
+    (tmp_path / "a.parquet").write_bytes(content)
+
+    def read() -> None:  # a vocabulary is read when the loader is created
+        list(StructuredDataset.create_dataloader(str(tmp_path / "a.parquet"), batch_size=2, **options)[0])
+
+    with pytest.raises(FileReadError, match=r"a\.parquet, row groups? 0, columns? s"):
+        read()
 
 
 def test_pages_with_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:

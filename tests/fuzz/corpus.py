@@ -58,6 +58,9 @@ def parquet_files() -> Files:
     encodings = {"DELTA_BINARY_PACKED": "i", "DELTA_LENGTH_BYTE_ARRAY": "s", "DELTA_BYTE_ARRAY": "s", "RLE": "b"}
     for encoding, name in encodings.items():
         yield f"{encoding}.parquet", _parquet(TABLE.select([name]), column_encoding=encoding, **plain)
+    coded = TABLE["s"].dictionary_encode().combine_chunks()
+    nested = pa.StructArray.from_arrays([coded], ["x"])
+    yield "dictionaries.parquet", _parquet(pa.table({"i": TABLE["i"], "s": coded, "n": nested}), compression="none")
     split = _parquet(TABLE.select(["f", "d"]), column_encoding="BYTE_STREAM_SPLIT", **plain)
     yield "BYTE_STREAM_SPLIT.parquet", split
     nanos = _NANOS.select(["t"])

@@ -200,6 +200,7 @@ class Parquet(FileFamily):
         {**_SHUFFLED, "format_options": {"engine": "polars"}},
         {**_SHUFFLED, "format_options": {"engine": "pyarrow"}},
         {"format_options": {"page_checksums": False}, "output_format": "dict"},
+        {"strings": "codes", "nulls": "mask"},
     )
 
     def files(self) -> Iterable[tuple[str, bytes]]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
+from torch_dataloader_utils.formats.parquet.dictionaries import check_dictionaries
 from torch_dataloader_utils.formats.parquet.footer import checked_footer
 from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
 from torch_dataloader_utils.formats.parquet.plan import Footer
@@ -63,6 +64,8 @@ class ParquetReader(Reader):
                 self._fetch(groups, names)
             arrays = _read(self._file, groups, names)
             self._check_rows(groups, arrays)
+            for column in arrays:
+                check_dictionaries(column)
             if self._int96:
                 self._check_int96(groups, names)
             return arrays
