@@ -75,6 +75,28 @@ def advance(config: Mapping[str, str], out: Path) -> dict[str, Any]:
     return {"epochs": found, "error": None}
 
 
+def follow(config: Mapping[str, str], out: Path) -> dict[str, Any]:
+    """Passes that follow a table to which rank 1 appends: before the second and third, and while the fourth waits."""
+    loader, _ = IcebergDataset.create_dataloader(
+        "ns.t", catalog_config=config, batch_size=8, even="pad", follow=True, poll_seconds=0.2
+    )
+    table = load_catalog(**config).load_table("ns.t")
+    found = []
+    for appends, seconds in ((0, 0), (1, 0), (2, 0), (1, 0.5)):
+        dist.barrier()
+        if dist.get_rank() == 1:
+            time.sleep(seconds)
+            for _ in range(appends):
+                size = table.scan().to_arrow().num_rows
+                table.append(pa.table({"id": range(size, size + 10), "x": [0] * 10}))
+        if not seconds:
+            dist.barrier()
+        batches = list(loader)
+        real = [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
+        found.append({"ids": real, "steps": len(batches)})
+    return {"epochs": found}
+
+
 def main() -> None:
     scenario, config, folder = sys.argv[1:]
     out = Path(folder)

@@ -116,6 +116,9 @@ class IcebergDataset(TableDataset):
         timeout: float = 600,
         show_progress: bool | Literal["all"] = False,
         progress_interval_sec: float = 120,
+        follow: bool = False,
+        poll_seconds: float = 10,
+        wait_seconds: float | None = None,
     ) -> tuple[StructuredLoader[OutputFormat, Collated], IcebergDataset]:
         """A loader of a snapshot of an Iceberg table, and its dataset. Needs the iceberg extra.
 
@@ -207,6 +210,9 @@ class IcebergDataset(TableDataset):
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
+            follow: each pass after the first reads the rows appended since the pass before it.
+            poll_seconds: with follow: how often a pass looks for appended rows.
+            wait_seconds: with follow: a pass that finds no appended rows for so long is empty.
 
         Raises:
             UnknownOptionError: a keyword does not exist.

@@ -26,7 +26,7 @@ def _create_dataloader(table: TableSource, **options: Any) -> tuple[StructuredLo
             raise UnknownOptionError(f"{name!r} is an option for files: leave it out, because {why}.")
     if not isinstance(table, TableSource):
         raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
-    parsed = parse_options(options)
+    parsed = parse_options(options, "table")
     with limited(parsed.worker.timeout):
         dataset = TableDataset(table, parsed)
     return StructuredLoader(dataset, parsed), dataset
@@ -107,6 +107,9 @@ class TableDataset(SnapshotDataset):
         timeout: float = 600,
         show_progress: bool | Literal["all"] = False,
         progress_interval_sec: float = 120,
+        follow: bool = False,
+        poll_seconds: float = 10,
+        wait_seconds: float | None = None,
     ) -> tuple[StructuredLoader[OutputFormat, Collated], TableDataset]:
         """A loader of a snapshot of a table of any format, and its dataset.
 
@@ -180,6 +183,9 @@ class TableDataset(SnapshotDataset):
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
+            follow: each pass after the first reads the rows appended since the pass before it.
+            poll_seconds: with follow: how often a pass looks for appended rows.
+            wait_seconds: with follow: a pass that finds no appended rows for so long is empty.
 
         Raises:
             UnknownOptionError: a keyword does not exist.

@@ -44,6 +44,7 @@ class Epochs:
         source: what is read.
         options: of the loader.
         before_reading: called before each pass, after the ranks have agreed.
+        before_epoch: called before a pass that begins an epoch is planned; returns another source to read, or None.
         worker: (index, count) in a worker of a foreign loader: it reads the shard with this index, in-line.
     """
 
@@ -52,6 +53,7 @@ class Epochs:
         source: Source,
         options: Options,
         before_reading: Callable[[], None],
+        before_epoch: Callable[[], Source | None] = lambda: None,
         worker: tuple[int, int] | None = None,
     ) -> None:
         _check_processes(options)
@@ -59,6 +61,7 @@ class Epochs:
         self.worker = worker
         self._options = options
         self._before_reading = before_reading
+        self._before_epoch = before_epoch
         self.planner = Planner(source, options)
         self.codec = StateCodec(source, options, self.planner, worker)
         self.hooks = Hooks()
@@ -136,6 +139,7 @@ class Epochs:
     def _start(self, place: EpochPosition) -> RankRun:
         """Begin to read this rank's share from a position on; with peers, only once all ranks have the same plan."""
         if _fresh(place):
+            self._next = self._next or self._before_epoch()
             self._take_next()  # the pass before has been closed
         plan = self._agreed_plan(place)
         steps = self._steps_at(place, lambda: plan)

@@ -45,7 +45,7 @@ class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
 
     def __init__(self, source: Source, options: Options) -> None:
         self._options = options
-        self._local = LocalEpochs(source, options, self._renew)
+        self._local = LocalEpochs(source, options, self._renew, self._followed)
         self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
 
     def __repr__(self) -> str:
@@ -235,6 +235,10 @@ class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
             self._local.state = state["state"]
         else:
             self._passes.load(EpochPosition(state["epoch"]))
+
+    def _followed(self) -> Source | None:
+        """Called before a pass that begins an epoch is planned: what it reads from now on, if that changes."""
+        return None
 
     def _renew(self) -> None:
         """Called before a pass is read, once the ranks agree."""

@@ -29,10 +29,16 @@ class LocalEpochs:
         state: where they begin, loaded once the ranks must be known; None: the beginning of an epoch.
     """
 
-    def __init__(self, source: Source, options: Options, before_reading: Callable[[], None]) -> None:
-        self.latest = Epochs(source, options, before_reading)
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        before_reading: Callable[[], None],
+        before_epoch: Callable[[], Source | None],
+    ) -> None:
+        self._shard_of = partial(Epochs, options=options, before_reading=before_reading, before_epoch=before_epoch)
+        self.latest = self._shard_of(source)
         self.state: Mapping[str, Any] | None = None
-        self._shard_of = partial(Epochs, options=options, before_reading=before_reading)
         self._parent: Epochs | None = None
 
     def here(self) -> Epochs:

@@ -8,8 +8,16 @@ from typing import Any
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.exchange import from_first_rank
-from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, SnapshotError, UnknownOptionError
+from torch_dataloader_utils.errors import (
+    CheckpointMismatchError,
+    OptionError,
+    ShardingError,
+    SnapshotError,
+    UnknownOptionError,
+)
+from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.following import appended_since
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import revealing_nothing
@@ -23,12 +31,17 @@ from torch_dataloader_utils.storage.waiting import limited
 class SnapshotDataset(LoaderDataset):
     """The rows of a table's snapshot as batches of tensors; `advance` moves it to the newest snapshot."""
 
+    _read: SnapshotCursor | None  # the position of the rows that the last complete pass read, with follow=True
+
     def __init__(self, table: TableSource | None = None, options: Options | None = None, **unknown: Any) -> None:
         if table is None or options is None or unknown:
             name = type(self).__name__
             raise UnknownOptionError(f"{name}(...): use {name}.create_dataloader(table, ...).")
         self._table: TableSource | None = table
+        if options.follow.follow and table.pinned is not None:
+            raise OptionError(f"follow=True: {table.pinned}")
         super().__init__(open_snapshot(table.snapshot(None, options), options), options)
+        self._note_read()
 
     def advance(self, appended_only: bool = False) -> bool:
         """Move to the newest snapshot of the table. Returns True if there was a newer one.
@@ -60,8 +73,12 @@ class SnapshotDataset(LoaderDataset):
         return newer
 
     def source_cursor(self) -> dict[str, Any]:
-        """The live or next pass's position in the table's history: ids of snapshots and schema, as JSON-able data."""
-        return asdict(self._snapshot.cursor)
+        """The live or next pass's position in the table's history: ids of snapshots and schema, as JSON-able data.
+
+        With `follow=True`, `read` says whether its rows have been read, so that the next pass reads later ones.
+        """
+        cursor = asdict(self._snapshot.cursor)
+        return {**cursor, "read": True} if self._is_read() else cursor
 
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
         """Move to this position in the table's history, unless the options pin another. Ends a live pass.
@@ -86,12 +103,58 @@ class SnapshotDataset(LoaderDataset):
         self._passes.load(EpochPosition(self._passes.epoch))
         self._epochs.move_to(source)
 
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """As for every dataset; also moves to the state's position in the table's history."""
+        super().load_state_dict(state, strict)
+        read = self._options.follow.follow and (state.get("source") or {}).get("read") is True
+        self._read = self._snapshot.cursor if read else None
+
+    def steps(self) -> int | None:
+        """As for every dataset; None if the next pass reads rows that are still to be appended."""
+        return None if self._is_read() else super().steps()
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. Call it before each epoch, with the same number on every rank."""
         super().set_epoch(epoch)
         with self._passes.turn:
             if self._passes.live is None:  # otherwise done when the next pass begins
                 self._renew()
+
+    def _note_read(self) -> None:
+        """Note from now on whose rows complete passes read."""
+        self._read = None
+        if self._options.follow.follow:
+            self._epochs.hooks.add(self._note_pass)
+
+    def _note_pass(self, event: Event) -> None:
+        if isinstance(event, PassEvent) and event.complete:
+            self._read = self._snapshot_of(self._epochs.source).cursor
+
+    def _is_read(self) -> bool:
+        """Whether the rows at the current position have been read, and the next pass is to follow the table."""
+        live = self._epochs.passes.live
+        if live is not None:  # Accelerate saves states one batch ahead: a pass is over with its last batch
+            return self._options.follow.follow and self._accelerated is not None and live.complete
+        return self._read == self._snapshot_of(self._epochs.source).cursor
+
+    def _followed(self) -> Source | None:
+        if not self._options.follow.follow:
+            return None
+        table, source = self._known_table("follow=True"), self._epochs.source
+        here, sharers = self._snapshot_of(source).cursor, sharers_of(self._options)
+        if self.world.num_ranks > 1 and sharers.peers is None:
+            raise ShardingError(
+                f"follow=True with num_ranks={self.world.num_ranks} needs a process group, because all ranks must read "
+                "the same appends, but torch.distributed is not initialised: initialise it first."
+            )
+        if source.files and not self._is_read():
+            return None
+
+        def newest() -> SnapshotCursor:
+            with limited(self._options.worker.timeout):
+                return table.newest(self._options)
+
+        return appended_since(here, newest, self._source_at, self._options.follow, sharers)
 
     def _renew(self) -> None:
         """Called before a pass is read; also sends the latest credentials to worker processes."""
@@ -134,3 +197,4 @@ class SnapshotDataset(LoaderDataset):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._table = None  # it may hold a catalog
         super().__setstate__(state)
+        self._note_read()

@@ -139,6 +139,7 @@ function = values("a callable", callable)
 word = values("a name", lambda value: isinstance(value, str) and value != "")
 path = values("a path", lambda value: isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)))
 seconds = values("seconds (0 for none)", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
+seconds_or_zero = values("seconds of at least 0", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
 interval = values("seconds above 0", lambda value: _is_number(value, (int, float)) and float(value) > 0)
 
 

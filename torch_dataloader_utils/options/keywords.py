@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import numpy as np
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.options.follow import FollowOptions
 from torch_dataloader_utils.options.groups import (
     BatchOptions,
     ConvertOptions,
@@ -43,6 +44,7 @@ class Options:
     batch: BatchOptions
     convert: ConvertOptions
     worker: WorkerOptions
+    follow: FollowOptions
 
 
 _GROUPS: dict[str, type] = get_type_hints(Options)
@@ -64,6 +66,11 @@ def check_together(options: Options) -> None:
             "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
     check_last_batch(batch.last_batch, shard.even)
+    if options.follow.follow and shard.steps_per_epoch is not None:
+        raise OptionError(
+            f"follow=True with steps_per_epoch={shard.steps_per_epoch}: a pass reads each appended row once. Leave one "
+            "of them out; even='pad' or even='drop' gives all ranks equal steps."
+        )
     if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
         raise OptionError(
             f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
@@ -105,16 +112,19 @@ def repeats_rows(options: Options) -> bool:
 # Options of files that a table does not take, because its metadata determine them.
 _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 
+# Options of tables that files do not take, because no log says what was appended to them.
+_OF_TABLES = tuple(item.name for item in fields(FollowOptions))
+
 # The groups that say what a dataset reads, which a combination takes as it is.
 _OF_PARTS = (ReadOptions, SubsetOptions, ConvertOptions)
 
 # The calls that make loaders: of files, of a table of any format, of an Iceberg table, of several datasets.
 Call = Literal["files", "table", "iceberg", "combine"]
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
-    "files": (),
+    "files": _OF_TABLES,
     "table": (*_NOT_OF_TABLES, "on_error"),
     "iceberg": _NOT_OF_TABLES,
-    "combine": ("count_rows",),
+    "combine": ("count_rows", *_OF_TABLES),
 }
 
 
@@ -144,14 +154,18 @@ def plain_value(value: Any) -> Any:
     return value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
 
 
-def parse_options(keywords: Mapping[str, Any]) -> Options:
+def parse_options(keywords: Mapping[str, Any], call: Call = "files") -> Options:
     """The grouped, checked options of these keywords.
+
+    Args:
+        keywords: the options by name.
+        call: the call that was given them.
 
     Raises:
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    return _options(_known(keywords, option_defaults(), "StructuredDataset"))
+    return _options(_known(keywords, option_defaults(call), "StructuredDataset"))
 
 
 def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:
@@ -169,7 +183,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
             raise UnknownOptionError(
                 f"{name!r} is an option for files: leave it out, because the Iceberg table's metadata determines it."
             )
-        if name in _names(TableOptions):
+        if name in (*_names(TableOptions), *_OF_TABLES):
             raise UnknownOptionError(f"{name!r} is an option for Iceberg tables: use IcebergDataset.create_dataloader.")
         raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, owner)}")
     return {name: plain_value(value) for name, value in keywords.items()}

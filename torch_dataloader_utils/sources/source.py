@@ -142,7 +142,8 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
-        _LOG.warning("%s: %s; the loader is empty", name, _why_empty(manifest, options, count))
+        level = logging.INFO if options.follow.follow else logging.WARNING
+        _LOG.log(level, "%s: %s; the loader is empty", name, _why_empty(manifest, options, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     exact = not splits or count or _exact(scan, files)
     return Source(
