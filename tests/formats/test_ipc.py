@@ -420,3 +420,46 @@ def test_columns_of_runs_can_be_filtered(tmp_path: Path) -> None:
         tmp_path, filters=[("x", ">", 2)], output_format="arrow", num_workers=0
     )
     assert pa.Table.from_batches(loader)["runs"].to_pylist() == [2, None, 3]
+
+
+def views(kind: pa.DataType, garbage: bytes = b"") -> pa.Array:
+    """Strings as views; that of a null begins with the garbage."""
+    column = pa.array(["x" * 20, None, "y"], kind)
+    nulls, stored, text = column.buffers()
+    content = bytearray(stored.to_pybytes())
+    content[16:32] = (garbage or bytes(content[:16])).ljust(16, b"\0")
+    return pa.Array.from_buffers(kind, 3, [nulls, pa.py_buffer(content), text])
+
+
+SHAPES: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "flat": lambda column: column,
+    "list": lambda column: pa.ListArray.from_arrays([0, 1, 2, 3], column),
+    "struct": lambda column: pa.StructArray.from_arrays([pa.array([1, 2, 3]), column], ["a", "b"]),
+    "map": lambda column: pa.MapArray.from_arrays([0, 1, 2, 3], ["a", "b", "c"], column),
+}
+
+
+@pytest.mark.parametrize("garbage", [b"\x7f" * 16, b"\xff\xff\xff\xff", struct.pack("<iiii", 13, 0, 0, 8)])
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_null_whose_view_points_outside_its_memory_is_refused(
+    tmp_path: Path, shape: str, kind: pa.DataType, garbage: bytes
+) -> None:
+    """pyarrow does not validate it, but reads there when it casts or concatenates."""
+    whole, damaged = (pa.table({"v": SHAPES[shape](column)}) for column in (views(kind), views(kind, garbage)))
+    write(whole, tmp_path / "whole.arrow")
+    assert read(tmp_path / "whole.arrow").equals(whole)
+    write(damaged, tmp_path / "damaged.arrow")
+    with pytest.raises(FileReadError, match=r"damaged\.arrow.*view of a null points outside"):
+        read(tmp_path / "damaged.arrow")
+
+
+@pytest.mark.parametrize("mode", ["sparse", "dense"])
+def test_a_union_without_types_is_refused(tmp_path: Path, mode: str) -> None:
+    """pyarrow crashes when it makes nulls of it."""
+    kind = pa.union([], mode)
+    for column in (kind, pa.struct([("u", kind)])):
+        with pa.ipc.new_file(str(tmp_path / "f.arrow"), pa.schema([("u", column)])):
+            pass
+        with pytest.raises(FileReadError, match=r"f\.arrow.*column 'u' is a union without types"):
+            StructuredDataset.create_dataloader(tmp_path / "f.arrow")

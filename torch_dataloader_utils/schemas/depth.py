@@ -1,6 +1,8 @@
-"""How deeply types may be nested: code that walks them calls itself once or more for each level."""
+"""Types within types, and how deeply they may be nested: most code that walks them calls itself for each level."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -15,10 +17,21 @@ def nests_too_deeply(kind: pa.DataType) -> bool:
         outer, level = stack.pop()
         if level > MOST_LEVELS:
             return True
-        if pt.is_dictionary(outer):
-            stack.append((outer.value_type, level + 1))
-        elif isinstance(outer, pa.BaseExtensionType):
-            stack.append((outer.storage_type, level + 1))
-        elif pt.is_nested(outer):
-            stack += [(outer.field(number).type, level + 1) for number in range(outer.num_fields)]
+        stack += [(kind, level + 1) for kind in _inner(outer)]
     return False
+
+
+def types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The type and all types within it."""
+    stack = [kind]
+    while stack:
+        yield (outer := stack.pop())
+        stack += _inner(outer)
+
+
+def _inner(kind: pa.DataType) -> list[pa.DataType]:
+    if pt.is_dictionary(kind):
+        return [kind.value_type]
+    if isinstance(kind, pa.BaseExtensionType):
+        return [kind.storage_type]
+    return [kind.field(number).type for number in range(kind.num_fields)] if pt.is_nested(kind) else []

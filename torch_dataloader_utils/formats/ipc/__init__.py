@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.ipc.arrays import check_types
 from torch_dataloader_utils.formats.ipc.messages import Index, Message, index_of
 from torch_dataloader_utils.formats.ipc.reader import IpcReader
 from torch_dataloader_utils.formats.sizes import counted_layout
@@ -29,6 +30,7 @@ class IpcFormat(Format):
         """The batches that have rows, and the file's schema."""
         index = index_of(source)
         schema = index.arrow_schema()
+        check_types(schema)
         return counted_layout(((batch.rows, batch.body) for batch in index.batches), schema, index), schema
 
     def pack_metadata(self, metadata: Index) -> tuple[Any, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
 
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.ipc.messages import buffer_ranges
+from torch_dataloader_utils.schemas.depth import types_in
 
+_INLINE = 12  # the bytes of a string that fit into its view
 _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
@@ -30,6 +33,17 @@ def _buffer_count(kind: pa.DataType) -> int:
     return len(buffer_ranges(batch.serialize().to_pybytes()))
 
 
+def check_types(schema: pa.Schema) -> None:
+    """Reject unions without types: pyarrow crashes the process when it makes nulls of them.
+
+    Raises:
+        ValueError: there is one; the message names the column.
+    """
+    for field in schema:
+        if any(pt.is_union(kind) and not kind.num_fields for kind in types_in(field.type)):
+            raise ValueError(f"column {field.name!r} is a union without types.")
+
+
 def check(column: pa.Array) -> None:
     """Check that an array does not point outside its memory or miscount its nulls.
 
@@ -42,6 +56,49 @@ def check(column: pa.Array) -> None:
     if column.type in _AS_BYTES:
         column = column.view(_AS_BYTES[column.type])
     column.validate(full=True)
+    if _holds_views(column.type):
+        for part in _parts(column):
+            _check_views(part)
+
+
+@lru_cache(maxsize=1024)
+def _holds_views(kind: pa.DataType) -> bool:
+    return any(map(_is_view, types_in(kind)))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pt.is_string_view(kind) or pt.is_binary_view(kind))
+
+
+def _parts(array: pa.Array) -> Iterator[pa.Array]:
+    """The array and all arrays within it."""
+    yield array
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        inner = [array.storage]
+    elif pt.is_dictionary(kind):
+        inner = [array.dictionary]
+    elif pt.is_struct(kind) or pt.is_union(kind):
+        inner = [array.field(number) for number in range(kind.num_fields)]
+    elif pt.is_map(kind):
+        inner = [array.keys, array.items]
+    else:
+        inner = [array.values] if pt.is_nested(kind) else []
+    for part in inner:
+        yield from _parts(part)
+
+
+def _check_views(array: pa.Array) -> None:
+    """Check the views of nulls, too: pyarrow does not validate them, but follows them when it casts or concatenates."""
+    if not (_is_view(array.type) and array.null_count):
+        return
+    _, views, *texts = array.buffers()
+    stop = array.offset + len(array)
+    length, _, number, start = np.frombuffer(views, "<i4").reshape(-1, 4)[array.offset : stop].T.astype(np.int64)
+    sizes = np.array([text.size for text in texts] + [-1])  # the last for no buffer
+    size = sizes[np.where((number >= 0) & (number < len(texts)), number, -1)]
+    if ((length < 0) | (length > _INLINE) & ((start < 0) | (start + length > size))).any():
+        raise pa.ArrowInvalid("the view of a null points outside its memory")
 
 
 def writable(array: pa.Array, memory: npt.NDArray[np.uint8], address: int) -> pa.Array:
