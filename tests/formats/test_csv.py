@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.memory import peak_memory, restart_peak
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.formats.registry import checked_options, format_named
@@ -151,6 +153,21 @@ def test_duplicate_names_are_an_error_that_tells_the_line(opened) -> None:
     assert opened(b"a,b,a\n1,2,3\n", column_names=["a", "b", "c"]).read() == {"a": [1], "b": [2], "c": [3]}
 
 
+def test_a_million_names_take_no_memory_for_columns(opened) -> None:
+    before = restart_peak()
+    with pytest.raises(SchemaMismatchError, match="more than one column is called ''"):
+        opened(b"," * 1_000_000 + b"\n1\n")
+    assert peak_memory() - before < 150 * 2**20
+
+
+@pytest.mark.parametrize("row", [b"a,b c,", b'a,"b,"",c",d', b"a,b\\,c,d", b"x", b'"x"'])
+@pytest.mark.parametrize("escape", ["", "\\"])
+def test_names_are_those_that_pyarrow_reads(row: bytes, escape: str) -> None:
+    dialect = Dialect("f.csv", CsvOptions(escape_char=escape))
+    parse = pacsv.ParseOptions(escape_char=escape or False)
+    assert dialect.names(row) == pacsv.read_csv(io.BytesIO(row + b"\n"), parse_options=parse).column_names
+
+
 def test_a_number_of_names_that_differs_is_an_error(opened) -> None:
     with pytest.raises(OptionError, match=r"line 1: has 2 fields, but column_names has 3 names"):
         opened(b"1,2\n", header=False, column_names=["a", "b", "c"])
@@ -281,6 +298,7 @@ def with_line(line: bytes, at: int) -> bytes:
     [
         (b"1", FileReadError, "has 1 fields, expected 2: '1'"),
         (b"1,2,3", FileReadError, "has 3 fields, expected 2: '1,2,3'"),
+        (b"1,\xff,3", FileReadError, r"has 3 fields, expected 2: '1,\\\\xff,3'"),
         (b"x,2", SchemaMismatchError, "column 'a': 'x' cannot be read as int64.*schema="),
         (b"1.5,2", SchemaMismatchError, "column 'a': '1.5' cannot be read as int64"),
         (b"1,\xff", FileReadError, "column 'b': '.*xff' is not UTF-8.*encoding"),
@@ -296,7 +314,7 @@ def test_a_bad_line_is_an_error_that_names_file_line_and_column(
 
 
 @pytest.mark.parametrize("step", [None, 1000])
-@pytest.mark.parametrize("line", [b"1", b"1,2,3", b"x,2", b"1,\xff"])
+@pytest.mark.parametrize("line", [b"1", b"1,2,3", b"x,2", b"1,\xff", b"1,\xff,3"])
 @pytest.mark.parametrize("at", [2, 1500, 2001])
 def test_a_bad_line_that_is_skipped_takes_no_other_along(
     opened, caplog: pytest.LogCaptureFixture, tmp_path: Path, step: int | None, line: bytes, at: int

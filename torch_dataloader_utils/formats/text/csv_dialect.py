@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
@@ -127,7 +128,11 @@ class Dialect:
         Raises:
             UnicodeDecodeError: it is not UTF-8.
         """
-        row.decode()
+        text = row.decode()
+        if self.options.header and not any(
+            mark in text for mark in (self.options.quote_char, self.options.escape_char) if mark
+        ):
+            return text.split(self._delimiter)  # a table of a million columns would take half a gigabyte
         read = pacsv.ReadOptions(
             use_threads=False, block_size=len(row) + 2, autogenerate_column_names=not self.options.header
         )
@@ -138,9 +143,10 @@ class Dialect:
     def inferred(self, lines: pa.Buffer, names: Sequence[str]) -> pa.Schema:
         """The columns with the types that pyarrow infers from the good rows; bad rows are skipped."""
         options = self.parse_options(lambda row: "skip")
+        text = lines if is_utf8(lines) else pa.py_buffer(as_utf8(lines.to_pybytes()))
         schema: pa.Schema = pacsv.read_csv(
-            pa.BufferReader(lines),
-            read_options=read_options(lines.size, names),
+            pa.BufferReader(text),
+            read_options=read_options(text.size, names),
             parse_options=options,
             convert_options=self.convert_options({}, []),
         ).schema
@@ -156,7 +162,10 @@ class Dialect:
         return None
 
     def parse_options(self, on_bad: Callable[[Any], str] | None) -> pacsv.ParseOptions:
-        """Parse options for pyarrow's reader, with a handler for rows with too many or too few fields."""
+        """Parse options for pyarrow's reader, with a handler for rows with too many or too few fields.
+
+        pyarrow cannot call the handler for rows that are not UTF-8: it prints that, and refuses the whole text.
+        """
         return pacsv.ParseOptions(
             delimiter=self._delimiter,
             quote_char=self.options.quote_char or False,
@@ -184,6 +193,21 @@ def read_options(size: int, names: Sequence[str], block: int | None = None) -> p
     """
     bytes_of_block = min(block or size + 1, _MOST_BLOCK)
     return pacsv.ReadOptions(use_threads=False, block_size=bytes_of_block, column_names=list(names))
+
+
+def is_utf8(text: pa.Buffer) -> bool:
+    """Whether the text is UTF-8."""
+    offsets = pa.py_buffer(np.array([0, text.size]))
+    try:
+        pa.LargeStringArray.from_buffers(1, offsets, text).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def as_utf8(text: bytes) -> bytes:
+    """The text with the replacement character for bytes that are not UTF-8; rows and fields stay the same."""
+    return text.decode(errors="replace").encode()
 
 
 def _row_pattern(delimiter: str, quote: str, escape: str, one_line: bool) -> re.Pattern[bytes]:

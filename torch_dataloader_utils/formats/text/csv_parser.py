@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.text.csv_dialect import Dialect, read_options
+from torch_dataloader_utils.formats.text.csv_dialect import Dialect, as_utf8, is_utf8, read_options
 from torch_dataloader_utils.formats.text.errors import Fault, Row, misfit, shown
 from torch_dataloader_utils.formats.text.limits import LongLine
 
@@ -51,7 +51,8 @@ class CsvParser:
     def _parsed_or_skipped(
         self, lines: pa.Buffer, columns: Sequence[str], block: int | None = None
     ) -> tuple[pa.Table, list[int]]:
-        if not self._dialect.skip:
+        # pyarrow hands bad rows over as text, so those of other text are left to the caller, who reads halves of it.
+        if not (self._dialect.skip and is_utf8(lines)):
             return self._parsed(lines, columns, block=block), []
         bad: list[int] = []
 
@@ -90,9 +91,10 @@ class CsvParser:
             )
             return "skip"
 
-        table = self._read(pa.py_buffer(row + b"\n"), dict.fromkeys(columns, pa.binary()), note)
+        self._read(pa.py_buffer(as_utf8(row) + b"\n"), dict.fromkeys(columns, pa.binary()), note)
         if miscounted:
             return miscounted[0]
+        table = self._read(pa.py_buffer(row + b"\n"), dict.fromkeys(columns, pa.binary()), None)
         faults = (self._misfit(row, name, table[name][0].as_py()) for name in columns)
         return next((fault for fault in faults if fault is not None), None)
 
