@@ -186,6 +186,7 @@ BAD = [
     (b"[1]", FileReadError, r"expected an object, got '\[1\]'"),
     (b'{"a":"x"}', SchemaMismatchError, "column 'a': '\"x\"' cannot be read as int64.*schema="),
     (b'{"a":1.5}', SchemaMismatchError, "column 'a': '1.5' cannot be read as int64"),
+    (b'{"a":1,"b":"x","a":2}', FileReadError, "column 'a': the name 'a' is repeated.*Keep one of its values"),
     (b'{"b":"\xff"}', FileReadError, "byte 7 of it is not UTF-8"),
 ]
 

@@ -20,6 +20,7 @@ from torch_dataloader_utils.schemas.merge import merge_text_types
 _MOST_BYTES = 2**31 - 2**10  # maximum bytes that pyarrow parses as one block
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _LOOK = 2**10  # bytes
+_SKIP = "set format_options={'on_bad_lines': 'skip'}"
 
 
 class JsonParser:
@@ -87,6 +88,8 @@ class JsonParser:
         try:
             self.parse_rows([Row(0, row)], [name])
         except ValueError:
+            if _repeats(row, name):
+                return Fault(f"the name {name!r} is repeated: {shown(row)}. Keep one of its values, or {_SKIP}.", name)
             return misfit(name, json.dumps(value, ensure_ascii=False), self._wanted[name])
         return None
 
@@ -198,8 +201,14 @@ def _shallow(schema: pa.Schema) -> pa.Schema:
     return pa.schema(list(zip(schema.names, types, strict=True)))
 
 
+def _repeats(row: bytes, name: str) -> bool:
+    """Whether an object has two fields of that name."""
+    fields = json.loads(row, object_pairs_hook=list) or []
+    return [key for key, _ in fields].count(name) > 1
+
+
 def _too_deep(row: bytes) -> Fault:
-    return Fault(f"{TOO_DEEP}: {shown(row)}. Flatten it, or set format_options={{'on_bad_lines': 'skip'}}.")
+    return Fault(f"{TOO_DEEP}: {shown(row)}. Flatten it, or {_SKIP}.")
 
 
 def _merged(*parts: pa.Schema) -> pa.Schema:
