@@ -18,13 +18,14 @@ from torch_dataloader_utils.subsets.keys import key_hashes
 
 
 def hashes(values: list[Any], kind: pa.DataType | None = None) -> list[int]:
-    return key_hashes([pa.chunked_array([pa.array(values, kind)])]).tolist()
+    return list(map(int, key_hashes([pa.chunked_array([pa.array(values, kind)])])))
 
 
 def test_hashes_are_frozen() -> None:
     assert name_hash("day=1/part-0.parquet") == GOLDEN["name"]
     assert [number_hash(7, row) for row in (0, 1, 2**40)] == GOLDEN["rows"]
     assert hashes([0, 1, -1, None], pa.int64()) == GOLDEN["numbers"]
+    assert hashes([0, 1_700_000_000_001, -1, None], pa.timestamp("ms")) == GOLDEN["times"]
     assert hashes(["", "a", "eight by", "nine byte", "x" * 256, "x" * 257]) == GOLDEN["strings"]
     two = key_hashes([pa.chunked_array([["a", "b"]]), pa.chunked_array([[1, 2]])])
     assert two.tolist() == GOLDEN["two columns"]
@@ -43,6 +44,41 @@ def test_rows_hash_alike_wherever_a_read_begins() -> None:
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int32(), pa.uint64()])
 def test_a_number_has_one_hash_in_all_widths(kind: pa.DataType) -> None:
     assert hashes([0, 5, 127], kind) == hashes([0, 5, 127], pa.int64())
+
+
+class Identifier(pa.ExtensionType):  # type: ignore[misc]
+    """As `pa.uuid()`, which the oldest supported version does not have."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.binary(16), "test.identifier")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+def test_a_time_has_one_hash_in_all_units() -> None:
+    seconds = [0, -1, 1_700_000_000, None]
+    expected = hashes(seconds, pa.timestamp("s"))
+    for unit, factor in (("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
+        assert hashes([s if s is None else s * factor for s in seconds], pa.timestamp(unit, "UTC")) == expected
+    days = [0, 19_000, -7, None]
+    assert hashes(days, pa.date32()) == hashes([d if d is None else d * 86_400 for d in days], pa.timestamp("s"))
+    assert hashes(days, pa.date32()) == hashes([d if d is None else d * 86_400_000 for d in days], pa.date64())
+    assert len(set(hashes([0, 1, 999, 1000, -1], pa.timestamp("ms")))) == 5
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.none() | st.integers(-5, 5), max_size=20), st.integers(0, 3))
+def test_dictionaries_and_extension_types_hash_as_their_values(values: list[int | None], cut: int) -> None:
+    expected = hashes(values, pa.int64())
+    encoded = pa.array(values, pa.int64()).dictionary_encode().slice(cut)
+    assert key_hashes([pa.chunked_array([encoded])]).tolist() == expected[cut:]
+    nulls_inside = pa.DictionaryArray.from_arrays([1, 0, None], pa.array([None, 7]))
+    assert key_hashes([pa.chunked_array([nulls_inside])]).tolist() == hashes([7, None, None])
+    identifiers = [None if value is None else bytes(15) + bytes([value + 5]) for value in values]
+    stored = pa.array(identifiers, pa.binary(16))
+    uuids = pa.ExtensionArray.from_storage(Identifier(), stored)
+    assert key_hashes([pa.chunked_array([uuids])]).tolist() == hashes(identifiers, pa.binary())
 
 
 @settings(max_examples=60, deadline=None)
@@ -77,6 +113,9 @@ def test_each_hash_lies_in_one_subset_whatever_the_weights(weights: list[float],
 def test_weights_are_taken_as_written() -> None:
     tenths = bounds({"train": 0.8, "val": 0.1, "test": 0.1})
     assert tenths == bounds({"train": 8, "val": 1, "test": 1})
+    numbers: dict[str, Any] = {"train": np.float64(0.8), "val": np.int64(1)}
+    from_numpy = SubsetOptions(subsets=numbers, subset="val")
+    assert repr(from_numpy.subsets) == "{'train': 0.8, 'val': 1}"
 
 
 def test_samples_are_nested_and_as_large_as_their_fraction() -> None:
@@ -101,6 +140,7 @@ GOLDEN: dict[str, Any] = {
         10072773989576032077,
         2328720698812936113,
     ],
+    "times": [18094831896353260394, 1378598039906362977, 4642540720770457971, 4053271446782833558],
     "two columns": [6751538639526580475, 1152636924993336208],
     "chosen": [8, 21, 25],
 }

@@ -116,6 +116,18 @@ def test_a_state_of_another_subset_is_refused(data: str) -> None:
     state = through_json(train.state_dict())
     with pytest.raises(CheckpointMismatchError, match="subset: 'train'"):
         make(data, subsets=SUBSETS, subset="val").load_state_dict(state)
+    with pytest.raises(CheckpointMismatchError, match="subset: the first 9 rows"):
+        make(data, limit=8).load_state_dict(through_json(make(data, limit=9).state_dict()))
+
+
+def test_a_combination_knows_which_of_its_datasets_is_a_subset(data: str) -> None:
+    def both(*given: dict[str, Any]) -> Any:
+        datasets = [StructuredDataset.create_dataloader(data, columns=["id"], **options)[1] for options in given]
+        return combine(datasets, batch_size=4)[0]
+
+    keyed = {"fraction": 0.5, "subset_by": "name"}
+    with pytest.raises(CheckpointMismatchError, match="subset: all; fraction"):
+        both(keyed, {}).load_state_dict(through_json(both({}, keyed).state_dict()))
 
 
 def test_counts_by_place_are_known_before_reading(data: str) -> None:
@@ -162,6 +174,25 @@ def test_nulls_are_one_key_with_a_warning(tmp_path: Path, caplog: pytest.LogCapt
         parts = each(str(tmp_path), subset_by="key", split_rows=None)
     assert sum(any(row % 2 for row in part) for part in parts.values()) == 1
     assert "column 'key' has nulls" in caplog.text
+
+
+def test_a_key_in_a_struct_is_that_of_a_column(tmp_path: Path) -> None:
+    users = [f"u{row % 7}" for row in range(40)]
+    table = pa.table({"id": np.arange(40), "user": users, "of": [{"user": user, "x": 1.0} for user in users]})
+    pq.write_table(table, tmp_path / "f.parquet", row_group_size=9)
+    given: dict[str, Any] = {"split_rows": None, "columns": ["id"]}
+    assert each(str(tmp_path), subset_by="of.user", **given) == each(str(tmp_path), subset_by="user", **given)
+
+
+def test_a_finer_unit_of_time_in_an_appended_file_moves_no_row(tmp_path: Path) -> None:
+    times = np.arange(50).astype("datetime64[s]")
+    pq.write_table(pa.table({"id": np.arange(50), "at": times.astype("datetime64[ms]")}), tmp_path / "0.parquet")
+    before = each(str(tmp_path), subset_by="at")
+    pq.write_table(
+        pa.table({"id": np.arange(50, 99), "at": times[1:].astype("datetime64[ns]")}), tmp_path / "1.parquet"
+    )
+    after = each(str(tmp_path), subset_by="at")
+    assert {name: [row for row in part if row < 50] for name, part in after.items()} == before
 
 
 # ----------------------------------------------------------------------------------------------- fraction and limit
@@ -222,6 +253,7 @@ def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
         ({"subsets": {"a": float("nan")}, "subset": "a"}, "weight above 0"),
         ({"subsets": {"a": float("inf"), "b": 1}, "subset": "b"}, "weight above 0"),
         ({"subsets": {"a": 1e-300, "b": 1}, "subset": "a"}, "weight above 0"),
+        ({"subsets": {"a": 1, "b": 10**400}, "subset": "a"}, "weight above 0"),
         ({"subset_by": "id"}, "subset_by was given without subsets or fraction"),
         ({"fraction": 0.5, "subset_by": "id", "subset_unit": "file"}, "leave subset_unit at 'row'"),
         ({"fraction": 1.5}, "above 0 and at most 1"),

@@ -159,7 +159,7 @@ class Passes:
         if over.run.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
             _LOG.warning(
-                "epoch %d: the pass of this rank was empty, because the filter matched none of its rows", over.epoch
+                "epoch %d: the pass of this rank was empty, because the filter or subset kept no row", over.epoch
             )
         if self._live is over:
             if not self._explicit and self._pending is None:

@@ -55,7 +55,7 @@ class Description:
         dataset: the kind of dataset.
         files: the number of files read, without those that filters ruled out.
         skipped: damaged files that are left out.
-        subset: what a subset or sample chooses by hash; "" for all rows.
+        subset: which rows `subset`, `fraction` and `limit` choose; "" for all.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
         segments: the number of row groups, stripes or other smallest units of reading.

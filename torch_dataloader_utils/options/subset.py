@@ -4,31 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
 from typing import Any
+
+import numpy as np
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.checks import Checked, maybe, names, one_of, option, values, whole, word
 
 _LEAST = 2.0**-60  # of a subset, so that its interval of 64-bit numbers is never empty
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 def _is_weight(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and bool(0 < value < inf)
 
 
 def _is_subsets(value: Any) -> bool:
     """Whether it is a dict of name -> positive weight, none of them too small for 64 bits."""
     if not isinstance(value, Mapping) or not value:
         return False
-    weights = list(value.values())
-    if not all(isinstance(name, str) and name for name in value) or not all(map(_is_weight, weights)):
+    if not all(isinstance(name, str) and name for name in value) or not all(map(_is_weight, value.values())):
         return False
-    return bool(min(weights) >= sum(weights) * _LEAST)
+    weights = [Fraction(_plain(weight)) for weight in value.values()]
+    return bool(min(weights) >= sum(weights) * Fraction(_LEAST))
+
+
+def _plain(weight: Any) -> int | float:
+    """The number as Python's own: numpy's have other texts."""
+    return int(weight) if isinstance(weight, (int, np.integer)) else float(weight)
 
 
 _subsets = values('a dict of name -> weight above 0, such as {"train": 0.8, "val": 0.1, "test": 0.1}', _is_subsets)
-_fraction = values("a number above 0 and at most 1", lambda value: _is_weight(value) and _LEAST <= value <= 1)
+_share = values("a number above 0 and at most 1", lambda value: _is_weight(value) and _LEAST <= value <= 1)
+
+
+def _subsets_of(name: str, value: Any) -> dict[str, int | float]:
+    return {subset: _plain(weight) for subset, weight in _subsets(name, value).items()}
+
+
+def _fraction(name: str, value: Any) -> int | float:
+    return _plain(_share(name, value))
 
 
 def _columns(name: str, value: Any) -> list[str]:
@@ -40,7 +57,7 @@ class SubsetOptions(Checked):
     """Which of the rows: a subset by hash, a sample, or the first ones."""
 
     subsets: Mapping[str, float] | None = option(
-        None, maybe(_subsets), doc='the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}'
+        None, maybe(_subsets_of), doc='the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}'
     )
     subset: str | None = option(None, maybe(word), doc="the one of subsets to read")
     subset_by: str | Sequence[str] | None = option(
@@ -80,11 +97,16 @@ class SubsetOptions(Checked):
 
     @property
     def text(self) -> str:
-        """What is chosen by hash, as a short text that distinguishes it; "" for everything."""
+        """Which rows are chosen, as a short text that distinguishes them; "" for all."""
+        first = "" if self.limit is None else f"the first {self.limit:,} rows"
+        return f"{first} of {self._by_hash_in_words}" if first and self.by_hash else first or self._by_hash_in_words
+
+    @property
+    def _by_hash_in_words(self) -> str:
         if not self.by_hash:
             return ""
-        parts = [] if self.subsets is None else [f"{self.subset!r} of {dict(self.subsets)}"]
+        parts = [] if self.subsets is None else [f"{self.subset!r} of {self.subsets}"]
         parts += [] if self.fraction is None else [f"fraction {self.fraction}"]
-        by = "place" if self.subset_by is None else ", ".join(self.subset_by)
+        by = "place" if self.subset_by is None else ", ".join(map(repr, self.subset_by))
         seed = f", seed {self.subset_seed}" if self.subset_seed else ""
         return f"{' and '.join(parts)}, {self.subset_unit}s by {by}{seed}"

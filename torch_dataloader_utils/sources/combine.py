@@ -94,9 +94,15 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
         keys=keys if valid_key is None else (*keys, valid_key),
         parts=tuple(member.part for member in members),
         skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
-        subset="; ".join(filter(None, (d.subset for d in datasets if isinstance(d, Source)))),
+        subset=_subsets(datasets),
         listed=sum(dataset.listed for dataset in datasets if isinstance(dataset, Source)),
     )
+
+
+def _subsets(datasets: Sequence[Any]) -> str:
+    """Which rows of each dataset are chosen; "" if all rows of all are."""
+    texts = [dataset.subset if isinstance(dataset, Source) else "" for dataset in datasets]
+    return "; ".join(text or "all" for text in texts) if any(texts) else ""
 
 
 def _known_ranks(options: Options) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.printing import damage_in_words
+from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.sources.skipped import skipped_counts, skipped_reasons
 from torch_dataloader_utils.storage import printable
@@ -58,7 +59,8 @@ def report_missing(manifest: FileManifest, columns: Sequence[str], name: str) ->
     missing = {column: manifest.missing[column] for column in columns if column in manifest.missing}
     if not missing:
         return
-    sampled = isinstance(manifest.opener, Format) and not manifest.opener.typed
+    opener = manifest.opener.inner if isinstance(manifest.opener, LiveOpener) else manifest.opener
+    sampled = isinstance(opener, Format) and not opener.typed
     listed = [
         f"{column!r} ({count} of {len(manifest.files)} files, the first is {printable(path)})"
         for column, (count, path) in list(missing.items())[:_SHOWN]

@@ -60,7 +60,7 @@ class Source:
         skipped: damaged files that are left out.
         paths: where the files were searched for, or the table's name, without secrets; empty for a combination.
         snapshot: the table snapshot that is read, if the data is a table.
-        subset: what a subset or sample chooses by hash, as text; "" for all rows.
+        subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
     """
 
@@ -206,7 +206,8 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
     chosen = chosen_keys(manifest, options.subset)
     if chosen is not None:
-        predicate_columns = tuple(dict.fromkeys([*predicate_columns, *chosen.columns]))
+        keys = (top_level(manifest.schema, name) for name in chosen.columns)
+        predicate_columns = tuple(dict.fromkeys([*predicate_columns, *keys]))
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     return ScanSpec(
         opener=manifest.opener,

@@ -31,10 +31,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choice:
-    """The intervals in which the hash of a chosen row, segment or file lies, and the same as a short text."""
+    """The intervals in which the hash of a chosen row, segment or file lies."""
 
     intervals: tuple[Interval, ...]
-    text: str
 
     def holds(self, hashes: U64) -> npt.NDArray[np.bool_]:
         """Which of these hashes are chosen, shape [hashes]."""
@@ -61,7 +60,7 @@ def choice_of(options: SubsetOptions) -> Choice | None:
     if options.fraction is not None:
         high = int(_exact(options.fraction) * _WHOLE)
         intervals.append(Interval(name_hash("fraction", options.subset_seed), 0, max(high, 1)))
-    return Choice(tuple(intervals), options.text) if intervals else None
+    return Choice(tuple(intervals)) if intervals else None
 
 
 def bounds(subsets: Mapping[str, float]) -> dict[str, tuple[int, int]]:

@@ -6,16 +6,18 @@ import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.late_imports import pc
-from torch_dataloader_utils.schemas.columns import available_columns
+from torch_dataloader_utils.schemas.columns import available_columns, find_path, project, type_at
 from torch_dataloader_utils.subsets.choice import Choice
 from torch_dataloader_utils.subsets.hashing import U64, mixed, name_hash, value_hashes
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _NULL = name_hash("null")
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class ChosenKeys:
@@ -28,14 +30,14 @@ class ChosenKeys:
 
     def mask(self, table: pa.Table) -> pa.Array:
         """Which rows are chosen: Arrow bools [rows]."""
-        hashes = key_hashes([table.column(name) for name in self.columns])
+        keys = project(table, self.columns)
         if not self._warned:
-            self._warn_of_nulls(table)
-        return pa.array(self.choice.holds(hashes))
+            self._warn_of_nulls(keys)
+        return pa.array(self.choice.holds(key_hashes(keys.columns)))
 
-    def _warn_of_nulls(self, table: pa.Table) -> None:
+    def _warn_of_nulls(self, keys: pa.Table) -> None:
         for name in self.columns:
-            if table.column(name).null_count:
+            if keys.column(name).null_count:
                 self._warned = True
                 _LOG.warning("subset_by: column %r has nulls; all of them are one key, so they share a subset", name)
 
@@ -57,9 +59,10 @@ def check_keys(columns: Sequence[str], schema: pa.Schema) -> None:
         OptionError: a column's type has no exact keys, such as floats.
     """
     for name in columns:
-        if name not in schema.names:
+        path = find_path(schema, name)
+        if path is None:
             raise ColumnNotFoundError(f"subset_by: no column {name!r}: {available_columns(schema, name)}")
-        kind = schema.field(name).type
+        kind = type_at(schema, path)
         if _hasher(kind) is None:
             why = "floats are not exact" if pa.types.is_floating(kind) else "values of this type are not hashed"
             raise OptionError(
@@ -70,7 +73,13 @@ def check_keys(columns: Sequence[str], schema: pa.Schema) -> None:
 
 def _array_hashes(array: pa.Array) -> U64:
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        # A large dictionary may come with few rows.
+        if len(array.dictionary) > len(array):
+            return _array_hashes(array.dictionary_decode())
+        known: U64 = np.append(_array_hashes(array.dictionary), np.uint64(_NULL))
+        places = pc.fill_null(array.indices.cast(pa.int64()), len(array.dictionary))
+        return known[np.asarray(places, np.int64)]
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
     hasher = _hasher(array.type)
     assert hasher is not None
     hashes = hasher(array)
@@ -84,9 +93,11 @@ def _hasher(kind: pa.DataType) -> Callable[[pa.Array], U64] | None:
     types = pa.types
     if types.is_dictionary(kind):
         return _hasher(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _hasher(kind.storage_type)
     if types.is_integer(kind) or types.is_boolean(kind):
         return _hash_numbers
-    if types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind):
+    if types.is_temporal(kind) and not types.is_interval(kind):
         return _hash_times
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return _hash_bytes
@@ -98,15 +109,25 @@ def _hasher(kind: pa.DataType) -> Callable[[pa.Array], U64] | None:
 def _hash_numbers(array: pa.Array) -> U64:
     """Whole numbers as 64 bits: one number has one hash, whatever its width."""
     wide = pa.uint64() if pa.types.is_unsigned_integer(array.type) else pa.int64()
-    values = pc.fill_null(array.cast(wide), 0).to_numpy()
+    return _hash_int64(pc.fill_null(array.cast(wide), 0).to_numpy().view(np.int64))
+
+
+def _hash_int64(numbers: npt.NDArray[np.int64]) -> U64:
     # A bijection alone would leave 0 as it is.
-    return mixed(values.view(np.uint64) + np.uint64(_NULL))
+    return mixed(numbers.view(np.uint64) + np.uint64(_NULL))
 
 
 def _hash_times(array: pa.Array) -> U64:
+    """Times by seconds and nanoseconds: one time has one hash, whatever its unit, and a date that of its midnight."""
     kind = array.type
-    days = pa.types.is_date32(kind) or pa.types.is_time32(kind)
-    return _hash_numbers(array.view(pa.int32() if days else pa.int64()))
+    stored = array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
+    numbers = pc.fill_null(stored, 0).to_numpy()
+    if pa.types.is_date32(kind):
+        return mixed(_hash_int64(numbers * 86_400))
+    per_second = _PER_SECOND["ms" if pa.types.is_date64(kind) else kind.unit]
+    seconds = numbers // per_second
+    nanoseconds = (numbers - seconds * per_second) * (10**9 // per_second)
+    return mixed(_hash_int64(seconds) + nanoseconds.view(np.uint64))
 
 
 def _hash_bytes(array: pa.Array) -> U64:
