@@ -1,5 +1,6 @@
 """Subsets of Iceberg tables."""
 
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -27,3 +28,44 @@ def test_rows_of_an_iceberg_table_have_no_place_but_keys_and_files(catalog: Cata
             rows("train", subset_unit=unit)
     for options in ({"subset_by": "id"}, {"subset_unit": "file"}):
         assert sorted(chain.from_iterable(rows(name, **options) for name in SUBSETS)) == list(range(60))
+
+
+def parts(path: str, **options: Any) -> dict[str, list[int]]:
+    """The ids of each subset, in order."""
+    loaders = {
+        name: IcebergDataset.create_dataloader(path, subsets=SUBSETS, subset=name, batch_size=64, **options)[0]
+        for name in SUBSETS
+    }
+    return {name: sorted(int(row) for batch in loader for row in batch["id"]) for name, loader in loaders.items()}
+
+
+def test_rows_with_ids_keep_their_subset_through_deletes_and_rewrites(spark_tables: Callable[[str], str]) -> None:
+    table = spark_tables("v3_dv_lineage")
+    now = parts(table)
+    assert now == parts(table, subset_by="_row_id", count_rows=True, shuffle=True, num_workers=2)
+    assert now == parts(table, subset_by="_row_id", metadata_columns=["_row_id"])
+    assert len(list(chain.from_iterable(now.values()))) == 353
+    earlier = parts(table, snapshot_id=2231508412154126611)
+    assert len(list(chain.from_iterable(earlier.values()))) == 450
+    for name, rows in earlier.items():
+        assert set(rows).issuperset(set(now[name]) & set(chain.from_iterable(earlier.values())))
+
+
+def test_row_ids_are_read_but_not_delivered_unless_requested(spark_tables: Callable[[str], str]) -> None:
+    def keys(**options: Any) -> list[str]:
+        loader = IcebergDataset.create_dataloader(spark_tables("v3_dv_lineage"), fraction=0.5, **options)[0]
+        assert "by '_row_id'" in str(loader.dataset.describe())
+        return list(next(iter(loader)))
+
+    assert "_row_id" not in keys()
+    assert keys(columns=["*"]) == keys()
+    assert keys(metadata_columns=["_row_id"]) == [*keys(), "_row_id"]
+
+
+def test_files_without_row_ids_are_refused(spark_tables: Callable[[str], str]) -> None:
+    table, upgraded = spark_tables("v2_to_v3"), 6700447053774314721
+    assert len(list(chain.from_iterable(parts(table, snapshot_id=upgraded).values()))) == 43
+    for options in ({}, {"subset_by": "_row_id"}):
+        with pytest.raises(OptionError, match=r"have no row ids.*Pass subset_by="):
+            parts(table, snapshot_id=8365742307823611565, **options)
+    assert parts(table, snapshot_id=8365742307823611565, subset_by="id")

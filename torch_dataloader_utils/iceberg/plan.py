@@ -17,6 +17,7 @@ from torch_dataloader_utils.iceberg.file_scan import FileScan
 from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
 from torch_dataloader_utils.iceberg.pruning import Pruning
+from torch_dataloader_utils.iceberg.row_ids import ROW_KEY, check_row_ids, hashes_row_ids
 from torch_dataloader_utils.iceberg.schema import (
     check_metadata_columns,
     iceberg_table,
@@ -25,6 +26,7 @@ from torch_dataloader_utils.iceberg.schema import (
 )
 from torch_dataloader_utils.iceberg.snapshots import Resolved, SnapshotChoice, cursor_of, described, resolve
 from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
+from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage import Naming, Renewal, Storage, printable
@@ -44,6 +46,7 @@ class IcebergRead:
         scan_filter: selects files, in the same forms: it prunes, but filters no rows.
         columns: the columns to read; None for all.
         metadata_columns: such as "_file" and "_pos".
+        subset: selects a subset of the rows, perhaps by their ids.
         storage_options: for the table's files; they override the catalog's.
         filesystem: for the table's files; used instead of storage options.
         progress: shows the reading of manifests.
@@ -55,6 +58,7 @@ class IcebergRead:
     scan_filter: Any = None
     columns: Sequence[str] | None = None
     metadata_columns: Sequence[str] = ()
+    subset: SubsetOptions = field(default_factory=SubsetOptions)
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: Any = field(default=None, repr=False)
     progress: Progress = LOGGED
@@ -87,13 +91,17 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
     resolved = resolve(metadata, read.snapshot, cursor)
     start = read.snapshot.start_snapshot_id if cursor is None else cursor.start
     check_metadata_columns(read.metadata_columns, metadata.format_version)
-    columns = table_schema(resolved.schema, opened.foreign, read.columns, read.metadata_columns)
+    by_row_id = hashes_row_ids(read.subset, resolved.schema, metadata.format_version)
+    metadata_columns = dict.fromkeys([*read.metadata_columns, *([ROW_KEY] if by_row_id else [])])
+    columns = table_schema(resolved.schema, opened.foreign, read.columns, list(metadata_columns))
     rows = _filter(read.filters, columns, resolved, opened)
     scan = _filter(read.scan_filter, columns, resolved, opened)
     places = _places(opened, read)
     pruning = Pruning([item for item in (rows, scan) if item is not None], resolved.schema, metadata.specs())
     scanned = FileScan(opened, resolved, places, pruning, read.progress)
     files = scanned.files()
+    if by_row_id:
+        check_row_ids(opened.name, files)
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
     return IcebergPlan(
         name=opened.name,
@@ -103,6 +111,8 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
         storage=_renewing(places.storage, opened, table, read),
         snapshot=described(resolved, read.snapshot.ref, start),
         cursor=cursor_of(resolved, start),
+        row_key=ROW_KEY if by_row_id else None,
+        hidden=tuple(name for name in metadata_columns if name not in read.metadata_columns),
         row_filter=None if rows is None else rows.rows,
         scan_filter=None if scan is None else scan.rows,
         pruned=scanned.pruned,

@@ -60,6 +60,8 @@ class IcebergPlan:
         row_filter: selects the matching rows, over the columns of `table.schema`; None for all.
         scan_filter: the filter that only prunes, in the same form.
         pruned: counts before and after pruning.
+        row_key: the column whose values choose a subset of the rows, unless columns are given for that.
+        hidden: columns of `table.schema` that are read, but not delivered.
     """
 
     name: str
@@ -72,6 +74,8 @@ class IcebergPlan:
     row_filter: pc.Expression | None = None
     scan_filter: pc.Expression | None = None
     pruned: PrunedFiles = PrunedFiles()
+    row_key: str | None = None
+    hidden: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
@@ -120,6 +124,8 @@ class IcebergPlan:
             predicate=self.row_filter,
             origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}",
             skipped=skipped,
+            row_key=self.row_key,
+            hidden=self.hidden,
         )
 
 

@@ -63,6 +63,7 @@ class IcebergSource:
             scan_filter=chosen.scan_filter,
             columns=read.columns,
             metadata_columns=tuple(chosen.metadata_columns),
+            subset=options.subset,
             storage_options=read.storage_options,
             filesystem=read.filesystem,
             progress=progress_of(options),

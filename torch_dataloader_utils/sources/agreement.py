@@ -74,6 +74,7 @@ def _named(options: Options) -> dict[str, str]:
     ranks = {item.name for item in fields(RankOptions)}
     values = {item.name: getattr(shard, item.name) for item in fields(shard) if item.name not in ranks}
     values |= {item.name: getattr(options.shuffle, item.name) for item in fields(options.shuffle)}
+    values |= {item.name: getattr(options.subset, item.name) for item in fields(options.subset)}
     values |= {"batch_size": batch.batch_size, "last_batch": batch.last_batch, "num_workers": worker.num_shards}
     values |= {name: getattr(options.split, name) for name in ("split_bytes", "split_rows", "split_strategy")}
     return {name: _text(value) for name, value in values.items()}

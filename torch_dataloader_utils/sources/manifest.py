@@ -58,6 +58,8 @@ class FileManifest:
         skipped: damaged files that are left out.
         relative: path of a file -> its path below the folder that was given, for those found in one; None if the
             places of the data's rows do not last.
+        row_key: a column that identifies a row wherever it is, if rows are chosen by it; replaces their places.
+        hidden: columns of `schema` that are read, but not delivered.
     """
 
     files: tuple[DataFile, ...]
@@ -75,6 +77,13 @@ class FileManifest:
     origin: str = ""
     skipped: tuple[SkippedFile, ...] = ()
     relative: Mapping[str, str] | None = field(default=None, repr=False)
+    row_key: str | None = None
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def deliverable(self) -> pa.Schema:
+        """The columns that batches may have."""
+        return pa.schema([item for item in self.schema if item.name not in self.hidden])
 
 
 def build_manifest(

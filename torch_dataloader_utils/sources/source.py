@@ -34,7 +34,7 @@ from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shar
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
 from torch_dataloader_utils.sources.skipped import SkippedFile
-from torch_dataloader_utils.sources.subsets import chosen_keys, first_rows, subset_of
+from torch_dataloader_utils.sources.subsets import chosen_keys, first_rows, keyed, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, url_of, usable_cores
 
@@ -124,7 +124,9 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     sharing = _sharing(options, sharers)
     with sharing.failing_together():
         began = perf_counter()
-        manifest = subset_of(make(sharers), options.subset)
+        manifest = make(sharers)
+        options = replace(options, subset=keyed(options.subset, manifest))
+        manifest = subset_of(manifest, options.subset)
         listed = perf_counter() - began
         report_pruned(manifest, name)
         report_skipped(manifest, name)
@@ -198,8 +200,9 @@ def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
 
 def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     read = options.read
-    columns = None if read.columns is None else named_columns(manifest.schema, read.columns)
-    given = select_columns(manifest.schema, columns)
+    deliverable = manifest.deliverable
+    columns = None if read.columns is None else named_columns(deliverable, read.columns)
+    given = select_columns(deliverable, columns)
     transform, output = _transform(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format)
     predicate = manifest.predicate

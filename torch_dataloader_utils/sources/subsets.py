@@ -18,6 +18,13 @@ from torch_dataloader_utils.subsets.hashing import name_hash, number_hash
 from torch_dataloader_utils.subsets.keys import ChosenKeys, check_keys
 
 
+def keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
+    """The options with the column whose values replace the rows' places, if the manifest has one."""
+    if manifest.row_key is None or options.subset_by is not None:
+        return options
+    return replace(options, subset_by=[manifest.row_key])
+
+
 def chosen_keys(manifest: FileManifest, options: SubsetOptions) -> ChosenKeys | None:
     """The rows to read by the values of key columns; None unless `subset_by` is given.
 
@@ -44,8 +51,7 @@ def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
     if manifest.relative is None and options.subset_unit != "file":
         raise OptionError(
             f"subset_unit={options.subset_unit!r} with an Iceberg table: its rows move when the table is rewritten. "
-            "Pass subset_by= with a key column (with metadata_columns=['_row_id'] and subset_by='_row_id' for a table "
-            "of format version 3), or subset_unit='file'."
+            "Pass subset_by= with a key column, or subset_unit='file'. (Rows of tables of format version 3 have ids.)"
         )
     opener = manifest.opener
     if options.subset_unit == "row" and not isinstance(opener, LiveOpener):

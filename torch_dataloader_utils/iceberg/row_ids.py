@@ -1,0 +1,47 @@
+"""Rows of a subset chosen by `_row_id`, which tables of format version 3 keep through deletes and rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyiceberg.schema import Schema
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.iceberg.planned import PlannedFile
+from torch_dataloader_utils.options import SubsetOptions
+from torch_dataloader_utils.storage import printable
+
+ROW_KEY = "_row_id"
+
+
+def hashes_row_ids(options: SubsetOptions, schema: Schema, format_version: int) -> bool:
+    """Whether rows of a table with this schema are chosen by their ids.
+
+    Raises:
+        OptionError: they were to be, but the table has no row ids.
+    """
+    if not options.by_hash or options.subset_unit != "row" or any(item.name == ROW_KEY for item in schema.fields):
+        return False
+    if options.subset_by is None:
+        return format_version >= 3
+    if ROW_KEY in options.subset_by and format_version < 3:
+        raise OptionError(
+            f"subset_by={ROW_KEY!r} exists only in tables of format version 3 or later, and this table has version "
+            f"{format_version}. Pass subset_by= with a key column, or subset_unit='file'."
+        )
+    return ROW_KEY in options.subset_by
+
+
+def check_row_ids(name: str, files: Sequence[PlannedFile]) -> None:
+    """Check that all rows of these files have ids.
+
+    Raises:
+        OptionError: some have none yet. They get them with the next commit, so their subset would change.
+    """
+    without = sum(planned.file.first_row_id is None for planned in files)
+    if without:
+        raise OptionError(
+            f"{printable(name)}: rows of {without} of {len(files)} files have no row ids, because nothing was written "
+            "since the table was upgraded to format version 3. Pass subset_by= with a key column, or commit to the "
+            "table first."
+        )
