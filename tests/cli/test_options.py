@@ -95,6 +95,27 @@ def test_single_properties_are_added_to_those_of_the_config(tdu):
     assert data_of(given).keywords == {"storage_options": {"anon": True, "region": "b"}, "num_ranks": 3, "rank": 0}
 
 
+SUBSET = """
+path: data
+nulls: mask
+subsets: {train: 0.8, val: 0.2}
+subset: val
+subset_by: [id]
+count_rows: true
+limit: 60
+"""
+
+
+def test_a_config_file_may_choose_a_subset(tdu):
+    Path("config.yaml").write_text(SUBSET)
+    described = tdu.json("describe", "--config", "config.yaml")
+    assert described["rows"] == 60
+    assert described["subset"] == "the first 60 rows of 'val' of {'train': 0.8, 'val': 0.2}, rows by 'id'"
+    by_options = ("--set", "subsets={train: 0.8, val: 0.2}", "--set", "subset=train", "--set", "subset_by=id,city")
+    assert "rows by 'id', 'city'" in tdu.json("describe", "data", "--nulls", "mask", *by_options)["subset"]
+    assert tdu.json("verify", "--config", "config.yaml", "--num-ranks", "3")["ok"]
+
+
 def test_config_file_holds_path_and_keywords_which_options_replace(tdu):
     Path("loader.yaml").write_text(
         "_target_: torch_dataloader_utils.StructuredDataset.create_dataloader\n"

@@ -111,6 +111,30 @@ def test_a_subset_resumes_at_any_step_on_other_ranks(data: str, options: dict[st
             assert sorted(done + rest) == expected
 
 
+@pytest.mark.parametrize("options", [{}, {"subset_by": "name", "count_rows": True}, {"limit": 23}], ids=str)
+@pytest.mark.parametrize("even", ["drop", "pad"])
+def test_ranks_take_equal_steps_of_a_subset(data: str, even: str, options: dict[str, Any]) -> None:
+    given = {"fraction": 0.8, "shuffle": True, "even": even, "num_ranks": 3, "batch_size": 2, **options}
+    loaders = [make(data, **given | {"rank": rank}) for rank in range(3)]
+    passes = [list(loader) for loader in loaders]
+    assert len({*map(len, loaders), *map(len, passes)}) == 1
+    every = [batch.get("valid", batch["id"] >= 0) for batch in chain.from_iterable(passes)]
+    rows = [
+        int(row) for batch, real in zip(chain.from_iterable(passes), every, strict=True) for row in batch["id"][real]
+    ]
+    whole = ids(data, fraction=0.8, **options)
+    assert sorted(rows) == whole if even == "pad" else set(rows) <= set(whole) and len(set(rows)) == len(rows)
+
+
+def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
+    def both(mode: str) -> list[Any]:
+        place = StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="train", split_rows=6)[1]
+        keyed = StructuredDataset.create_dataloader(data, fraction=0.6, subset_by="name", split_rows=6)[1]
+        return batches(combine([place, keyed], batch_size=4, num_workers=2, worker_mode=mode)[0])
+
+    assert both("process") == both("thread")
+
+
 def test_a_state_of_another_subset_is_refused(data: str) -> None:
     train = make(data, subsets=SUBSETS, subset="train", subset_unit="row")
     state = through_json(train.state_dict())
