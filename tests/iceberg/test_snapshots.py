@@ -10,8 +10,8 @@ from pyiceberg.types import LongType, NestedField
 
 from tests.iceberg.helpers import append_files, data_file, names_of
 from torch_dataloader_utils.errors import FileReadError, OptionError, SnapshotError
-from torch_dataloader_utils.iceberg.snapshots import milliseconds
 from torch_dataloader_utils.iceberg.tables import IcebergRead, SnapshotChoice, plan_table
+from torch_dataloader_utils.sources.times import milliseconds
 
 FIRST, SECOND, THIRD = 5166297512385563613, 6926071201604378463, 6134254114693200625  # of the table "refs"
 OVERWRITE, LAST = 8371003708631259510, 2242582891304747886

@@ -1,22 +1,15 @@
-"""Data files that a pyarrow expression rules out, judged by what manifests record about their columns.
-
-pyarrow does not expose the parts of an expression, but it skips the files of a dataset whose known facts contradict
-it. The facts here are column bounds and partition values.
-"""
+"""Data files that a pyarrow expression rules out, judged by the column bounds and partition values in manifests."""
 
 from __future__ import annotations
 
-import math
 import operator
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyarrow.fs import LocalFileSystem
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
@@ -25,14 +18,12 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StructType
 
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
+from torch_dataloader_utils.filters.facts import can_be_true, is_nan
 from torch_dataloader_utils.filters.file_pruning import COMPARABLE
-from torch_dataloader_utils.late_imports import ds, pc
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.schemas.columns import type_at
 
 CanHold: TypeAlias = Callable[[DataFile, PartitionSpec], bool]
-
-_FILES = ds.ParquetFileFormat()  # whatever their real format is: no file is opened
-_STORE = LocalFileSystem()
 
 
 def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> CanHold:
@@ -50,7 +41,7 @@ def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> Ca
     columns = []
     for path, field in _comparable(item for item in schema.fields if item.name in names):
         kind = type_at(needed, path)
-        nan_matches = pt.is_floating(kind) and _can_be_true(expression, [_is_nan(path, kind)], needed)
+        nan_matches = pt.is_floating(kind) and can_be_true(expression, [is_nan(path, kind)], needed)
         columns.append(_Column(path, field, kind, nan_matches))
 
     def can_hold(file: DataFile, spec: PartitionSpec) -> bool:
@@ -59,7 +50,7 @@ def file_test(expression: pc.Expression, arrow: pa.Schema, schema: Schema) -> Ca
             for item, value in zip(spec.fields, file.partition._data, strict=False)
             if isinstance(item.transform, IdentityTransform)
         }
-        return _can_be_true(expression, [fact for column in columns for fact in column.facts(file, constants)], needed)
+        return can_be_true(expression, [fact for column in columns for fact in column.facts(file, constants)], needed)
 
     return can_hold
 
@@ -74,19 +65,6 @@ def _comparable(
             yield from _comparable(field.field_type.fields, path)
         elif isinstance(field.field_type, COMPARABLE):
             yield path, field
-
-
-def _is_nan(path: tuple[str, ...], kind: pa.DataType) -> pc.Expression:
-    return pc.field(*path) == pa.scalar(math.nan, kind)  # as a fact, this states the value
-
-
-def _can_be_true(expression: pc.Expression, facts: Iterable[pc.Expression], schema: pa.Schema) -> bool:
-    """Whether the expression can be true for a row for which all `facts` are true."""
-    file = _FILES.make_fragment("", _STORE, partition_expression=reduce(operator.and_, facts, pc.scalar(True)))
-    try:
-        return any(True for _ in ds.FileSystemDataset([file], schema, _FILES, _STORE).get_fragments(expression))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return True  # Arrow cannot compute with the known values: reading may fail too, or cast them
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +100,7 @@ class _Column:
             return [column.is_null()]
         counted = len(self.path) == 1  # within structs, counts may omit nulls of the structs
         if nans and nans == values and counted:
-            return [_is_nan(self.path, self.kind)]
+            return [is_nan(self.path, self.kind)]
         if self.nan_matches and nans != 0:
             return []
         facts = self._between(*self._bounds(file))

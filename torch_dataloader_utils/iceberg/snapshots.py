@@ -16,6 +16,7 @@ from torch_dataloader_utils.errors import OptionError, SnapshotError
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.tables import SnapshotCursor
+from torch_dataloader_utils.sources.times import milliseconds
 
 _SHOWN = 5  # snapshots listed in an error
 _MAIN = "main"
@@ -104,29 +105,6 @@ def resolve(metadata: TableMetadata, choice: SnapshotChoice, cursor: SnapshotCur
     if choice.ref is not None:
         return _at_ref(metadata, choice.ref)
     return Resolved(_current(metadata), metadata.schema())
-
-
-def milliseconds(as_of: datetime | str | int) -> int:
-    """The time in milliseconds since 1970.
-
-    Raises:
-        OptionError: it is not a time, or has no time zone.
-    """
-    if isinstance(as_of, int) and not isinstance(as_of, bool):
-        return as_of
-    try:
-        moment = datetime.fromisoformat(as_of) if isinstance(as_of, str) else as_of
-    except ValueError as error:
-        raise OptionError(
-            f"as_of={shown(as_of)}: expected ISO form, such as '2025-01-31T12:00:00Z': {error}"
-        ) from error
-    if not isinstance(moment, datetime):
-        raise OptionError(f"as_of={shown(as_of)}: expected a datetime, its ISO form, or milliseconds since 1970.")
-    if moment.tzinfo is None:
-        raise OptionError(f"as_of={shown(as_of)}: has no time zone: add one, such as '2025-01-31T12:00:00Z'.")
-    # Whole milliseconds: a float of seconds is not exact.
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
 
 def cursor_of(resolved: Resolved, start: Any) -> SnapshotCursor:

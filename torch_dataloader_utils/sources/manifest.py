@@ -138,7 +138,7 @@ def manifest_of(
         file.data_file(partition_constants(file.path, texts, schema, partition_names))
         for file, texts in zip(inspected.files, partitions, strict=True)
     ]
-    predicate = _predicate(read.filters, schema)
+    predicate = row_predicate(read.filters, schema)
     after = _prune(form, inspected.files, before, schema, predicate)
     marked = {path: rows for path, rows in (deleted or {}).items() if len(rows)}
     files = [live_file(file, marked.get(file.info.path, ())) for file in after]
@@ -160,8 +160,13 @@ def manifest_of(
     )
 
 
-def _predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
-    """`filters` as an expression over the columns of `schema`."""
+def row_predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
+    """`filters`, in any form, as an expression over the columns of `schema`; None where there is no filter.
+
+    Raises:
+        ColumnNotFoundError: a column that is not in `schema`.
+        OptionError: the filter is invalid.
+    """
     if isinstance(filters, str) or type(filters).__module__.startswith("pyiceberg."):
         from torch_dataloader_utils.filters.sql import rows_expression  # needs an extra, and a second to import
 

@@ -71,10 +71,18 @@ def data_fields(schema: pa.Schema, table: IcebergTable, form: str) -> tuple[File
         schema: the file's schema.
         table: the table.
         form: the file's format: "parquet", "orc" or "avro".
+
+    Raises:
+        SchemaMismatchError: the file has no ids, which the table requires.
     """
     fields = _fields(schema)
-    if _have_ids(fields):
+    if table.ids != "ignored" and _have_ids(fields):
         return fields
+    if table.ids == "required":
+        raise SchemaMismatchError(
+            f"a data file with the columns {list(schema.names)} has no field ids, by which the table's column mapping "
+            "finds columns: rewrite the file."
+        )
     mapping = table.name_mapping
     if mapping is None and form == "parquet":
         known = {field_id(field): field for field in table.schema}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -86,9 +86,11 @@ class IcebergTable:
         keys: field id -> field, for the columns that equality deletes compare, from any schema of the table.
         name_mapping: field ids by name, for files without field ids: the parsed `schema.name-mapping.default` of the
             table.
+        ids: field ids in data files: "preferred" to names, "required", or "ignored" for a table that matches by name.
     """
 
     schema: pa.Schema
     defaults: Mapping[int, Any] = field(default_factory=dict)
     keys: Mapping[int, pa.Field] = field(default_factory=dict)
     name_mapping: Any = None
+    ids: Literal["preferred", "required", "ignored"] = "preferred"
