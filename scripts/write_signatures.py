@@ -20,7 +20,13 @@ from torch_dataloader_utils.options.checks import Check, Maybe, OneOf, WordOrWor
 
 ROOT = Path(__file__).parent.parent
 MARK = "# The options: written by scripts/write_signatures.py from their declarations."
-CALLS: dict[Call, str] = {"files": "files", "table": "tables", "iceberg": "iceberg", "combine": "combined"}
+CALLS: dict[Call, str] = {
+    "files": "files",
+    "table": "tables",
+    "iceberg": "iceberg",
+    "delta": "delta",
+    "combine": "combined",
+}
 # Type variables, because these two options determine the type of the batches.
 GENERIC = {
     "output_format": 'OutputFormat = "torch",  # type: ignore[assignment]',

@@ -37,6 +37,7 @@ from torch_dataloader_utils.errors import (
 
 if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.api.combined import CombinedDataset, combine
+    from torch_dataloader_utils.api.delta import DeltaDataset
     from torch_dataloader_utils.api.files import StructuredDataset
     from torch_dataloader_utils.api.iceberg import IcebergDataset
     from torch_dataloader_utils.api.tables import TableDataset
@@ -87,6 +88,7 @@ _HOMES = {
     "CombinedDataset": "api.combined",
     "DataFile": "model",
     "DataFileInfo": "model",
+    "DeltaDataset": "api.delta",
     "Description": "loader.description",
     "FileLayout": "model",
     "FileSnapshot": "sources.table_files",
@@ -140,6 +142,7 @@ __all__ = [
     "DataFileInfo",
     "DataLoaderUtilsError",
     "DataNotFoundError",
+    "DeltaDataset",
     "Description",
     "EmptyDatasetError",
     "FileChangedError",

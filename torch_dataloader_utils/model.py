@@ -49,7 +49,7 @@ class DataFileInfo:
 @safe_repr
 @dataclass(frozen=True, slots=True)
 class IcebergDataFileInfo(DataFileInfo):
-    """A data file of an Iceberg snapshot, with its partition values and the number of delete files that apply to it."""
+    """A data file of an Iceberg or Delta table, with its partition values and how many deletes apply to it."""
 
     partition: Mapping[str, Any] = field(default_factory=dict, hash=False)
     snapshot_id: int | None = None

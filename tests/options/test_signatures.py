@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from torch_dataloader_utils import (
+    DeltaDataset,
     IcebergDataset,
     OptionError,
     StructuredDataset,
@@ -29,6 +30,7 @@ CALLS: dict[Call, Callable[..., Any]] = {
     "files": StructuredDataset.create_dataloader,
     "table": TableDataset.create_dataloader,
     "iceberg": IcebergDataset.create_dataloader,
+    "delta": DeltaDataset.create_dataloader,
     "combine": combine,
 }
 each_call = pytest.mark.parametrize("call", CALLS)

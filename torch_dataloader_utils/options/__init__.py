@@ -1,5 +1,6 @@
 """The options of a loader."""
 
+from torch_dataloader_utils.options.delta import DeltaOptions as DeltaOptions
 from torch_dataloader_utils.options.follow import FollowOptions as FollowOptions
 from torch_dataloader_utils.options.groups import EVEN as EVEN
 from torch_dataloader_utils.options.groups import LAST_BATCH as LAST_BATCH
@@ -12,6 +13,7 @@ from torch_dataloader_utils.options.keywords import Call as Call
 from torch_dataloader_utils.options.keywords import Options as Options
 from torch_dataloader_utils.options.keywords import option_defaults as option_defaults
 from torch_dataloader_utils.options.keywords import options_of as options_of
+from torch_dataloader_utils.options.keywords import parse_delta_options as parse_delta_options
 from torch_dataloader_utils.options.keywords import parse_options as parse_options
 from torch_dataloader_utils.options.keywords import parse_table_options as parse_table_options
 from torch_dataloader_utils.options.keywords import plain_value as plain_value

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import numpy as np
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.options.delta import DeltaOptions
 from torch_dataloader_utils.options.follow import FollowOptions
 from torch_dataloader_utils.options.groups import (
     BatchOptions,
@@ -118,12 +119,14 @@ _OF_TABLES = tuple(item.name for item in fields(FollowOptions))
 # The groups that say what a dataset reads, which a combination takes as it is.
 _OF_PARTS = (ReadOptions, SubsetOptions, ConvertOptions)
 
-# The calls that make loaders: of files, of a table of any format, of an Iceberg table, of several datasets.
-Call = Literal["files", "table", "iceberg", "combine"]
+# The calls that make loaders: of files, of a table of any format, an Iceberg or a Delta table, of several datasets.
+Call = Literal["files", "table", "iceberg", "delta", "combine"]
+_OF_CALL: dict[Call, type] = {"iceberg": TableOptions, "delta": DeltaOptions}
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
     "files": _OF_TABLES,
     "table": (*_NOT_OF_TABLES, "on_error"),
     "iceberg": _NOT_OF_TABLES,
+    "delta": (*_NOT_OF_TABLES, "filesystem", *_OF_TABLES),  # deltalake has clients of its own
     "combine": ("count_rows", *_OF_TABLES),
 }
 
@@ -131,10 +134,11 @@ _LEFT_OUT: dict[Call, tuple[str, ...]] = {
 def options_of(call: Call) -> dict[str, Field[Any]]:
     """The declarations of the options that a call takes, by keyword, in the order of the groups.
 
-    Options for Iceberg tables only are first. A combination does not take options that say what its datasets read.
+    Options for the tables of one format only are first. A combination does not take options that say what its datasets
+    read.
     """
     groups = [kind for kind in _GROUPS.values() if call != "combine" or kind not in _OF_PARTS]
-    kinds = [TableOptions, *groups] if call == "iceberg" else groups
+    kinds = [_OF_CALL[call], *groups] if call in _OF_CALL else groups
     return {item.name: item for kind in kinds for item in fields(kind) if item.name not in _LEFT_OUT[call]}
 
 
@@ -174,6 +178,17 @@ def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOpti
     return _options(known), _group(TableOptions, known)
 
 
+def parse_delta_options(keywords: Mapping[str, Any]) -> tuple[Options, DeltaOptions]:
+    """The grouped, checked options of a Delta table, as `parse_table_options` returns those of an Iceberg table."""
+    if "filesystem" in keywords:
+        raise UnknownOptionError(
+            "'filesystem' is no option for Delta tables, because deltalake reads the log with a client of its own: "
+            "pass storage_options."
+        )
+    known = _known(keywords, option_defaults("delta"), "DeltaDataset")
+    return _options(known), _group(DeltaOptions, known)
+
+
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """The keywords with plain values, after a check that all of them are known."""
     for name in keywords:
@@ -181,8 +196,10 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
             continue
         if name in _NOT_OF_TABLES:
             raise UnknownOptionError(
-                f"{name!r} is an option for files: leave it out, because the Iceberg table's metadata determines it."
+                f"{name!r} is an option for files: leave it out, because the table's metadata determines it."
             )
+        if name == "version":
+            raise UnknownOptionError("'version' is an option for Delta tables: use DeltaDataset.create_dataloader.")
         if name in (*_names(TableOptions), *_OF_TABLES):
             raise UnknownOptionError(f"{name!r} is an option for Iceberg tables: use IcebergDataset.create_dataloader.")
         raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, owner)}")

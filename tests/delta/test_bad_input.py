@@ -1,0 +1,111 @@
+"""What cannot be read is an error at construction that says why, without secrets."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tests.delta.by_hand import commit, entries, live, require, rewrite
+from tests.delta.reading import ids, opened
+from torch_dataloader_utils import (
+    ColumnNotFoundError,
+    FileReadError,
+    OptionError,
+    StructuredDataset,
+    UnknownOptionError,
+)
+from torch_dataloader_utils.delta.store_options import data_options, log_options
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    write_deltalake(tmp_path / "t", pa.table({"id": range(10), "p": ["a", "b"] * 5}), partition_by=["p"])
+    return tmp_path / "t"
+
+
+@pytest.mark.parametrize("feature", ["wings", "catalogManaged", "checkpointProtection"])
+def test_what_the_table_requires_of_readers_is_named(table: Path, feature: str) -> None:
+    require(table, feature)
+    with pytest.raises(FileReadError, match=f"{table}.*({feature}|catalog-managed)"):
+        opened(table)
+
+
+def test_a_later_reader_version_is_an_error(table: Path) -> None:
+    rewrite(table, lambda line: line.get("protocol", {}).update(minReaderVersion=4))
+    with pytest.raises(FileReadError, match="its log"):
+        opened(table)
+
+
+@pytest.mark.parametrize("features", [["timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"], ["typeWidening"], []])
+def test_features_that_are_supported_are_read(table: Path, features: list[str]) -> None:
+    require(table, *features)
+    assert sorted(ids(opened(table)[0])) == list(range(10))
+
+
+@pytest.mark.parametrize("damage", ["{", "\x00\xff", '{"add": {"path": 5}}', '{"metaData": {"schemaString": "{"}}'])
+def test_a_damaged_log_is_an_error(table: Path, damage: str) -> None:
+    entries(table)[0].with_name(f"{1:020}.json").write_text(damage)
+    with pytest.raises(FileReadError, match=r"t: its log"):
+        opened(table)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        (5, {}, OptionError, "table=5: expected the path"),
+        ("", {}, OptionError, "expected the path"),
+        (None, {"format": "parquet"}, UnknownOptionError, "the table's metadata"),
+        (None, {"filesystem": object()}, UnknownOptionError, "storage_options"),
+        (None, {"snapshot_id": 1}, UnknownOptionError, "IcebergDataset"),
+        (None, {"versions": 1}, UnknownOptionError, "did you mean 'version'"),
+        (None, {"columns": ["nope"]}, ColumnNotFoundError, "nope"),
+        (None, {"filters": [("nope", "==", 1)]}, ColumnNotFoundError, "nope"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(
+    table: Path, given: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        opened(table if given is None else given, **options)
+
+
+def test_version_is_no_option_of_files(table: Path) -> None:
+    with pytest.raises(UnknownOptionError, match="DeltaDataset"):
+        StructuredDataset.create_dataloader(str(table), version=1)
+
+
+def test_secrets_of_the_store_are_in_no_error(tmp_path: Path) -> None:
+    secrets = {"AWS_ACCESS_KEY_ID": "AKIASPOTTED", "AWS_SECRET_ACCESS_KEY": "Qx7spottedspottedspotted9"}
+    options = {**secrets, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_REGION": "eu-west-1", "max_retries": "0"}
+    with pytest.raises(FileReadError, match=r"s3://bucket/t: its log cannot be read: .*127\.0\.0\.1:9") as caught:
+        opened("s3://bucket/t", storage_options=options, timeout=60)
+    assert not any(secret in f"{caught.value!r} {caught.value.__cause__}" for secret in secrets.values())
+
+
+def test_options_of_a_store_in_the_names_of_either_client() -> None:
+    pytest.importorskip("s3fs")
+    expected = {
+        "aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_region": "r",
+        "aws_endpoint_url": "http://h", "allow_http": "true",
+    }  # fmt: skip
+    given = {"key": "k", "secret": "s", "client_kwargs": {"region_name": "r"}, "endpoint_url": "http://h"}
+    assert log_options("s3://b/t", given) == expected
+    named = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r", "AWS_ENDPOINT_URL": "http://h"}
+    assert log_options("s3://b/t", {**named, "AWS_S3_ALLOW_UNSAFE_RENAME": True}) == {
+        **expected, "AWS_S3_ALLOW_UNSAFE_RENAME": "true"
+    }  # fmt: skip
+    assert data_options({**named, "AWS_S3_ALLOW_UNSAFE_RENAME": True}) == named
+    assert log_options("s3://b/t", {"anon": True}) == {"aws_skip_signature": "true"}
+    assert log_options("/local", {"anything": 1}) == {}
+    with pytest.raises(OptionError, match="'profile'"):
+        log_options("s3://b/t", {"profile": "me"})
+
+
+def test_a_file_on_another_storage_is_an_error(table: Path) -> None:
+    add = next(iter(live(table).values()))
+    commit(table, [{"add": {**add, "path": "memory://elsewhere/x.parquet"}}])
+    with pytest.raises((OptionError, FileReadError), match=r"elsewhere|its log"):
+        opened(table)

@@ -1,0 +1,218 @@
+"""Delta Lake tables as batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
+from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.loader.tables import SnapshotDataset
+from torch_dataloader_utils.options import parse_delta_options, plain_value
+from torch_dataloader_utils.storage.waiting import limited
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.delta.snapshot import DeltaSnapshot
+
+
+def _create_dataloader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], DeltaDataset]:
+    from torch_dataloader_utils.delta.tables import DeltaSource  # needs an extra
+
+    parsed, of_table = parse_delta_options(options)
+    with limited(parsed.worker.timeout):
+        dataset = DeltaDataset(DeltaSource(plain_value(table), of_table), parsed)
+    return StructuredLoader(dataset, parsed), dataset
+
+
+class DeltaDataset(SnapshotDataset):
+    """The rows of a version of a Delta table as batches of tensors; created by `create_dataloader`."""
+
+    @staticmethod
+    @made_by(_create_dataloader)
+    def create_dataloader(
+        table: Any,
+        *,
+        # The options: written by scripts/write_signatures.py from their declarations.
+        version: int | None = None,
+        as_of: datetime | str | int | None = None,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str = "10GiB",
+        format_options: Mapping[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        transform: Callable[..., Any] | None = None,
+        transform_rows: Literal["same", "any"] = "same",
+        transform_schema: Any = None,
+        transform_format: Literal["arrow", "numpy", "torch", "pandas", "polars"] = "arrow",
+        subsets: Mapping[str, float] | None = None,
+        subset: str | None = None,
+        subset_by: str | Sequence[str] | None = None,
+        subset_unit: Literal["row", "segment", "file"] = "row",
+        subset_seed: int = 0,
+        fraction: float | None = None,
+        limit: int | None = None,
+        split_bytes: int | str | None = None,
+        split_rows: int | None = None,
+        split_strategy: Any = None,
+        num_ranks: int | None = None,
+        rank: int | None = None,
+        process_group: Any = None,
+        device_mesh: Any = None,
+        dp_mesh_dims: Sequence[str] | None = None,
+        accelerator: Any = None,
+        stick_to_shard: bool = False,
+        full_rotation: bool = False,
+        total_shards: int | None = None,
+        shard_batches: bool = False,
+        split_batches: bool = False,
+        sharding: str | Mapping[str, Any] | Callable[..., Any] = "interleave",
+        canonical_ranks: int | None = None,
+        even: Literal["none", "drop", "pad", "sync"] = "none",
+        count_rows: bool = False,
+        steps_per_epoch: int | None = None,
+        sync_every: int = 16,
+        shuffle: bool | Literal["splits", "all"] = False,
+        shuffle_seed: int = 42,
+        shuffle_bytes: int | str = "128MiB",
+        shuffle_buffer_size: int | None = None,
+        shuffle_open_splits: int | None = None,
+        batch_size: int = 1024,
+        last_batch: Literal["partial", "drop", "pad", "wrap"] = "partial",
+        valid_key: str = "valid",
+        output_format: OutputFormat = "torch",  # type: ignore[assignment]
+        collate_fn: Callable[[Any], Collated] | None = None,
+        stack: Mapping[str, Sequence[str]] | None = None,
+        dtypes: Mapping[Any, Any] | Any = None,
+        fill_values: Mapping[str, Any] | None = None,
+        nulls: Literal["error", "mask", "fill", "drop"] | Mapping[str, str] = "error",
+        strings: Literal["list", "bytes", "codes"] | Mapping[str, str] = "list",
+        vocabulary: Mapping[str, Sequence[Any]] | None = None,
+        lists: Literal["ragged", "padded", "nested"] = "ragged",
+        decimals: Literal["float64", "scaled"] = "float64",
+        strict_types: bool = False,
+        num_workers: int | None = None,
+        worker_mode: Literal["thread", "process"] = "thread",
+        prefetch_bytes: int | str = "256MiB",
+        pin_memory: bool = False,
+        persistent_workers: bool = True,
+        multiprocessing_context: Any = None,
+        timeout: float = 600,
+        show_progress: bool | Literal["all"] = False,
+        progress_interval_sec: float = 120,
+    ) -> tuple[StructuredLoader[OutputFormat, Collated], DeltaDataset]:
+        """A loader of a version of a Delta table, and its dataset. Needs the delta extra.
+
+        The version is resolved once: every epoch reads the same rows, regardless of later commits.
+
+        Example:
+            ```python
+            loader, dataset = DeltaDataset.create_dataloader("s3://bucket/events", version=12, batch_size=1024)
+            for batch in loader:
+                batch["feature_a"]  # a tensor
+            ```
+
+        Args:
+            table: path or URL of the table's folder, or a deltalake.DeltaTable, which is read at its version.
+            version: read this version, with its own schema.
+            as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
+            columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
+            filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
+            storage_options: options of the path's fsspec filesystem, such as credentials.
+            cache_dir: a local folder that caches data read from a remote store.
+            cache_bytes: the maximum size of cache_dir, such as "10GiB".
+            format_options: options of the file format, such as {"on_bad_lines": "skip"}.
+            on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
+            transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.
+            transform_rows: "any" if transform may change the number of rows.
+            transform_schema: the schema that transform returns; None calls it once on an empty batch.
+            transform_format: the form of rows in transform: record batches, dicts of arrays or tensors, DataFrames.
+            subsets: the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}.
+            subset: the one of subsets to read.
+            subset_by: the columns whose values are hashed; None: the row's place (file, row number).
+            subset_unit: what stays together in a subset; only the last two save reading.
+            subset_seed: another seed makes other subsets and samples.
+            fraction: a sample of this share by hash; a smaller one is contained in a larger one.
+            limit: only the first rows in file order, after filters.
+            split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
+            split_rows: the same in rows; overrides split_bytes.
+            split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
+            num_ranks: the number of ranks that share the rows; None detects it.
+            rank: this process's global rank; give it together with num_ranks.
+            process_group: the torch.distributed process group whose members are the ranks.
+            device_mesh: the DeviceMesh whose data-parallel places are the ranks.
+            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp*.
+            accelerator: the accelerate.Accelerator whose processes are the ranks.
+            stick_to_shard: with sharding="rotate": each rank keeps its shard in all epochs.
+            full_rotation: with sharding="rotate": every rank reads each of the `total_shards` in turn.
+            total_shards: with sharding="rotate": the number of shards; a rank reads one per epoch.
+            shard_batches: with sharding="strided": ranks take turns by batch, not by row.
+            split_batches: with sharding="strided": each batch is split among the ranks.
+            sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
+            canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
+            even: equal steps on all ranks: drop rows, repeat rows, or stop with the first rank.
+            count_rows: count rows in a scan if files do not record them.
+            steps_per_epoch: exactly this many batches on each rank in every epoch.
+            sync_every: steps between two synchronisations with even="sync".
+            shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
+            shuffle_seed: the seed of all orders; the same on every rank.
+            shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
+            shuffle_buffer_size: rows per window, instead of shuffle_bytes; works without shuffle, too.
+            shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
+            batch_size: rows per batch.
+            last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
+            valid_key: the batch entry that is False for repeated rows, if there can be any.
+            output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
+            collate_fn: maps each finished batch to whatever the loader should yield.
+            stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
+            dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
+            fill_values: replacements for nulls in columns with nulls="fill": {"column": value}.
+            nulls: nulls in columns whose dtype has none: raise, add a mask, fill, or drop the row.
+            strings: strings as Python lists, as bytes with offsets, or as codes of a vocabulary.
+            vocabulary: the values of columns of codes, in order: {"column": [value, ...]}.
+            lists: lists of varying length: values with offsets, padded, or nested tensors.
+            decimals: decimals as rounded floats, or as exact scaled integers.
+            strict_types: refuse columns that only fit Python objects.
+            num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
+            worker_mode: whether workers are threads or processes; processes need num_workers.
+            prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
+            pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+            persistent_workers: keep worker processes between epochs.
+            multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
+            timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
+            show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
+            progress_interval_sec: the seconds between two lines about progress where there is no bar.
+
+        Raises:
+            UnknownOptionError: a keyword does not exist.
+            OptionError: a value cannot work.
+            MissingExtraError: deltalake is not installed.
+            DataNotFoundError: there is no such table.
+            SnapshotError: the table has no such version.
+            FileReadError: the log or a file cannot be read, or the table requires of readers what is not supported.
+            ColumnNotFoundError: the table does not have a column.
+            UnsupportedTypeError: the type of a column cannot be read.
+        """
+        raise NotImplementedError
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        version = self._plan.cursor.end
+        assert isinstance(version, int)
+        return version
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """Each partition read: "partition" (column -> value), "files" and "records" (before deletes)."""
+        return self._plan.partitions
+
+    @property
+    def _plan(self) -> DeltaSnapshot:
+        """The snapshot of the live or next pass."""
+        plan: DeltaSnapshot = self.source.snapshot  # type: ignore[assignment]
+        return plan

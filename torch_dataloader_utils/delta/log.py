@@ -1,0 +1,132 @@
+"""Opens a Delta table at a version: the deltalake package reads its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from torch_dataloader_utils.errors import DataLoaderUtilsError, DataNotFoundError, FileReadError, SnapshotError
+from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage.waiting import answered, limit
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FRAMES = re.compile(r"\s+0: <?\w.*", re.DOTALL)  # the stack of deltalake's own code
+# What this package does for a table that requires it of readers.
+_READABLE = frozenset(
+    {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint"}
+    | {"vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding", "variantShredding-preview"}
+)
+_NEWEST_READER = 3
+
+
+@dataclass(frozen=True)
+class DeltaLog:
+    """The log of a table, which may be read at several versions.
+
+    Attributes:
+        url: the table's folder, as deltalake takes it.
+        options: of deltalake's client; may hold credentials.
+    """
+
+    url: str
+    options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The table, for messages."""
+        return printable(self.url)
+
+    def newest(self) -> DeltaTable:
+        """The table at its newest version.
+
+        Raises:
+            DataNotFoundError: there is no such table.
+            FileReadError: its log cannot be read, or it requires something of readers that is not supported.
+            BatchTimeoutError: the store does not answer.
+        """
+        return self._opened(self._load, "its log")
+
+    def at(self, version: int) -> DeltaTable:
+        """The table at a version; raises the same errors as `newest`.
+
+        Raises:
+            SnapshotError: there is no such version.
+        """
+        try:
+            return self._opened(lambda: self._load(version), f"its log at version {version}")
+        except (DataNotFoundError, FileReadError) as error:
+            newest = self.newest().version()
+            if version > newest:
+                raise SnapshotError(f"{self.name}: has no version {version}; its newest is {newest}.") from error
+            raise SnapshotError(
+                f"{self.name}: version {version} cannot be read, unlike version {newest}, the newest: was the log of "
+                f"old versions cleaned up? {error}"
+            ) from error
+
+    def as_of(self, moment: datetime) -> DeltaTable:
+        """The table as it was at this time, or its oldest version if it is younger; raises the errors of `newest`."""
+
+        def load() -> DeltaTable:
+            table = self._load()
+            table.load_as_version(moment)
+            return table
+
+        return self._opened(load, "its log")
+
+    def entry(self, version: int) -> str:
+        """The path of a version's file in the log."""
+        return f"{self.url.rstrip('/')}/_delta_log/{version:020}.json"
+
+    def _opened(self, load: Callable[[], DeltaTable], what: str) -> DeltaTable:
+        with reading(self.name, what):
+            return _readable(answered(load, limit(), f"reading the log of {self.name}"), self.name)
+
+    def _load(self, version: int | None = None) -> DeltaTable:
+        return DeltaTable(self.url, version=version, storage_options=dict(self.options) or None)
+
+
+@contextmanager
+def reading(name: str, what: str) -> Iterator[None]:
+    """A context that converts deltalake's exceptions to errors that name the table and what was read of it."""
+    try:
+        yield
+    except DataLoaderUtilsError:
+        raise
+    except TableNotFoundError as error:
+        raise DataNotFoundError(f"{name}: there is no Delta table here: {_text(error)}.") from None
+    except BaseException as error:
+        # A panic of deltalake's own code is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise FileReadError(f"{name}: {what} cannot be read: {_text(error)}.") from None
+
+
+def _text(error: BaseException) -> str:
+    """What deltalake's error says, in a line and without its own stack."""
+    plain = _FRAMES.sub("", _COLOURS.sub("", str(error)))
+    return printable(" ".join(plain.replace("↳", ";").split())).rstrip(".")
+
+
+def _readable(table: DeltaTable, name: str) -> DeltaTable:
+    """The table, if this package does all that it requires of readers.
+
+    Raises:
+        FileReadError: it does not. The message names the features.
+    """
+    protocol = table.protocol()
+    features = set(protocol.reader_features or ()) if protocol.min_reader_version >= _NEWEST_READER else set()
+    unknown = sorted(features - _READABLE)
+    if protocol.min_reader_version > _NEWEST_READER:
+        unknown.append(f"reader version {protocol.min_reader_version}")
+    if unknown:
+        raise FileReadError(
+            f"{name}: the table requires {', '.join(unknown)} of its readers, which is not supported here. Drop the "
+            "feature from the table, or read a copy without it."
+        )
+    return table

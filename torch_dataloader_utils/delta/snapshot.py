@@ -1,0 +1,138 @@
+"""A version of a Delta table: its files and the rows deleted from them, as a snapshot that a loader reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from deltalake import DeltaTable
+
+from torch_dataloader_utils.delta.files import ListedFile, deleted_rows, listed_files
+from torch_dataloader_utils.delta.log import reading
+from torch_dataloader_utils.delta.pruning import file_test
+from torch_dataloader_utils.delta.schema import Columns, columns_of
+from torch_dataloader_utils.delta.store_options import data_options
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
+from torch_dataloader_utils.iceberg.planned import IcebergPlan, PlannedFile, PrunedFiles
+from torch_dataloader_utils.model import IcebergDataFileInfo
+from torch_dataloader_utils.options import Options, ReadOptions
+from torch_dataloader_utils.sources.deleted_rows import LiveOpener, Positions, live_file
+from torch_dataloader_utils.sources.files import open_entries
+from torch_dataloader_utils.sources.manifest import FileManifest, row_predicate
+from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
+from torch_dataloader_utils.storage import open_storage, printable
+
+_REMEDY = "If a vacuum removed it, version {} can no longer be read: read a newer one."
+
+
+@dataclass(frozen=True)
+class DeltaSnapshot:
+    """A version of a table; picklable, without credentials of the log.
+
+    Its data files are read as those of an Iceberg table: a field id finds each column in files of any age.
+
+    Attributes:
+        plan: its files.
+        deleted: path of a file -> row numbers that a deletion vector deletes.
+        relative: path of a file -> its path below the table's folder.
+    """
+
+    plan: IcebergPlan
+    deleted: Mapping[str, Positions] = field(repr=False, compare=False)
+    relative: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The table, for messages."""
+        return self.plan.name
+
+    @property
+    def cursor(self) -> SnapshotCursor:
+        """Selects the same version again."""
+        return self.plan.cursor
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """One dict per partition: "partition" (column -> value), "files" and "records" (deleted ones too)."""
+        return [{key: item[key] for key in ("partition", "files", "records")} for item in self.plan.partitions]
+
+    def manifest(self, options: Options) -> FileManifest:
+        """The manifest of the files, like that of any other source.
+
+        Raises:
+            FileReadError: a file is missing or damaged.
+        """
+        made = self.plan.manifest(options)
+        files = [live_file(file, self.deleted.get(file.info.path, ())) for file in made.files]
+        return replace(
+            made,
+            files=tuple(file for file in files if file.layout.segments),
+            opener=LiveOpener(made.opener),
+            # If rows of a file are deleted, they may be the ones with nulls.
+            null_evidence={name: path for name, path in made.null_evidence.items() if path not in self.deleted},
+            origin=f"version {self.cursor.end}",
+            relative=self.relative,
+        )
+
+
+def snapshot_of(table: DeltaTable, url: str, read: ReadOptions) -> DeltaSnapshot:
+    """The snapshot of a table at the version at which it is loaded; opens no data file.
+
+    Args:
+        table: the table.
+        url: its folder.
+        read: the columns, the filters, and the access to the files.
+
+    Raises:
+        FileReadError: the log cannot be read, or lists a file twice.
+        UnsupportedTypeError: a column has a type that is not supported.
+        OptionError: the filter is invalid, or a file is on another storage than the table.
+        ColumnNotFoundError: a filter names a column that the table does not have.
+    """
+    name = printable(url)
+    with reading(name, f"its log at version {table.version()}"):
+        columns = columns_of(table, read.columns, name)
+        files = listed_files(table, bounds=read.filters is not None)
+        deleted = deleted_rows(table, files, name)
+    predicate = row_predicate(read.filters, columns.table.schema.remove_metadata())
+    kept = files if predicate is None else list(filter(file_test(predicate, columns), files))
+    options = data_options(read.storage_options or {})
+    storage, [(_, root)] = open_entries(url, replace(read, storage_options=options))
+    paths = {file.path: _path(file, root, url, options) for file in files}
+    check_listed_once([paths[file.path] for file in files])
+    plan = IcebergPlan(
+        name=name,
+        location=url,
+        files=tuple(_planned(file, paths[file.path], file.path in deleted, columns) for file in kept),
+        table=columns.table,
+        storage=replace(storage, remedy=_REMEDY.format(table.version())),
+        snapshot=None,
+        cursor=SnapshotCursor(table.version()),
+        row_filter=predicate,
+        pruned=PrunedFiles(files_before=len(files), files_after=len(kept)),
+    )
+    return DeltaSnapshot(
+        plan,
+        {paths[relative]: rows for relative, rows in deleted.items()},
+        {path: relative for relative, path in paths.items()},
+    )
+
+
+def _planned(file: ListedFile, path: str, has_vector: bool, columns: Columns) -> PlannedFile:
+    constants = tuple((number, file.partition.get(name)) for name, number in columns.partitions.items())
+    info = IcebergDataFileInfo(path, file.size, file.rows, partition=file.partition, deletes=int(has_vector))
+    return PlannedFile(info, IcebergFile("parquet", path, -1 if file.rows is None else file.rows, constants=constants))
+
+
+def _path(file: ListedFile, root: str, table: str, options: Mapping[str, Any]) -> str:
+    """The path of a file in the table's storage."""
+    if not file.elsewhere:
+        return f"{root.rstrip('/')}/{file.path}"
+    storage, path = open_storage(file.path, options)
+    if storage != open_storage(table, options)[0]:
+        raise OptionError(
+            f"{printable(file.path)} is on another storage than the table: all files of a table must be on one storage."
+        )
+    return path

@@ -1,0 +1,114 @@
+"""A Delta table as a source of snapshots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from deltalake import DeltaTable
+
+from torch_dataloader_utils.delta.files import plain_url
+from torch_dataloader_utils.delta.log import DeltaLog
+from torch_dataloader_utils.delta.snapshot import DeltaSnapshot, snapshot_of
+from torch_dataloader_utils.delta.store_options import data_options, log_options
+from torch_dataloader_utils.errors import OptionError, SnapshotError
+from torch_dataloader_utils.options import DeltaOptions, Options, ReadOptions
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.redaction import learn
+from torch_dataloader_utils.sources.tables import SnapshotCursor
+from torch_dataloader_utils.sources.times import milliseconds
+from torch_dataloader_utils.storage import open_storage, url_of
+
+
+class DeltaSource:
+    """A table and the options for reading it. It stays in its process, because it may hold credentials.
+
+    Args:
+        table: path or URL of the table's folder, or a `deltalake.DeltaTable`, which is read at its version.
+        chosen: the table's options.
+
+    Raises:
+        OptionError: `table` has another form, or `chosen` contradicts itself.
+    """
+
+    def __init__(self, table: Any, chosen: DeltaOptions) -> None:
+        if not isinstance(table, (str, os.PathLike, DeltaTable)) or not table:
+            raise OptionError(f"table={shown(table)}: expected the path or URL of a Delta table, or a DeltaTable.")
+        if chosen.version is not None and chosen.as_of is not None:
+            raise OptionError(f"version={chosen.version}, as_of={shown(chosen.as_of)}: expected one of the two.")
+        self._moment = None if chosen.as_of is None else _moment(chosen.as_of)
+        self._version, self._asked = chosen.version, chosen.as_of
+        self._given: Mapping[str, Any] = {}
+        if isinstance(table, DeltaTable):
+            self._given = getattr(table, "_storage_options", None) or {}
+            learn(self._given)
+        self._loaded = table.version() if isinstance(table, DeltaTable) else None
+        self._url = _place(table)
+
+    @property
+    def pinned(self) -> str | None:
+        """Why the table stays at one version (an option pins it); None if it can move."""
+        given = {"version": self._version, "as_of": self._asked}
+        option = next((name for name, value in given.items() if value is not None), None)
+        return option and f"{option}= was given, which pins the version: leave it out."
+
+    def newest(self, options: Options) -> SnapshotCursor:
+        """The newest version; raises the errors of `DeltaLog.newest`."""
+        return SnapshotCursor(self._log(self._read(options)).newest().version())
+
+    def snapshot(self, cursor: SnapshotCursor | None, options: Options) -> DeltaSnapshot:
+        """The snapshot at a version; raises the errors of `DeltaLog.at` and `snapshot_of`.
+
+        Raises:
+            SnapshotError: the cursor asks for appended rows only, or the table is younger than `as_of`.
+        """
+        read = self._read(options)
+        log = self._log(read)
+        if cursor is not None and (cursor.start is not None or not isinstance(cursor.end, int)):
+            raise SnapshotError(
+                f"{log.name}: {cursor} cannot be read: of a Delta table, only whole versions can. Call advance() "
+                "without appended_only."
+            )
+        version = self._version if cursor is None else cursor.end
+        if version is None and self._moment is None:
+            version = self._loaded
+        if isinstance(version, int):
+            table = log.at(version)
+        else:
+            table = log.newest() if self._moment is None else self._as_of(log, self._moment, read)
+        return snapshot_of(table, self._url, read)
+
+    def _as_of(self, log: DeltaLog, moment: datetime, read: ReadOptions) -> DeltaTable:
+        """The table as of this time; deltalake itself returns the oldest version for a time before it."""
+        table = log.as_of(moment)
+        storage, path = open_storage(log.entry(table.version()), data_options(read.storage_options or {}))
+        written = storage.connect().get_file_info(path).mtime_ns
+        if written is not None and written // 10**6 > milliseconds(moment):
+            raise SnapshotError(
+                f"{log.name}: as_of={shown(self._asked)} is before version {table.version()}, the oldest in its log: "
+                "pass a later time."
+            )
+        return table
+
+    def _log(self, read: ReadOptions) -> DeltaLog:
+        return DeltaLog(self._url, log_options(self._url, read.storage_options or {}))
+
+    def _read(self, options: Options) -> ReadOptions:
+        both = {**self._given, **(options.read.storage_options or {})}
+        return replace(options.read, storage_options=both or None)
+
+
+def _moment(as_of: datetime | str | int) -> datetime:
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds(as_of))
+    except OverflowError as error:
+        raise OptionError(f"as_of={shown(as_of)}: expected a time between the years 1 and 9999.") from error
+
+
+def _place(table: Any) -> str:
+    """The table's folder: an absolute path, or a URL."""
+    url = plain_url(table.table_uri) if isinstance(table, DeltaTable) else url_of(table)
+    return url if "://" in url and not url.startswith("file://") else open_storage(url)[1]
