@@ -16,6 +16,7 @@ from fsspec.utils import glob_translate
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
+from torch_dataloader_utils.sources.table_folders import reject_tables
 from torch_dataloader_utils.storage import Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
 
@@ -25,7 +26,6 @@ AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _SHOWN = 5  # names listed in an error
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_TABLE = re.compile(r"(.+)/metadata/[^/]+\.metadata\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def find_files(
     Raises:
         DataNotFoundError: an entry has no file; the message lists what was found instead.
         OptionError: there is no entry, the entries are on several storages, two entries share a file, or an entry is
-            an Iceberg table.
+            a table of a format that deletes rows.
     """
     storage, entries = open_entries(path, read)
     files: list[FoundFile] = []
@@ -72,7 +72,6 @@ def find_files(
             found = _expand(storage, inner)
             shown.advance(len(found))
             files += found
-    _reject_tables(storage, files)
     _reject_repeats(files)
     return storage, files
 
@@ -95,18 +94,6 @@ def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[
     return replace(storage, cache=cache), [(entry, inner) for entry, (_, inner) in zip(entries, opened, strict=True)]
 
 
-def _reject_tables(storage: Storage, files: Sequence[FoundFile]) -> None:
-    """Reject the folder of an Iceberg table: its data files contain rows that the table has deleted."""
-    for file in files:
-        table = _TABLE.fullmatch(file.path)
-        if table is not None:
-            root = table[1] if storage.local else f"{storage.protocol}://{table[1].lstrip('/')}"
-            raise OptionError(
-                f"path: {printable(root)} is an Iceberg table (it has {printable(file.path)}), and its data files also "
-                f"hold rows that were deleted. Read it by IcebergDataset.create_dataloader({printable(root)!r}, ...)."
-            )
-
-
 def _reject_repeats(files: Sequence[FoundFile]) -> None:
     """Reject files that several entries list, also by other names."""
     names: dict[str, list[str]] = {}
@@ -126,9 +113,12 @@ def _expand(storage: Storage, entry: str) -> list[FoundFile]:
     if stored is not None and stored.special:
         raise DataNotFoundError(f"{printable(entry)} is {printable(stored.special)}: expected a file or folder.")
     if stored is not None and not stored.folder:
+        reject_tables(storage, [stored], entry)
         return [FoundFile(entry, stored.size, entry, stored.version, named=True, real=stored.real)]
     if stored is not None:
-        return _visible(storage.find(entry), entry, "", printable(entry))
+        files = storage.find(entry)
+        reject_tables(storage, files, entry)
+        return _visible(files, entry, "", printable(entry))
     if not has_magic(entry):
         raise DataNotFoundError(f"{printable(entry)}: there is no such file or folder.")
     return _glob(storage, entry)
@@ -141,6 +131,7 @@ def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
         raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
     matches = glob_matcher(pattern)
     files = [file for file in storage.find(folder, recursive=len(rest) > 1 or rest == ["**"]) if matches(file.path)]
+    reject_tables(storage, files, pattern)
     visible = _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
     return [replace(file, named=True) for file in visible] if _names_suffix(rest[-1]) else visible
 
