@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
 from torch_dataloader_utils import StructuredDataset
@@ -181,6 +182,20 @@ def test_iceberg_tables_are_read_by_catalog_and_name(tdu, tmp_path):
     read = tdu.json("verify", *by_file, "--num-ranks", "2", "--read")
     assert read["ok"]
     assert read["read"] | {"rows": 40, "ids": ["_file", "_pos"]} == read["read"]
+
+
+def test_delta_tables_are_read_by_path_or_a_config(tdu, tmp_path):
+    for first in (0, 25):
+        write_deltalake("t", pa.table({"id": range(first, first + 25)}), mode="append")
+    DeltaTable("t").delete("id < 10")
+    target = "torch_dataloader_utils.DeltaDataset.create_dataloader"
+    Path("loader.json").write_text(json.dumps({"_target_": target, "table": "t", "version": 0}))
+    assert tdu.json("head", "--delta", "t", "-n", "1") == [{"id": 25}]
+    assert tdu.json("head", "--config", "loader.json", "-n", "1") == [{"id": 0}]
+    read = tdu.json("verify", "--delta", "t", "--num-ranks", "2", "--read")
+    assert (read["ok"], read["read"]["rows"]) == (True, 40)
+    assert "a Delta table" in tdu.error("head", "t")
+    assert "expected one of PATH" in tdu.error("head", "--delta", "t", "--table", "a.b")
 
 
 def damage(path: Path, start: int, stop: int) -> None:

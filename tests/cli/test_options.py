@@ -90,7 +90,7 @@ def test_config_may_be_the_value_of_one_key(tdu):
 
 def test_single_properties_are_added_to_those_of_the_config(tdu):
     Path("config.yaml").write_text("path: data\nstorage_options: {anon: true, region: a}\nnum_ranks: 3\n")
-    empty = dict.fromkeys((*OWN_OPTIONS, "paths", "table", "catalog_config"))
+    empty = dict.fromkeys((*OWN_OPTIONS, "paths", "table", "delta", "catalog_config"))
     given = {**empty, "config": Path("config.yaml"), "set_": [], "catalog": [], "storage_option": ["region=b"]}
     assert data_of(given).keywords == {"storage_options": {"anon": True, "region": "b"}, "num_ranks": 3, "rank": 0}
 
@@ -135,8 +135,8 @@ def test_config_file_holds_path_and_keywords_which_options_replace(tdu):
         (("plan", "data", "--set", "drop_last=true"), "use last_batch='drop'"),
         (("plan", "data", "--set", "batch_size=3", "--batch-size", "4"), "both given"),
         (("plan", "data", "--set", "batch_size"), "--set, number 1: expected key=value"),
-        (("plan", "data", "--table", "a.b"), "either PATH"),
-        (("plan", "--num-ranks", "2"), "either PATH"),
+        (("plan", "data", "--table", "a.b"), "expected one of PATH"),
+        (("plan", "--num-ranks", "2"), "expected one of PATH"),
         (("plan", "data", "--rank", "2", "--num-ranks", "2"), "rank=2 with num_ranks=2"),
         (("plan", "data"), "column 'age' has a null"),
         (("plan", "data", "--config", "none.yaml"), "none.yaml: No such file"),

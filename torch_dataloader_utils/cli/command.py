@@ -36,6 +36,10 @@ TableName = Annotated[
     str | None,
     typer.Option("--table", metavar="NAME", help="An Iceberg table instead of PATH.", rich_help_panel=_DATA),
 ]
+DeltaPath = Annotated[
+    str | None,
+    typer.Option("--delta", metavar="PATH", help="A Delta table instead of PATH.", rich_help_panel=_DATA),
+]
 Catalog = Annotated[
     list[str],
     typer.Option("--catalog", metavar="KEY=VALUE", help="A property of the catalog of --table.", rich_help_panel=_DATA),
@@ -73,6 +77,7 @@ def _shared(
     paths: Paths = None,
     *,
     table: TableName = None,
+    delta: DeltaPath = None,
     catalog: Catalog = [],  # noqa: B006 - typer copies it
     catalog_config: CatalogConfig = None,
     storage_option: StorageOption = [],  # noqa: B006

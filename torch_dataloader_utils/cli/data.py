@@ -12,12 +12,13 @@ from torch_dataloader_utils.cli.texts import config_of, pairs, plain, value_of
 from torch_dataloader_utils.errors import OptionError
 
 _PROPERTIES = ("storage_options", "catalog_config")
-_TARGETS = {"StructuredDataset": "files", "IcebergDataset": "iceberg"}
+Call = Literal["files", "iceberg", "delta"]
+DATASETS: Mapping[Call, str] = {"files": "StructuredDataset", "iceberg": "IcebergDataset", "delta": "DeltaDataset"}
 
 
 @dataclass(frozen=True)
 class Data:
-    """Files or an Iceberg table, and the keywords of its loader.
+    """Files or a table, and the keywords of its loader.
 
     Attributes:
         call: the call that makes its loader.
@@ -25,16 +26,17 @@ class Data:
         keywords: those given; may hold credentials, so never printed.
     """
 
-    call: Literal["files", "iceberg"]
+    call: Call
     where: str | list[str]
     keywords: Mapping[str, Any] = field(repr=False)
 
     def open(self, **others: Any) -> tuple[Any, Any]:
         """A loader and its dataset; `others` are keywords that replace those given."""
-        from torch_dataloader_utils import IcebergDataset, StructuredDataset
+        import torch_dataloader_utils as package
 
-        make = StructuredDataset.create_dataloader if self.call == "files" else IcebergDataset.create_dataloader
-        return make(self.where, **{**self.keywords, **others})
+        dataset: Any = getattr(package, DATASETS[self.call])
+        loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **{**self.keywords, **others})
+        return loader
 
     def but(self, *names: str, **others: Any) -> Data:
         """The same data without these keywords, and with others."""
@@ -52,10 +54,12 @@ def data_of(given: Mapping[str, Any]) -> Data:
         OptionError: no data or several are named, or a text is no value of its option.
     """
     config = _loader(config_of(given["config"])) if given["config"] else {}
-    target = _TARGETS.get(str(config.pop("_target_", "")).split(".")[-2:][0])
-    where = {
+    target = _target(str(config.pop("_target_", "")))
+    table = config.pop("table", None)
+    where: dict[Call, Any] = {
         "files": list(given["paths"] or ()) or config.pop("path", None),
-        "iceberg": given["table"] or config.pop("table", None),
+        "iceberg": given["table"] or (None if target == "delta" else table),
+        "delta": given["delta"] or (table if target == "delta" else None),
     }
     call = _one_of(where, target)
     named = where[call]
@@ -79,11 +83,19 @@ def _loader(config: dict[str, Any]) -> dict[str, Any]:
     return dict(inner) if len(config) == 1 and isinstance(inner, Mapping) and not config.keys() & declared() else config
 
 
-def _one_of(where: Mapping[str, Any], target: str | None) -> Literal["files", "iceberg"]:
+def _target(path: str) -> Call | None:
+    """The call that a config's `_target_` names, such as `torch_dataloader_utils.DeltaDataset.create_dataloader`."""
+    named = path.split(".")[-2:][0]
+    return next((call for call, dataset in DATASETS.items() if dataset == named), None)
+
+
+def _one_of(where: Mapping[Call, Any], target: Call | None) -> Call:
     named = [call for call, value in where.items() if value]
     if len(named) != 1 or target not in (None, *named):
-        raise OptionError("expected either PATH (files) or --table (an Iceberg table), here or in --config.")
-    return "files" if named == ["files"] else "iceberg"
+        raise OptionError(
+            "expected one of PATH (files), --table (an Iceberg table) and --delta (a Delta table), here or in --config."
+        )
+    return named[0]
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

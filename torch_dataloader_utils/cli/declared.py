@@ -49,7 +49,7 @@ _METAVARS = (
 
 def declared() -> dict[str, Field[Any]]:
     """The declarations of the keywords that files or tables take."""
-    return {**options_of("iceberg"), **options_of("files")}
+    return {**options_of("delta"), **options_of("iceberg"), **options_of("files")}
 
 
 def parameters() -> list[Parameter]:

@@ -80,10 +80,10 @@ def delivered_rows(data: Data, dataset: Any, epochs: Sequence[int], id_column: s
 
 
 def _identified(data: Data, id_column: str | None) -> tuple[list[str], Data]:
-    """The columns that identify rows, and the data with them; of files without `id_column`, none."""
+    """The columns that identify rows, and the data with them; none without `id_column`, except of an Iceberg table."""
     if id_column:
         return [id_column], data.but(columns=[id_column])
-    if data.call == "files":
+    if data.call != "iceberg":
         return [], data
     given = data.keywords.get("metadata_columns", ())
     return [*_PLACE], data.but(metadata_columns=list(dict.fromkeys([*given, *_PLACE])))

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from torch_dataloader_utils.cli.benchmark.passes import Measured
-from torch_dataloader_utils.cli.data import Data
+from torch_dataloader_utils.cli.data import DATASETS, Data
 from torch_dataloader_utils.cli.declared import declared
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.redaction import printable
@@ -106,7 +106,6 @@ def best_of(found: Sequence[Trial]) -> Trial | None:
 
 def call_of(data: Data) -> str:
     """The call that makes the loader, as Python. Credentials, and values that are no plain ones, are left out."""
-    name = "StructuredDataset" if data.call == "files" else "IcebergDataset"
     where = [printable(each) for each in data.where] if isinstance(data.where, list) else printable(data.where)
     known = declared()
     given = [
@@ -114,7 +113,7 @@ def call_of(data: Data) -> str:
         for key, value in data.keywords.items()
         if key not in known or not known[key].repr or value != known[key].default
     ]
-    return f"{name}.create_dataloader({', '.join([repr(where), *given])})"
+    return f"{DATASETS[data.call]}.create_dataloader({', '.join([repr(where), *given])})"
 
 
 def _shown(value: Any) -> str:
