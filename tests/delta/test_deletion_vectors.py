@@ -75,7 +75,7 @@ def test_vectors_of_partitions_with_strange_names_under_a_column_mapping(tmp_pat
         assert len(rows(where)) == 4
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.data())
 def test_any_rows_can_be_deleted(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("table")

@@ -69,7 +69,7 @@ def test_the_log_rules_files_out(table: Path, filters: Any, files: int) -> None:
         assert rows(table, filters=filters) == kept.filter(filters).to_pylist()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.sampled_from(["n", "f", "s", "d", "t", "c", "b", "e", "p"]),
     st.sampled_from(["==", "!=", "<", "<=", ">", ">="]),

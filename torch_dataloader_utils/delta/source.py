@@ -85,8 +85,8 @@ class DeltaSource:
         """The table as of this time; deltalake itself returns the oldest version for a time before it."""
         table = log.as_of(moment)
         storage, path = open_storage(log.entry(table.version()), data_options(read.storage_options or {}))
-        written = storage.connect().get_file_info(path).mtime_ns
-        if written is not None and written // 10**6 > milliseconds(moment):
+        entry = storage.look(path)
+        if entry is not None and entry.written is not None and entry.written // 10**6 > milliseconds(moment):
             raise SnapshotError(
                 f"{log.name}: as_of={shown(self._asked)} is before version {table.version()}, the oldest in its log: "
                 "pass a later time."

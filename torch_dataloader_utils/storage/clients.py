@@ -129,4 +129,5 @@ def _facts(file: pa.NativeFile) -> Facts:
 
 
 def _listed(info: pafs.FileInfo) -> Stored:
-    return Stored(info.path, info.size or 0, facts_of_info(info).version, folder=info.type == pafs.FileType.Directory)
+    facts, folder = facts_of_info(info), info.type == pafs.FileType.Directory
+    return Stored(info.path, facts.size or 0, facts.version, folder, written=facts.mtime)

@@ -162,7 +162,7 @@ class _ByHandle:
 
 def _stored(path: str, info: Mapping[str, Any]) -> Stored:
     facts = facts_of(info)
-    return Stored(path, facts.size or 0, facts.version, folder=info.get("type") == "directory")
+    return Stored(path, facts.size or 0, facts.version, info.get("type") == "directory", written=facts.mtime)
 
 
 def _walks(fs: fsspec.AbstractFileSystem) -> bool:

@@ -163,7 +163,8 @@ def _dangling(path: str) -> Stored:
 def _stored(path: str, status: os.stat_result, real: str, linked: bool = False) -> Stored:
     folder = stat.S_ISDIR(status.st_mode)
     special = "" if folder or stat.S_ISREG(status.st_mode) else _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
-    return Stored(path, 0 if folder else status.st_size, _facts(status).version, folder, real, linked, special)
+    facts, size = _facts(status), 0 if folder else status.st_size
+    return Stored(path, size, facts.version, folder, real, linked, special, facts.mtime)
 
 
 def _within(folder: str, other: str) -> bool:

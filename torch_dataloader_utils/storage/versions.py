@@ -54,6 +54,7 @@ class Stored:
         real: its path without links; "" where the store has none.
         linked: whether it was found behind a link.
         special: what it is if it is neither a file nor a folder, such as "a named pipe"; else "".
+        written: when it was last written, in nanoseconds since 1970; None where the store does not report it.
     """
 
     path: str
@@ -63,6 +64,7 @@ class Stored:
     real: str = field(default="", compare=False)
     linked: bool = field(default=False, compare=False)
     special: str = ""
+    written: int | None = field(default=None, compare=False)
 
 
 def facts_of(info: Mapping[Any, Any]) -> Facts:
