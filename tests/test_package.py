@@ -95,7 +95,7 @@ def test_wheel_and_sdist_hold_all_files_of_the_package(builder):
 
 def test_extras():
     assert set(PROJECT["optional-dependencies"]) == {
-        *("remote", "s3", "gcs", "azure", "http", "cache", "iceberg", "delta"),
+        *("remote", "s3", "gcs", "azure", "http", "cache", "iceberg", "delta", "hf"),
         *("cli", "demo", "progress", "pandas", "polars", "images", "fast", "docs", "dev"),
         *("test", "test-stores", "test-launchers", "test-browser"),
     }

@@ -24,6 +24,7 @@ from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.manifest_bytes import Inspected, InspectedFile
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import Storage
+from torch_dataloader_utils.storage.hub_client import commits
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,9 @@ def build_manifest(
         OptionError: the files have no known format or several, or the filter is invalid.
     """
     storage, inspected = files_to_read(path, read, sharers or Sharers(), progress)
-    return manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
+    made = manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
+    found = commits(file.path for file in inspected.files) if storage.protocol == "hf" else []
+    return replace(made, origin=", ".join(f"commit {commit}" for commit in found))
 
 
 def manifest_of(

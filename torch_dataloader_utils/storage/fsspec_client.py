@@ -33,7 +33,7 @@ class FsspecClient:
         if path.endswith("/") and path.startswith(("http://", "https://")):
             return Stored(path, folder=True)  # an index page, which the server serves like a file
         try:
-            return _stored(path, self.info(path))
+            return stored(path, self.info(path))
         except FileNotFoundError:
             return None
 
@@ -46,7 +46,7 @@ class FsspecClient:
             else:
                 infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
         self.fs.invalidate_cache()
-        return [_stored(path, info) for path, info in infos.items() if info and info["type"] != "directory"]
+        return [stored(path, info) for path, info in infos.items() if info and info["type"] != "directory"]
 
     def open(self, path: str, size: int = 0) -> Opened:
         """The opened file; clients that read by path need no request if the size is known.
@@ -160,7 +160,8 @@ class _ByHandle:
         self._handle.close()
 
 
-def _stored(path: str, info: Mapping[str, Any]) -> Stored:
+def stored(path: str, info: Mapping[str, Any]) -> Stored:
+    """The entry that an fsspec `info` describes."""
     facts = facts_of(info)
     return Stored(path, facts.size or 0, facts.version, info.get("type") == "directory", written=facts.mtime)
 

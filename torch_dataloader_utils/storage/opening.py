@@ -23,8 +23,11 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import learn, printable, user_and_password
 from torch_dataloader_utils.storage.http_client import home_client
+from torch_dataloader_utils.storage.hub_client import at_commit, is_hub
 from torch_dataloader_utils.storage.option_names import client_options
+from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.storage import Storage
+from torch_dataloader_utils.storage.waiting import limit
 
 _WEB = frozenset({"http", "https"})
 _EXTRAS = {
@@ -32,6 +35,7 @@ _EXTRAS = {
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
     **dict.fromkeys(("http", "https"), "http"),
+    "hf": "hf",
 }
 
 
@@ -90,7 +94,23 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Storage, str]:
     fs, inner = _url_to_fs(url, protocol, options)
     if type(fs) is LocalFileSystem:
         return Storage(), inner
-    return Storage(protocol, (type(fs), tuple(fs.storage_args), dict(fs.storage_options))), inner
+    storage = Storage(protocol, (type(fs), tuple(fs.storage_args), dict(fs.storage_options)))
+    return storage, _at_commit(fs, inner, url) if is_hub(fs) else inner
+
+
+def _at_commit(fs: Any, path: str, url: str) -> str:
+    """The path in a repository of the Hub at the commit that it names now, at which all files are then read."""
+    try:
+        return retried(lambda: at_commit(fs, path), f"resolving {printable(url)}", limit())
+    except DataLoaderUtilsError:
+        raise
+    except FileNotFoundError as error:
+        raise DataNotFoundError(
+            f"{printable(url)}: the Hub has no such repository or revision, or it is private: pass its token by "
+            "storage_options={'token': ...}, or set HF_TOKEN."
+        ) from error
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise _failure(url, "hf", error) from error
 
 
 def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:

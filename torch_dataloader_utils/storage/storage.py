@@ -23,6 +23,7 @@ from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, printable
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient
+from torch_dataloader_utils.storage.hub_client import HubClient, is_hub
 from torch_dataloader_utils.storage.local_files import LocalClient, LocalFile
 from torch_dataloader_utils.storage.locks import ForkLock
 from torch_dataloader_utils.storage.open_file import HeldFile
@@ -243,7 +244,9 @@ def _client(storage: Storage, pid: int) -> Client:
         fs = built(storage.recipe)
     else:
         fs = storage.filesystem if pid == _BORN else _copied(storage.filesystem)
-    return ArrowClient(fs) if isinstance(fs, pafs.FileSystem) else FsspecClient(fs)
+    if isinstance(fs, pafs.FileSystem):
+        return ArrowClient(fs)
+    return HubClient(fs) if is_hub(fs) else FsspecClient(fs)
 
 
 def _copied(filesystem: Any) -> Any:

@@ -1,0 +1,120 @@
+"""Data sets of the Hugging Face Hub are read at one commit, by few requests."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.storage.hub import Hub, hub_server
+from torch_dataloader_utils import CheckpointMismatchError, DataNotFoundError, FileReadError, StructuredDataset
+
+
+def parquet(first: int, last: int) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": range(first, last)}), sink, row_group_size=10)
+    return sink.getvalue()
+
+
+FILES = {"data/a.parquet": parquet(0, 30), "data/deep/b.parquet": parquet(30, 50), "README.md": b"# data"}
+MOVED = {name: parquet(100, 130) if name.endswith("a.parquet") else data for name, data in FILES.items()}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with hub_server() as hub:
+        hub.commit(FILES)
+        yield hub
+
+
+def opened(hub: Hub, path: str = "datasets/org/name/data", **options: Any) -> Any:
+    given = {"endpoint": hub.endpoint, "token": hub.token or False}
+    return StructuredDataset.create_dataloader(f"hf://{path}", storage_options=given, batch_size=7, **options)
+
+
+def ids(loader: Any) -> list[int]:
+    return [number for batch in loader for number in batch["id"].tolist()]
+
+
+@pytest.mark.parametrize("path", ["datasets/org/name/data", "datasets/org/name@main/data/**/*.parquet"])
+def test_an_unpinned_revision_is_read_at_the_commit_of_its_construction(hub: Hub, path: str) -> None:
+    loaders = [opened(hub, path, num_ranks=2, rank=rank, num_workers=workers)[0] for rank, workers in ((0, 0), (1, 2))]
+    hub.commit(MOVED)
+    for _ in range(2):
+        assert sorted(number for loader in loaders for number in ids(loader)) == list(range(50))
+    assert sorted(ids(opened(hub, path)[0])) == [*range(30, 50), *range(100, 130)]
+
+
+def test_worker_processes_read_the_same_commit(hub: Hub) -> None:
+    loader, _ = opened(hub, num_workers=2, worker_mode="process", timeout=60)
+    hub.commit(MOVED)
+    assert sorted(ids(loader)) == list(range(50))
+
+
+@pytest.mark.parametrize("revision", ["{commit}", "v1", "refs%2Fpr%2F1"])
+def test_a_commit_tag_or_request_may_be_given(hub: Hub, revision: str) -> None:
+    commit = hub.commit(FILES, branch="v1")
+    hub.branches["org/name", "refs/pr/1"] = commit
+    hub.commit(MOVED)
+    loader, dataset = opened(hub, f"datasets/org/name@{revision.format(commit=commit)}/data")
+    assert sorted(ids(loader)) == list(range(50))
+    assert all(f"org/name@{commit}/data/" in file.info.path for file in dataset.source.files)
+
+
+def test_a_state_of_another_commit_is_refused(hub: Hub) -> None:
+    state = opened(hub)[0].state_dict()
+    opened(hub)[0].load_state_dict(state)
+    first = hub.branches["org/name", "main"]
+    hub.commit(MOVED)
+    with pytest.raises(CheckpointMismatchError, match=f"commit {first}"):
+        opened(hub)[0].load_state_dict(state)
+    loader, _ = opened(hub, f"datasets/org/name@{first}/data")
+    loader.load_state_dict(state)
+    assert sorted(ids(loader)) == list(range(50))
+
+
+def test_reading_needs_about_a_request_for_each_file(hub: Hub) -> None:
+    loader, _ = opened(hub)
+    planned = dict(hub.requests)
+    assert sum(planned.values()) <= 12
+    assert sorted(ids(loader)) == list(range(50))
+    assert hub.requests["resolve"] - planned["resolve"] <= 5
+    assert sum(hub.requests.values()) - hub.requests["resolve"] <= sum(planned.values()) + 2
+
+
+def test_a_busy_hub_is_asked_again(hub: Hub) -> None:
+    hub.faults += [503, 429]
+    loader, _ = opened(hub)
+    hub.faults += [503]
+    assert sorted(ids(loader)) == list(range(50))
+
+
+@pytest.mark.parametrize("path", ["datasets/org/nothing/data", "datasets/org/name@nothing/data"])
+def test_what_the_hub_does_not_have_is_an_error(hub: Hub, path: str) -> None:
+    with pytest.raises(DataNotFoundError, match=rf"hf://{path}: the Hub has no such repository or revision.*HF_TOKEN"):
+        opened(hub, path)
+
+
+def test_a_folder_that_is_not_there_is_an_error(hub: Hub) -> None:
+    with pytest.raises((DataNotFoundError, FileReadError), match="nowhere"):
+        opened(hub, "datasets/org/name/nowhere")
+
+
+def test_a_private_data_set_needs_its_token(hub: Hub) -> None:
+    hub.token = "hf_spottedSPOTTED123spotted"
+    assert sorted(ids(opened(hub)[0])) == list(range(50))
+    given, hub.token = hub.token, "hf_another"
+    wrong = {"endpoint": hub.endpoint, "token": given}
+    with pytest.raises(DataNotFoundError, match="is private") as caught:
+        StructuredDataset.create_dataloader("hf://datasets/org/name/data", storage_options=wrong)
+    assert given not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_files_at_a_commit_are_cached(hub: Hub, tmp_path: Any) -> None:
+    for _ in range(2):
+        loader, _ = opened(hub, cache_dir=tmp_path)
+        assert sorted(ids(loader)) == list(range(50))
+        read = hub.requests["resolve"]
+    assert hub.requests["resolve"] == read

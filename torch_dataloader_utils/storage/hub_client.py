@@ -1,0 +1,137 @@
+"""The Hugging Face Hub: a repository at a commit, whose files never change, listed by its client and read by ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch_dataloader_utils.storage.clients import Opened, complete
+from torch_dataloader_utils.storage.fsspec_client import FsspecClient, stored
+from torch_dataloader_utils.storage.retries import status_of
+from torch_dataloader_utils.storage.versions import Facts, Stored
+
+_COMMIT = re.compile(r"[^@]*@([0-9a-f]{40})(?:/.*)?")
+_NOT_THERE = (401, 403, 404)  # the Hub does not say which repositories are private
+_BUCKETS = "buckets/"  # they have no commits
+
+
+def is_hub(fs: Any) -> bool:
+    """Whether it is the Hub's client."""
+    return type(fs).__module__.startswith("huggingface_hub.")
+
+
+def at_commit(fs: Any, path: str) -> str:
+    """A path in a repository, with its branch or tag (by default, the main branch) replaced by the commit it is at.
+
+    Args:
+        fs: the Hub's client.
+        path: without protocol, such as "datasets/org/name@revision/folder".
+
+    Raises:
+        FileNotFoundError: there is no such repository or revision, or it is private.
+    """
+    if path.startswith(_BUCKETS) or _COMMIT.fullmatch(path):
+        return path
+    from huggingface_hub import HfApi
+
+    try:
+        with hub_faults():
+            found = fs.resolve_path(path)
+            api = HfApi(endpoint=fs.endpoint, token=fs.token)
+            info = api.repo_info(found.repo_id, revision=found.revision, repo_type=found.repo_type)
+    except OSError as error:
+        if status_of(error) in _NOT_THERE:
+            raise FileNotFoundError(path) from error
+        raise
+    root = path.partition("@")[0] if "@" in path else found.root
+    return f"{root}@{info.sha}/{found.path_in_repo}".rstrip("/")
+
+
+def commits(paths: Iterable[str]) -> list[str]:
+    """The commits of these paths, each once."""
+    return sorted({match[1] for path in paths if (match := _COMMIT.fullmatch(path)) is not None})
+
+
+class HubClient(FsspecClient):
+    """Repositories at a commit. It stays in its process and retries nothing.
+
+    As nothing at a commit changes, listings are kept, and opening a file whose size is known needs no request.
+    """
+
+    def look(self, path: str) -> Stored | None:
+        """The file or folder at `path`, or None."""
+        try:
+            return _versioned(stored(path, self.info(path)))
+        except FileNotFoundError:
+            return None
+
+    def find(self, folder: str, recursive: bool) -> list[Stored]:
+        """The files in `folder`, and below it if `recursive`."""
+        with hub_faults():
+            infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
+        return [_versioned(stored(path, info)) for path, info in infos.items()]
+
+    def open(self, path: str, size: int = 0) -> Opened:
+        """The opened file."""
+        facts = Facts(size or int(self.info(path)["size"]), next(iter(commits([path])), None))
+        return _HubFile(self, path, facts)
+
+    def info(self, path: str) -> Mapping[str, Any]:
+        """The metadata of `path`."""
+        with hub_faults():
+            info: Mapping[str, Any] = self.fs.info(path)
+        return info
+
+    def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """The bytes `[start, stop)`, or all; one request, and one to the store that it leads to."""
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        headers = build_hf_headers(token=self.fs.token)
+        if stop is not None:
+            headers["Range"] = f"bytes={start or 0}-{stop - 1}"
+        with hub_faults():
+            # The token is not sent on to other hosts.
+            response = get_session().get(self.fs.url(path), headers=headers, follow_redirects=True)
+            hf_raise_for_status(response)
+        content: bytes = response.content
+        return content if response.status_code == 206 or stop is None else content[start or 0 : stop]
+
+
+class _HubFile:
+    """A file at a commit."""
+
+    parallel = reusable = True
+
+    def __init__(self, client: HubClient, path: str, facts: Facts) -> None:
+        self._client, self._path, self.facts = client, path, facts
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes `[start, stop)`."""
+        return complete(self._client.read(self._path, start, stop), start, stop)
+
+    def now(self) -> Facts:
+        """What was known when it was opened: it cannot change."""
+        return self.facts
+
+    def close(self) -> None:
+        """Does nothing: no connection is its own."""
+
+
+def _versioned(found: Stored) -> Stored:
+    commit = next(iter(commits([found.path])), "")
+    return replace(found, version=f"etag:{commit}" if commit else found.version)
+
+
+@contextmanager
+def hub_faults() -> Iterator[None]:
+    """A context in which errors of the Hub have their HTTP status, by which retries are decided."""
+    try:
+        yield
+    except OSError as error:
+        response = getattr(error, "response", None)
+        if response is not None:
+            error.status = response.status_code  # type: ignore[attr-defined]
+        raise
