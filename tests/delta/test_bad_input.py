@@ -57,7 +57,7 @@ def test_a_damaged_log_is_an_error(table: Path, damage: str) -> None:
         (5, {}, OptionError, "table=5: expected the path"),
         ("", {}, OptionError, "expected the path"),
         (None, {"format": "parquet"}, UnknownOptionError, "the table's metadata"),
-        (None, {"filesystem": object()}, UnknownOptionError, "storage_options"),
+        (None, {"filesystem": "local"}, UnknownOptionError, "storage_options"),
         (None, {"snapshot_id": 1}, UnknownOptionError, "IcebergDataset"),
         (None, {"versions": 1}, UnknownOptionError, "did you mean 'version'"),
         (None, {"columns": ["nope"]}, ColumnNotFoundError, "nope"),
