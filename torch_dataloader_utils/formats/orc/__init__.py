@@ -7,10 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc as orc
+import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import BatchReader, Format
 from torch_dataloader_utils.formats.orc.footer import OrcFooter, read_footer
+from torch_dataloader_utils.formats.orc.lengths import LengthCheck
 from torch_dataloader_utils.formats.sizes import counted_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage, prefetch
@@ -31,6 +33,9 @@ class OrcReader(BatchReader):
         self._whole = 2 * len(set(schema.names) & set(self.schema.names)) >= len(self.schema)
         self._fetched = -1  # the stripe that was prefetched
         self._unread: set[str] = set()  # its columns that have not been read yet
+        # The lengths of a few columns of a remote file would need requests of their own.
+        checked = (storage.local or self._whole) and not all(map(pt.is_primitive, schema.types))
+        self._lengths = LengthCheck(self.source, self._file.reader.serialized_file_tail()) if checked else None
 
     def ranges(self, segment_numbers: Sequence[int]) -> Sequence[tuple[int, int]]:
         """The stripes, unless most columns are not needed."""
@@ -53,6 +58,8 @@ class OrcReader(BatchReader):
             prefetch(self.source, self.ranges([number]))
             self._fetched, self._unread = number, set(self.schema.names)
         self._unread -= set(names)
+        if self._lengths is not None:
+            self._lengths.check(number, names)
         batch = self._file.read_stripe(number, names)
         if not set(names) <= set(batch.schema.names):
             # ORC may resolve "x.y" to the field y of a struct x, even if there is a column with that name.

@@ -40,7 +40,7 @@ def read_footer(tail: bytes) -> OrcFooter:
     Raises:
         ValueError: the bytes are not a valid message.
     """
-    footer = _parts(b"".join(_parts(tail, 2)[2]), 3, 4, 7, 10)
+    footer = parts_of(b"".join(parts_of(tail, 2)[2]), 3, 4, 7, 10)
     _check_decimals(footer[4])
     stripes = tuple(_stripe(data) for data in footer[3])
     return OrcFooter(stripes, _overflowing(footer[4], footer[7]), bool(footer[10]))
@@ -49,13 +49,13 @@ def read_footer(tail: bytes) -> OrcFooter:
 def _check_decimals(types: list[bytes]) -> None:
     """Reject a precision that would crash the process, because pyarrow does not check it."""
     for data in types:
-        numbers = _numbers(data)
+        numbers = numbers_of(data)
         if numbers.get(1) == _DECIMAL and not 0 <= numbers.get(5, 0) <= _MOST_DIGITS:
             raise ValueError(f"ORC footer: a decimal of {numbers[5]} digits: expected {_MOST_DIGITS} at most.")
 
 
 def _stripe(data: bytes) -> tuple[int, int, int]:
-    numbers = _numbers(data)
+    numbers = numbers_of(data)
     stored = sum(numbers.get(part, 0) for part in (2, 3, 4))  # index, data, footer
     return numbers.get(1, 0), stored, numbers.get(5, 0)
 
@@ -65,8 +65,8 @@ def _overflowing(types: list[bytes], statistics: list[bytes]) -> frozenset[str]:
 
     Types are numbered in pre-order: a column's children follow it, up to the next column.
     """
-    root = _parts(types[0], 2, 3) if types else {2: [], 3: []}
-    starts = [number for data in root[2] for number in _packed(data)]
+    root = parts_of(types[0], 2, 3) if types else {2: [], 3: []}
+    starts = [number for data in root[2] for number in packed_numbers(data)]
     names = [name.decode() for name in root[3]]
     beyond = [number for number, data in enumerate(statistics) if _overflows(data)]
     ranges = pairwise([*starts, len(types)])
@@ -75,11 +75,11 @@ def _overflowing(types: list[bytes], statistics: list[bytes]) -> frozenset[str]:
 
 def _overflows(column_statistics: bytes) -> bool:
     """Whether the minimum or maximum timestamp, in milliseconds, exceeds the range of 64-bit nanoseconds."""
-    bounds = [value for part in _parts(column_statistics, 9)[9] for n, value in _fields(part) if n in (1, 2, 3, 4)]
+    bounds = [value for part in parts_of(column_statistics, 9)[9] for n, value in _fields(part) if n in (1, 2, 3, 4)]
     return any(abs((value >> 1) ^ -(value & 1)) >= _MOST_MILLISECONDS for value in bounds if isinstance(value, int))
 
 
-def _parts(data: bytes, *fields: int) -> dict[int, list[bytes]]:
+def parts_of(data: bytes, *fields: int) -> dict[int, list[bytes]]:
     """The messages, strings and packed lists in these fields of a message."""
     parts: dict[int, list[bytes]] = {field: [] for field in fields}
     for number, value in _fields(data):
@@ -88,7 +88,7 @@ def _parts(data: bytes, *fields: int) -> dict[int, list[bytes]]:
     return parts
 
 
-def _numbers(data: bytes) -> dict[int, int]:
+def numbers_of(data: bytes) -> dict[int, int]:
     """The numbers in the fields of a message."""
     return {number: value for number, value in _fields(data) if isinstance(value, int)}
 
@@ -97,14 +97,14 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
     """(field number, value) for each field of a message, in its order; numbers as stored."""
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = varint_at(data, at)
         kind = key & 7
         if kind == 0:
-            value, at = _varint(data, at)
+            value, at = varint_at(data, at)
             yield key >> 3, value
             continue
         if kind == 2:
-            size, at = _varint(data, at)
+            size, at = varint_at(data, at)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
@@ -115,14 +115,15 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
         at += size
 
 
-def _packed(data: bytes) -> Iterator[int]:
+def packed_numbers(data: bytes) -> Iterator[int]:
+    """The numbers of a packed list."""
     at = 0
     while at < len(data):
-        value, at = _varint(data, at)
+        value, at = varint_at(data, at)
         yield value
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint_at(data: bytes, at: int) -> tuple[int, int]:
     """The number at `at`, with 7 bits per byte, and the position after it."""
     value = shift = 0
     while True:
