@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
 from torch_dataloader_utils.events import during
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.storage import Storage, printable
@@ -28,6 +29,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 # `read` or `read_to_copy` of a file's reader.
 Read: TypeAlias = Callable[[Sequence[int], Sequence[str]], list[pa.ChunkedArray]]
 
+_MOST = 0.9  # the share of rows left up to which gathering them is faster than Arrow's filter, which branches per row
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 
 
@@ -182,6 +184,24 @@ class LiveOpener:
         return self.inner.value_ranges(live.inner if isinstance(live, LiveRows) else layout, number, names)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The rows that are left: a mask, and their places if gathering them is faster."""
+
+    mask: pa.Array
+    places: pa.Array | None
+
+    def of(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The column's rows that are left."""
+        gathered = self.places is not None and column.num_chunks == 1 and pa.types.is_primitive(column.type)
+        return column.take(self.places) if gathered else column.filter(self.mask)
+
+
+def _kept(mask: pa.Array) -> _Kept:
+    few = mask.true_count <= _MOST * len(mask)
+    return _Kept(mask, pc.indices_nonzero(mask) if few else None)
+
+
 class _LiveReader:
     """An open file; used by one thread at a time."""
 
@@ -189,7 +209,7 @@ class _LiveReader:
         self._inner = inner
         self._segments = {segment.number: segment for segment in live.inner.segments}
         self._live_rows = live
-        self._masked: tuple[list[int], pa.Array | None] = ([], None)  # the last mask: columns are read in several calls
+        self._kept: tuple[list[int], _Kept | None] = ([], None)  # the last one: columns are read in several calls
         self.schema: pa.Schema = inner.schema
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
@@ -218,10 +238,11 @@ class _LiveReader:
             return arrays
         counts = [len(arrays[0]) if segment.rows is None else segment.rows for segment in segments]
         with during("delete"):
-            if numbers != self._masked[0]:
-                self._masked = (numbers, self._live_rows.live(segments, counts))
-            live = self._masked[1]
-            return arrays if live is None else [array.filter(live) for array in arrays]
+            if numbers != self._kept[0]:
+                mask = self._live_rows.live(segments, counts)
+                self._kept = (numbers, None if mask is None else _kept(mask))
+            kept = self._kept[1]
+            return arrays if kept is None else [kept.of(array) for array in arrays]
 
     def prefetch(self, segment_numbers: Sequence[int]) -> bool:
         """Fetch these segments; as the file's own reader."""

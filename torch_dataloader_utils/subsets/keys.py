@@ -84,7 +84,7 @@ def _array_hashes(array: pa.Array) -> U64:
     assert hasher is not None
     hashes = hasher(array)
     if array.null_count:
-        hashes[pc.is_null(array).to_numpy(zero_copy_only=False)] = _NULL
+        hashes[pc.indices_nonzero(pc.is_null(array)).to_numpy()] = _NULL
     return hashes
 
 
