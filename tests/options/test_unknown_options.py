@@ -28,6 +28,8 @@ def error_of(name: str) -> str:
     [
         ("split", "path='data/train/'"),
         ("take", "use limit=n"),
+        ("frac", "fraction for a sample"),
+        ("test_size", "subsets={'train': 0.9, 'val': 0.1}"),
         ("streaming", "always streamed"),
         ("transforms", "use transform."),
         ("drop_remainder", "last_batch='drop'"),

@@ -130,7 +130,8 @@ def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
     def both(mode: str) -> list[Any]:
         place = StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="train", split_rows=6)[1]
         keyed = StructuredDataset.create_dataloader(data, fraction=0.6, subset_by="name", split_rows=6)[1]
-        return batches(combine([place, keyed], batch_size=4, num_workers=2, worker_mode=mode)[0])
+        options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "worker_mode": mode}
+        return batches(combine([place, keyed], **options)[0])
 
     assert both("process") == both("thread")
 
@@ -289,6 +290,19 @@ def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
 def test_options_that_cannot_work_are_refused(data: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make(data, **options)
+
+
+def test_files_of_one_name_are_refused_as_units(tmp_path: Path) -> None:
+    paths = [str(tmp_path / day / "part.parquet") for day in ("monday", "tuesday")]
+    for path in paths:
+        Path(path).parent.mkdir()
+        pq.write_table(pa.table({"id": range(9)}), path)
+    for unit in ("file", "segment"):
+        given: dict[str, Any] = {"fraction": 0.5, "subset_unit": unit}
+        with pytest.raises(OptionError, match=r"2 of the given files are called 'part.parquet'.*Give the folder"):
+            StructuredDataset.create_dataloader(paths, **given)
+        StructuredDataset.create_dataloader(str(tmp_path), **given)
+    StructuredDataset.create_dataloader(paths, fraction=0.5)
 
 
 def test_keys_that_are_not_exact_are_refused(tmp_path: Path) -> None:

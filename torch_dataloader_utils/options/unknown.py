@@ -38,6 +38,8 @@ _HINTS = {
     "recursive": "folders are read with all folders below them: leave it out.",
     "resume": "use loader.load_state_dict(state).",
     **dict.fromkeys(("split", "train", "test", "val", "valid", "validation"), _PARTS),
+    **dict.fromkeys(("test_size", "train_size", "validation_split", "train_test_split"), _PARTS),
+    **dict.fromkeys(("frac", "subsample", "sample_fraction"), _FEWER),
     **dict.fromkeys(("take", "head", "nrows", "n_rows", "max_rows", "max_samples", "num_samples"), _FEWER),
     **dict.fromkeys(("credentials", "key", "secret", "token", "endpoint_url", "region_name", "anon"), _SECRETS),
     **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), _SECRETS),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.model import DataFile, Segment
@@ -53,20 +55,35 @@ def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
             f"subset_unit={options.subset_unit!r} with an Iceberg table: its rows move when the table is rewritten. "
             "Pass subset_by= with a key column, or subset_unit='file'. (Rows of tables of format version 3 have ids.)"
         )
+    names = [_name(file, manifest.relative or {}) for file in manifest.files]
+    if options.subset_unit != "row":
+        _check_names(names, options.subset_unit)
     opener = manifest.opener
     if options.subset_unit == "row" and not isinstance(opener, LiveOpener):
         opener = LiveOpener(opener)
-    choose = partial(_chosen, choice=choice, unit=options.subset_unit, relative=manifest.relative or {})
+    choose = partial(_chosen, choice=choice, unit=options.subset_unit)
     with ThreadPoolExecutor(usable_cores(), "subset") as pool:
-        files = tuple(file for file in pool.map(choose, manifest.files) if file.layout.segments)
+        files = tuple(file for file in pool.map(choose, manifest.files, names) if file.layout.segments)
     return replace(manifest, files=files, opener=opener)
 
 
-def _chosen(file: DataFile, choice: Choice, unit: str, relative: Mapping[str, str]) -> DataFile:
+def _name(file: DataFile, relative: Mapping[str, str]) -> str:
+    """The path of a file below the given folder; of one given by name its last part, so that folders can be moved."""
+    return relative.get(file.info.path, file.info.path.rsplit("/", 1)[-1])
+
+
+def _check_names(names: Sequence[str], unit: str) -> None:
+    name, count = max(Counter(names).items(), key=itemgetter(1), default=("", 0))
+    if count > 1:
+        raise OptionError(
+            f"subset_unit={unit!r}: {count} of the given files are called {name!r}, so all of them would be in one "
+            "subset. Give the folder that contains them, or a glob, as path, or leave subset_unit at 'row'."
+        )
+
+
+def _chosen(file: DataFile, path: str, choice: Choice, unit: str) -> DataFile:
     """The file with only its chosen rows or segments; without segments if none is chosen."""
-    path = file.info.path
-    # A file given by name is known by its last part, so that its folder can be moved.
-    name = name_hash(relative.get(path, path.rsplit("/", 1)[-1]))
+    name = name_hash(path)
     if unit == "row":
         return chosen_file(file, choice, name)
 
