@@ -91,6 +91,21 @@ def test_no_matching_row_is_lost(table: Path, name: str, word: str, place: int, 
         assert sorted(row["s"] for row in found) == expected
 
 
+def test_bounds_that_writers_cut_or_round_lose_no_row(tmp_path: Path) -> None:
+    values = {
+        "s": ["z" * 300, "z" * 299 + "\U0010ffff", "é" * 200],
+        "c": [Decimal("12345678901234567.1234567891"), Decimal("-0.0000000001"), Decimal(7)],
+        "t": [datetime(2024, 1, 1, 0, 0, 0, 999_999, tzinfo=UTC), datetime(1960, 1, 1, 0, 0, 0, 1, tzinfo=UTC), START],
+    }
+    table = pa.table({**values, "c": pa.array(values["c"], pa.decimal128(38, 10))})
+    for place in range(3):
+        write_deltalake(tmp_path, table.slice(place, 1), mode="append")
+    for name in values:
+        for value in values[name]:
+            for word in ("==", ">=", "<="):
+                assert value in [row[name] for row in rows(tmp_path, filters=[(name, word, value)])]
+
+
 def test_small_files_are_not_opened_before_they_are_read(table: Path) -> None:
     loader, dataset = opened(table, batch_size=3)
     assert len(loader) == 7

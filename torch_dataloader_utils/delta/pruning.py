@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -18,6 +18,7 @@ from torch_dataloader_utils.late_imports import pc
 
 CanHold: TypeAlias = Callable[[ListedFile], bool]
 
+_EXACT_DIGITS = 15  # of a decimal number in a float64
 _MILLISECOND = timedelta(milliseconds=1)  # the log rounds bounds of times
 
 
@@ -57,13 +58,11 @@ def _facts(column: pa.Field, file: ListedFile, columns: Columns) -> Iterator[pc.
             upper += _MILLISECOND
         for compare, end in ((operator.ge, lower), (operator.le, upper)):
             if end is not None:
-                yield compare(place, _scalar(end, column.type)) | place.is_null()
+                yield compare(place, pa.scalar(end, column.type)) | place.is_null()
 
 
 def _has_bounds(kind: pa.DataType) -> bool:
-    """Whether the bounds of a column hold for all its values: those of floats do not cover NaNs."""
-    return any(test(kind) for test in (pt.is_integer, pt.is_string, pt.is_date, pt.is_timestamp, pt.is_decimal))
-
-
-def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(value, kind)
+    """Whether the bounds hold for all values: those of floats do not cover NaNs, and writers round long decimals."""
+    if pt.is_decimal(kind):
+        return bool(kind.precision <= _EXACT_DIGITS)
+    return any(test(kind) for test in (pt.is_integer, pt.is_string, pt.is_date, pt.is_timestamp))

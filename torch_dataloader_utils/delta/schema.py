@@ -66,23 +66,21 @@ def columns_of(table: DeltaTable, wanted: Sequence[str] | None, name: str) -> Co
         UnsupportedTypeError: a wanted column has a type that is not supported.
         FileReadError: the table has an unknown kind of column mapping.
     """
-    metadata, mode = table.metadata(), _mapping_mode(table, name)
-    nodes: list[Node] = json.loads(table.schema().to_json())["fields"]
-    readable = _readable(nodes, wanted)
-    partitions = {column: _FIRST_PARTITION_ID + place for place, column in enumerate(metadata.partition_columns)}
+    mode = _mapping_mode(table, name)
+    nodes = _readable(json.loads(table.schema().to_json())["fields"], wanted)
+    places = {column: _FIRST_PARTITION_ID + place for place, column in enumerate(table.metadata().partition_columns)}
     made = _Fields(mode)
     fields, mapping = [], []
-    for node in readable:
-        number = partitions.get(node["name"])
+    for node in nodes:
         field, entry = made.field(node)
-        if number is None:
-            mapping.append(entry)
+        if field.name in places:  # the log has its values, so it is not looked up in files
+            field = _with_id(field, places[field.name])
         else:
-            field = _with_id(field, number)
+            mapping.append(entry)
         fields.append(field)
     ids: Literal["required", "ignored"] = "required" if mode == "id" else "ignored"
-    shared = IcebergTable(pa.schema(fields), name_mapping=None if mode == "id" else mapping, ids=ids)
-    return Columns(shared, partitions, {node["name"]: made.physical(node) for node in readable})
+    shared = IcebergTable(pa.schema(fields), name_mapping=mapping, ids=ids)
+    return Columns(shared, places, {node["name"]: made.physical(node) for node in nodes})
 
 
 def _mapping_mode(table: DeltaTable, name: str) -> str:
