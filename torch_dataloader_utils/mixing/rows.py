@@ -1,0 +1,135 @@
+"""The rows that an epoch takes of each source of a mix, from the sources' row counts and the options.
+
+Weights are read as the decimal numbers that users wrote, and all results are exact: every rank gets the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
+from torch_dataloader_utils.printing import shown
+
+MOST_LAPS = 10_000  # of one source in one epoch: each lap has an order of its own
+
+
+@dataclass(frozen=True)
+class MixRule:
+    """What decides how many rows an epoch takes of each source.
+
+    Attributes:
+        weights: of each source; None: its number of rows to the power of `1 / temperature`.
+        temperature: above 1, small sources get more than their share.
+        stop: "once" takes every row of each source; "first" and "all" take rows in proportion to the weights, until the
+            first source ends, or all have ended.
+        repeat: how often an epoch takes each source, instead of `stop`.
+        rows_per_epoch: the rows of an epoch, shared by weight, instead of `stop`.
+        max_repeats: the most that an epoch takes of a source, in multiples of its rows.
+    """
+
+    weights: tuple[float, ...] | None = None
+    temperature: float = 1.0
+    stop: str = "once"
+    repeat: tuple[float, ...] | None = None
+    rows_per_epoch: int | None = None
+    max_repeats: float | None = None
+
+    @property
+    def only_orders(self) -> bool:
+        """Whether weights that were given decide the order alone, not how many rows are taken."""
+        chosen = self.weights is not None or self.temperature != 1
+        return chosen and self.rows_per_epoch is None and (self.repeat is not None or self.stop == "once")
+
+
+@dataclass(frozen=True)
+class EpochRows:
+    """What an epoch takes of each source.
+
+    Attributes:
+        rows: the number of rows of each source.
+        rates: the rows of each source are delivered at these rates, as long as it has any.
+    """
+
+    rows: tuple[int, ...]
+    rates: tuple[float, ...]
+
+
+def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> EpochRows:
+    """The rows that an epoch takes of each source, and their rates.
+
+    Args:
+        sizes: the number of rows of each source.
+        names: of the sources, for messages.
+        rule: what decides.
+
+    Raises:
+        OptionError: the sources do not hold enough rows for `rows_per_epoch`, or one would repeat too often.
+        EmptyDatasetError: a source that must be repeated has no rows.
+    """
+    weights = default_weights(sizes, rule.temperature) if rule.weights is None else rule.weights
+    exact = [_exact(weight) for weight in weights]
+    whole = rule.repeat is None and rule.rows_per_epoch is None and rule.stop == "once"
+    for size, name in zip(sizes, names, strict=True):
+        if not size and not whole:
+            raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
+    rows = _rows(sizes, exact, rule)
+    for size, count, name in zip(sizes, rows, names, strict=True):
+        if count > size * MOST_LAPS:
+            raise OptionError(
+                f"an epoch would take {count:,} rows of {name}, which has {size:,}: expected at most {MOST_LAPS:,} "
+                "repeats. Set max_repeats=, or other weights."
+            )
+    rates = weights if rule.only_orders else [float(count) for count in rows]
+    return EpochRows(tuple(rows), tuple(float(rate) or 1.0 for rate in rates))
+
+
+def default_weights(sizes: Sequence[int], temperature: float) -> list[float]:
+    """The sizes to the power of `1 / temperature`; rounded, because the last bit may differ between machines."""
+    return [float(f"{size ** (1 / temperature):.12g}") if temperature != 1 else float(size) for size in sizes]
+
+
+def _exact(weight: float) -> Fraction:
+    """The decimal number that Python shows for the weight: 1/10 for 0.1."""
+    return Fraction(repr(float(weight)))
+
+
+def _rows(sizes: Sequence[int], weights: Sequence[Fraction], rule: MixRule) -> list[int]:
+    most = None if rule.max_repeats is None else [int(_exact(rule.max_repeats) * size) for size in sizes]
+    if rule.rows_per_epoch is not None:
+        return _apportioned(rule.rows_per_epoch, weights, most, rule)
+    if rule.repeat is not None:
+        rows = [int(_exact(times) * size) for times, size in zip(rule.repeat, sizes, strict=True)]
+    elif rule.stop == "once":
+        rows = list(sizes)
+    else:
+        ends = [size / weight for size, weight in zip(sizes, weights, strict=True)]
+        end = min(ends) if rule.stop == "first" else max(ends)
+        rows = [int(weight * end) for weight in weights]
+    return rows if most is None else [min(pair) for pair in zip(rows, most, strict=True)]
+
+
+def _apportioned(total: int, weights: Sequence[Fraction], most: Sequence[int] | None, rule: MixRule) -> list[int]:
+    """`total` rows shared by weight; what a source may not take goes to the others."""
+    limits = [total] * len(weights) if most is None else most
+    if sum(limits) < total:
+        raise OptionError(
+            f"rows_per_epoch={total} with max_repeats={shown(rule.max_repeats)}: the datasets give at most "
+            f"{sum(limits):,} rows. Use fewer rows, or a larger max_repeats."
+        )
+    rows = [0] * len(weights)
+    free = list(range(len(weights)))
+    left = total
+    while full := [i for i in free if left * weights[i] >= limits[i] * sum(weights[j] for j in free)]:
+        for i in full:
+            rows[i] = limits[i]
+        free = [i for i in free if i not in full]
+        left = total - sum(rows)
+    shares = {i: left * weights[i] / sum(weights[j] for j in free) for i in free}
+    for i, share in shares.items():
+        rows[i] = int(share)
+    largest = sorted(free, key=lambda i: (int(shares[i]) - shares[i], i))
+    for i in largest[: total - sum(rows)]:
+        rows[i] += 1
+    return rows
