@@ -43,7 +43,7 @@ class Work:
         cache_hits: blocks of bytes found in `cache_dir=`.
         cache_misses: blocks of bytes fetched because they were not in `cache_dir=`.
         skipped_lines: bad lines left out by `on_bad_lines="skip"`.
-        sources: rows by dataset of a combination, as (its number, rows); empty for a single dataset.
+        sources: rows by dataset of a combination, as (its name or number, rows); empty for a single dataset.
     """
 
     read: float = 0.0
@@ -62,7 +62,7 @@ class Work:
     cache_hits: int = 0
     cache_misses: int = 0
     skipped_lines: int = 0
-    sources: tuple[tuple[int, int], ...] = ()
+    sources: tuple[tuple[int | str, int], ...] = ()
 
     def __add__(self, other: Work) -> Work:
         return Work(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
@@ -153,8 +153,8 @@ class Recorder:
         """Add to a count."""
         self._noted[name] = self._noted.get(name, 0) + number
 
-    def count_source(self, source: int, rows: int) -> None:
-        """Add rows of a dataset of a combination."""
+    def count_source(self, source: int | str, rows: int) -> None:
+        """Add rows of a dataset of a combination, by its name or number."""
         self._noted["sources"] = (*self._noted.get("sources", ()), (source, rows))
 
     def include(self, work: Work) -> None:

@@ -232,14 +232,16 @@ class Planner:
 
 def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
     """The options a plan depends on, with another number of shards if given."""
-    shard = options.shard
+    shard, mixing = options.shard, options.mixing
+    if mixing is not None:
+        num_shards = 1  # the workers of a rank share the reading of all datasets
     return PlanOptions(
         batch_size=options.batch.batch_size,
         shuffle=options.shuffle.shuffle is not False,
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),
-        sharding=with_options(shard.sharding),
+        sharding=with_options(shard.sharding) if mixing is None else "contiguous",
         **{item.name: getattr(shard, item.name) for item in fields(PolicyOptions)},
         even=shard.even if shard.steps_per_epoch is None else "none",
         last_batch=options.batch.last_batch,
@@ -248,6 +250,7 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         open_splits="all" if options.shuffle.shuffle == "all" else options.shuffle.shuffle_open_splits,
         steps_per_epoch=shard.steps_per_epoch,
         canonical_ranks=shard.canonical_ranks,
+        mixing=mixing,
     )
 
 

@@ -34,6 +34,8 @@ def parts(tmp_path: Path) -> list[Any]:
     ]
 
 
+ROTATE = {"batches": "splits", "sharding": "rotate", "total_shards": 8}
+
 POLICIES = [
     {},
     {"sharding": "contiguous"},
@@ -48,7 +50,7 @@ POLICIES = [
 @pytest.mark.parametrize("options", POLICIES, ids=str)
 @pytest.mark.parametrize("even", ["none", "drop", "pad"])
 def test_every_row_once_over_the_ranks(parts: list[Any], options: dict[str, Any], even: str) -> None:
-    options = {"batch_size": 3, "shuffle": True, "split_rows": 10, "num_workers": 2, **options}
+    options = {"batches": "splits", "batch_size": 3, "shuffle": True, "split_rows": 10, "num_workers": 2, **options}
     found = epoch_of(parts, 4, 1, even=even, **options)
     rows = sorted(row for rank in found for row in rank)
     if even == "drop":
@@ -61,7 +63,7 @@ def test_every_row_once_over_the_ranks(parts: list[Any], options: dict[str, Any]
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_total_shards_over_files_and_given_shards(parts: list[Any], shuffle: bool) -> None:
     """One round of 8 shards on 4 ranks takes two epochs; the dataset's own shards are rotated as the files' are."""
-    options = {"sharding": "rotate", "total_shards": 8, "shuffle": shuffle, "split_rows": 10, "batch_size": 4}
+    options = {**ROTATE, "shuffle": shuffle, "split_rows": 10, "batch_size": 4}
     epochs = [epoch_of(parts, 4, epoch, **options) for epoch in range(2)]
     assert sorted(row for epoch in epochs for rank in epoch for row in rank) == list(range(124))
     for epoch, ranks in enumerate(epochs):
@@ -70,12 +72,12 @@ def test_total_shards_over_files_and_given_shards(parts: list[Any], shuffle: boo
             assert sorted(row - 100 for row in rows if row >= 100) == list(range(shard * 3, shard * 3 + 3))
 
 
-def test_rows_are_mixed_in_proportion(parts: list[Any]) -> None:
+def test_splits_are_mixed_in_proportion(parts: list[Any]) -> None:
     """Every beginning of the epoch: never more than a split of any dataset away from its share."""
-    (rows,) = epoch_of(parts[:2], 1, split_rows=10, batch_size=5)
+    (rows,) = epoch_of(parts[:2], 1, split_rows=10, batch_size=5, batches="splits")
     for end in range(0, 101, 10):
         assert abs(sum(row < 60 for row in rows[:end]) - 0.6 * end) <= 10
-    (rows,) = epoch_of(parts[:2], 1, split_rows=10, batch_size=5, weights=[1, 1])
+    (rows,) = epoch_of(parts[:2], 1, split_rows=10, batch_size=5, weights=[1, 1], batches="splits")
     assert sum(row < 60 for row in rows[:60]) == 30
     assert [row < 60 for row in rows[80:]] == [True] * 20  # the other one has ended
 
@@ -98,7 +100,7 @@ def test_one_dataset_twice_comes_twice_in_two_orders(tmp_path: Path) -> None:
 
 
 def epoch_of_unknown(parts: list[Any]) -> list[int]:
-    loader, _ = combine(parts, batch_size=7)
+    loader, _ = combine(parts, batch_size=7, batches="splits")
     with pytest.raises(TypeError, match="known only after reading"):
         len(loader)
     return ids(loader)
@@ -116,13 +118,14 @@ def test_counted_filters_stay_counted(tmp_path: Path) -> None:
 
 
 def test_steps_per_epoch_and_wrap(parts: list[Any]) -> None:
-    loader, _ = combine(parts, num_ranks=4, rank=1, batch_size=5, steps_per_epoch=30, split_rows=10, shuffle=True)
+    options = {"batches": "splits", "split_rows": 10}
+    loader, _ = combine(parts, num_ranks=4, rank=1, batch_size=5, steps_per_epoch=30, shuffle=True, **options)
     batches = list(loader)
     assert len(batches) == len(loader) == 30
     own = [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
     assert len(set(own)) == len(own) < 150
     assert set(ids(batches)) == set(own)
-    found = epoch_of(parts, 4, batch_size=9, last_batch="wrap", split_rows=10)
+    found = epoch_of(parts, 4, batch_size=9, last_batch="wrap", **options)
     assert sorted(row for rank in found for row in rank) == list(range(124))
 
 
@@ -131,7 +134,7 @@ def test_steps_per_epoch_and_wrap(parts: list[Any]) -> None:
 
 @pytest.mark.usefixtures("no_leaks")
 def test_threads_processes_and_the_caller_deliver_the_same(parts: list[Any]) -> None:
-    options = {"sharding": "rotate", "total_shards": 8, "shuffle": True, "split_rows": 10, "batch_size": 4}
+    options = {**ROTATE, "shuffle": True, "split_rows": 10, "batch_size": 4}
     found = [
         epoch_of(parts, 4, 1, **options, **worker)
         for worker in ({"num_workers": 0}, {"num_workers": None}, {"num_workers": 1, "worker_mode": "process"})
@@ -144,9 +147,7 @@ def test_threads_processes_and_the_caller_deliver_the_same(parts: list[Any]) -> 
 
 @pytest.mark.usefixtures("no_leaks")
 def test_processes_go_on_to_the_next_epoch(parts: list[Any]) -> None:
-    loader, dataset = combine(
-        parts, num_ranks=4, rank=1, sharding="rotate", total_shards=8, num_workers=2, worker_mode="process"
-    )
+    loader, dataset = combine(parts, num_ranks=4, rank=1, num_workers=2, worker_mode="process", **ROTATE)
     two = [sorted(ids(loader)) for _ in range(2)]
     assert not set(two[0]) & set(two[1])
     dataset.close()
@@ -158,7 +159,8 @@ def test_a_dataset_pickles_with_its_parts(parts: list[Any]) -> None:
 
 
 def test_workers_of_a_foreign_loader_share_the_rank_s_rows(parts: list[Any]) -> None:
-    _, dataset = combine([*parts[:2], Utterances(24, 8, 1, first=100)], batch_size=4, split_rows=10)
+    parts = [*parts[:2], Utterances(24, 8, 1, first=100)]
+    _, dataset = combine(parts, batch_size=4, split_rows=10, batches="splits")
     foreign = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     assert sorted(ids(foreign)) == list(range(124))
 

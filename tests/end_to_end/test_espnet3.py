@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, Subset
 from tests.end_to_end.sharded import Plain, Utterances, epoch_of, structured, write
 from torch_dataloader_utils import ShardingError, combine
 
-ROTATE = {"sharding": "rotate", "total_shards": 8}
+ROTATE = {"batches": "splits", "sharding": "rotate", "total_shards": 8}
 
 
 def test_each_rank_gets_the_shard_of_the_formula_as_the_dataset_makes_it() -> None:
@@ -182,7 +182,7 @@ def test_datasets_agree_on_total_shards_and_dist_world_size() -> None:
     told = rule([Utterances(64), Utterances(64, 16)], 4, sharding="rotate")
     assert "must share one total_shards and dist_world_size: Utterances: 8 and 4, Utterances: 16 and 4" in told
     assert "Utterances: 8 and 2" in rule([Utterances(64), Utterances(64, 8, 2)], 4)
-    told = rule([Utterances(64)], 4, sharding="rotate", total_shards=16)
+    told = rule([Utterances(64)], 4, **ROTATE | {"total_shards": 16})
     assert "total_shards=16, but Utterances has total_shards=8" in told
 
 

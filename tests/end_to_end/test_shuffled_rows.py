@@ -186,6 +186,7 @@ def test_windows_of_counted_rows_beside_a_filter_are_whole(tmp_path: Path, num_w
     parts.append(StructuredDataset.create_dataloader(filtered, num_ranks=1, rank=0, filters=odd))
     loader, _ = combine(
         [dataset for _, dataset in parts],
+        batches="splits",
         shuffle=True,
         shuffle_buffer_size=300,
         shuffle_open_splits=1,

@@ -145,7 +145,8 @@ def test_rows_of_a_combination_are_counted_by_source(
 ) -> None:
     _, first = make(folder)
     _, second = make(folder, filters=[("id", ">=", 700)])
-    loader, dataset = combine([first, second], batch_size=64, num_ranks=1, rank=0, **executor, **options)
+    splits = {"batches": "splits", **options}
+    loader, dataset = combine([first, second], batch_size=64, num_ranks=1, rank=0, **executor, **splits)
     list(loader)
     dataset.close()
     values = dataset.metrics()
@@ -158,7 +159,7 @@ def test_a_resumed_block_counts_what_is_left_of_it(folder: Path) -> None:
     _, second = make(folder)
 
     def combined() -> tuple[Any, Any]:
-        return combine([first, second], batch_size=30, num_ranks=1, rank=0, shuffle_buffer_size=250)
+        return combine([first, second], batch_size=30, num_ranks=1, rank=0, shuffle_buffer_size=250, batches="splits")
 
     loader, _ = combined()
     iterator = iter(loader)

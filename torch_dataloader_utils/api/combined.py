@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.api.files import StructuredDataset
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
@@ -13,6 +16,7 @@ from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Options, parse_options
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
+from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.source import Source
 
 
@@ -25,24 +29,50 @@ class CombinedDataset(LoaderDataset):
         super().__init__(source, options)
 
 
-def _combine(
-    datasets: Any, *, weights: Sequence[float] | None = None, **options: Any
-) -> tuple[StructuredLoader[Any, Any], CombinedDataset]:
-    if not isinstance(datasets, (list, tuple)) or not datasets:
-        raise OptionError(f"datasets={shown(datasets)}: expected a list of at least one dataset.")
+def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], CombinedDataset]:
+    named = _named(datasets)
     check_keywords(options)
-    parsed = parse_options(options)
-    sources = [item.source if isinstance(item, LoaderDataset) else item for item in datasets]
-    dataset = CombinedDataset(combined_source(sources, weights, parsed), parsed)
+    parsed = parse_options(options, "combine")
+    source = combined_source([_source_of(item, parsed) for item in named.values()], list(named), parsed)
+    parsed = replace(parsed, mixing=mixing_of(source, list(named), parsed))
+    dataset = CombinedDataset(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
+
+
+def _named(datasets: Any) -> dict[str | int, Any]:
+    """The datasets by the names given, or by number."""
+    if isinstance(datasets, Mapping) and datasets and all(isinstance(name, str) and name for name in datasets):
+        return dict(datasets)
+    if isinstance(datasets, (list, tuple)) and datasets:
+        return dict(enumerate(datasets))
+    raise OptionError(
+        f"datasets={shown(datasets)}: expected a list of at least one dataset, or a dict of name -> dataset."
+    )
+
+
+def _source_of(item: Any, options: Options) -> Any:
+    """What a combination reads of a dataset, loader or path."""
+    if isinstance(item, (str, os.PathLike)):
+        made: Any = StructuredDataset.create_dataloader
+        item = made(item, output_format=options.batch.output_format)[1]
+    if isinstance(item, StructuredLoader):
+        item = item.dataset
+    return item.source if isinstance(item, LoaderDataset) else item
 
 
 @made_by(_combine)
 def combine(
-    datasets: Sequence[Any],
+    datasets: Sequence[Any] | Mapping[str, Any],
     *,
-    weights: Sequence[float] | None = None,
     # The options: written by scripts/write_signatures.py from their declarations.
+    weights: Mapping[str, float] | Sequence[float] | None = None,
+    temperature: float = 1.0,
+    stop: Literal["once", "first", "all"] = "once",
+    repeat: Mapping[str, float] | Sequence[float] | None = None,
+    rows_per_epoch: int | None = None,
+    max_repeats: float | None = None,
+    batches: Literal["proportional", "single", "splits"] = "proportional",
+    source_key: str | None = None,
     split_bytes: int | str | None = None,
     split_rows: int | None = None,
     split_strategy: Any = None,
@@ -84,23 +114,30 @@ def combine(
 ) -> tuple[StructuredLoader[OutputFormat, Collated], CombinedDataset]:
     """A loader that mixes the rows of several datasets in each epoch, and its dataset.
 
-    Each dataset is sharded among the ranks separately. Then each rank mixes its rows of all datasets, split by split,
-    so that any beginning of the epoch has rows of each in proportion. Finally, `even` applies to the mixed rows.
+    Each dataset is cut into equal parts for the ranks. On each rank, every batch has rows of all datasets, in
+    proportion to `weights`: their numbers depend on the step alone, and stay within a few rows of exact.
 
     Example:
         ```python
         _, speech = StructuredDataset.create_dataloader("data/")
         _, more = StructuredDataset.create_dataloader("data/part-0.parquet")
-        loader, dataset = combine([speech, more], batch_size=256, shuffle=True, even="drop")
+        loader, dataset = combine({"speech": speech, "more": more}, weights={"speech": 3, "more": 1}, shuffle=True)
         ```
 
     Args:
-        datasets: datasets from `create_dataloader` (their loaders and their options for ranks, order, batches and
-            workers are not used), and map-style datasets: any object with `__getitem__` and `__len__` whose samples
-            are dicts. A dataset that follows ESPnet3's contract for sharded datasets (`shard(i)`, `total_shards`,
-            `dist_world_size`) provides its own shards for `sharding="rotate", total_shards=...`.
-        weights: the relative number of rows of each dataset to deliver at a time, until one ends; by default its number
-            of rows. Every row is delivered once, whatever the weights.
+        datasets: a list, or a dict that names them. Each is a dataset from `create_dataloader` (its loader and its
+            options for ranks, order, batches and workers are not used), a loader, a path of files, or a map-style
+            dataset: any object with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows
+            ESPnet3's contract for sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own
+            shards for `sharding="rotate", total_shards=...` with `batches="splits"`.
+        weights: the rows of each dataset relative to the others; None: its row count.
+        temperature: without weights, each weighs its row count to the power of 1 / temperature.
+        stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
+        repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
+        rows_per_epoch: the rows of an epoch, over all ranks, shared by weight, instead of stop.
+        max_repeats: the most that an epoch takes of a dataset, in multiples of its rows.
+        batches: each batch has rows of all datasets by weight, or rows of a single one; or splits are merged, not rows.
+        source_key: a batch entry with the number of each row's dataset (in Arrow and lists its name).
         split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
         split_rows: the same in rows; overrides split_bytes.
         split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
@@ -142,6 +179,7 @@ def combine(
 
     Raises:
         OptionError: the datasets' keys or dtypes differ, an option belongs to the datasets, or a value cannot work.
+        CountsRequiredError: rows are mixed, but those of a dataset are known only after reading.
         ShardingError: the numbers of shards and ranks do not fit together.
         EmptyDatasetError: a map-style dataset has no samples.
     """

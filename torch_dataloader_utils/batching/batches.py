@@ -19,7 +19,7 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 
 Part = tuple[Block, int, int]  # rows [first, last) of a block
 
-_JOINED_ROWS = 65_536  # the maximum number of rows of several steps that are put in order together
+JOINED_ROWS = 65_536  # the maximum number of rows of several steps that are put in order together
 
 
 class Form(Protocol):
@@ -155,9 +155,9 @@ def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: For
         form: the form of the batches.
     """
     each = size // len(logs)
-    shards = [_ShardBatches(driver, shard, log) for shard, log in enumerate(logs)]
+    shards = [ShardRows(driver, shard, log) for shard, log in enumerate(logs)]
     while True:
-        steps = min(min(shard.at_hand() for shard in shards) // each, max(1, _JOINED_ROWS // size))
+        steps = min(min(shard.at_hand() for shard in shards) // each, max(1, JOINED_ROWS // size))
         parts = [part for shard in shards for part in shard.take(max(1, steps) * each)]
         if steps > 1:
             order = np.arange(steps * size).reshape(len(shards), steps, each).swapaxes(0, 1).ravel()
@@ -172,8 +172,14 @@ def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: For
             return
 
 
-class _ShardBatches:
-    """A shard, and its block from which rows are being taken."""
+class ShardRows:
+    """A shard, and its block from which rows are being taken.
+
+    Args:
+        driver: delivers the blocks of the shard from `log.start` on.
+        shard: the index of the shard.
+        log: where the shard begins; records what is delivered.
+    """
 
     def __init__(self, driver: Driver, shard: int, log: BlockLog) -> None:
         self._driver = driver

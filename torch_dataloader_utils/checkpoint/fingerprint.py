@@ -32,6 +32,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     nulls = options.convert.nulls
     nulls = dict(sorted(nulls.items())) if isinstance(nulls, Mapping) else nulls
     order = options.shuffle
+    mixed = [] if options.mixing is None else [", mixed by rows"]
     known = "known" if counts_are_known(source) else UNKNOWN
     components: dict[str, tuple[Sequence[str], str]] = {
         "files": (named, f"{len(files)} files, {rows} rows"),
@@ -39,7 +40,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "filters": ([predicate], short(predicate)),
         "nulls": ([str(nulls)], short(str(nulls))),
         "origin": ([source.origin], short(source.origin) or "files"),
-        "mixing": ([str(source.parts)], f"{len(source.parts)} dataset(s)"),
+        "mixing": ([str(source.parts), *mixed], f"{len(source.parts)} dataset(s){''.join(mixed)}"),
         "splits": (list(_split_texts(splits)), f"{len(splits)} splits"),
         "shuffle": ([str(order.shuffle)], str(order.shuffle)),
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),

@@ -10,6 +10,7 @@ import hashlib
 import json
 import reprlib
 from collections.abc import Callable, Mapping
+from math import inf
 from operator import index
 from typing import Any
 
@@ -151,6 +152,17 @@ def _rank(key: Any) -> bool:
     return isinstance(key, str) and len(key) < 10 and key.isascii() and key.isdecimal()
 
 
+def _mixing(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        name in value and check(value[name])
+        for name, check in (
+            ("batches", _word),
+            ("rows", _list_of(_whole(), _RANKS, 1)),
+            ("rates", _list_of(lambda rate: isinstance(rate, float) and 0 < rate < inf, _RANKS, 1)),
+        )
+    )
+
+
 _STATE: dict[str, Check] = {
     "plan_version": _whole(),
     "data": lambda value: _all(value, _word, _list_of(lambda text: isinstance(text, str), 2, 2)),
@@ -172,6 +184,7 @@ _OPTIONS: dict[str, Check] = {
     "open_splits": lambda value: value in (None, "all") or _whole(1)(value),
     **dict.fromkeys(("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "levelled"), _flag),
     **dict.fromkeys(("assignment", "even", "last_batch", "strategy"), _word),
+    "mixing": _mixing,
     "sharding": lambda value: _word(value) or (isinstance(value, Mapping) and _word(value.get("policy"))),
 }
 

@@ -18,6 +18,7 @@ from torch_dataloader_utils.batching.batches import (
     scheduled_batches,
     shard_batches,
 )
+from torch_dataloader_utils.batching.mixed import mixed_batches, single_turns
 from torch_dataloader_utils.checkpoint.positions import (
     BlockLog,
     EpochPosition,
@@ -177,13 +178,17 @@ class RankRun:
     def _batches(self, driver: Driver, turn: int, taken: int) -> Iterator[Any]:
         """The rank's batches from the driver's blocks, after the first `taken`."""
         recipe = self._recipe
-        cut, form = recipe.cut, recipe.form
-        if recipe.plan_of(0).joint and len(self._logs) > 1:
+        cut, form, schedule = recipe.cut, recipe.form, recipe.plan_of(0).schedule
+        if schedule is not None and not schedule.single:
+            return mixed_batches(driver, self._logs, schedule, taken, form)
+        if schedule is None and recipe.plan_of(0).joint and len(self._logs) > 1:
             return joint_batches(driver, self._logs, cut.size, form)
         shards = [
             shard_batches(driver, shard, cut, form, log, partial(self._head, shard))
             for shard, log in enumerate(self._logs)
         ]
+        if schedule is not None:
+            return scheduled_batches(shards, single_turns(schedule, taken))
         if recipe.laps and self.exact and len(shards) > 1:
             return scheduled_batches(shards, itertools.islice(turns(lap_rows(self._shard_rows), cut.size), taken, None))
         return rank_batches(shards, turn)

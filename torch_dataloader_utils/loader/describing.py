@@ -24,6 +24,7 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.mixing import mix_in_words
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
 from torch_dataloader_utils.sources.source import Source
 
@@ -62,6 +63,7 @@ class _Facts:
             files=len(source.files),
             skipped=source.skipped,
             subset=source.subset,
+            mix=mix_in_words(source, self.options),
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
             segments=len(segments),
@@ -137,7 +139,8 @@ class _Facts:
             return
         of_ranks = plan and (idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch))
         of_order = small_windows_advice(own, self.options.shuffle) if own.window else sorted_advice(self.source)
-        yield from filter(None, [of_ranks, idle_workers_advice(worker_splits), of_order])
+        of_workers = None if own.joint else idle_workers_advice(worker_splits)
+        yield from filter(None, [of_ranks, of_workers, of_order])
 
 
 def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:

@@ -56,6 +56,7 @@ class Description:
         files: the number of files read, without those that filters ruled out.
         skipped: damaged files that are left out.
         subset: which rows `subset`, `fraction` and `limit` choose; "" for all.
+        mix: how much an epoch takes of each dataset, and how their rows are mixed; "" if they are not.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
         segments: the number of row groups, stripes or other smallest units of reading.
@@ -86,6 +87,7 @@ class Description:
     files: int
     skipped: tuple[SkippedFile, ...]
     subset: str
+    mix: str
     stored_bytes: int
     decoded_bytes: int
     segments: int
@@ -153,6 +155,7 @@ class Description:
         return [
             ("files", f"{self.files:,} ({stored}about {in_bytes(self.decoded_bytes)} decoded)"),
             *([("subset", self.subset)] if self.subset else []),
+            *([("mix", self.mix)] if self.mix else []),
             *([("left out", self._skipped_in_words)] if self.skipped else []),
             ("rows", self._rows_in_words),
             (f"{self.segment_name}s", f"{self.segments:,}"),

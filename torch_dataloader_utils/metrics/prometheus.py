@@ -69,8 +69,8 @@ def _sample(key: str) -> tuple[_Family, dict[str, str]]:
     if key in _FAMILIES:
         return _FAMILIES[key], {}
     match key.split("/"):
-        case ["rows", source]:
-            return _SOURCE_ROWS, {"source": source}
+        case ["rows", *names]:  # a dataset's name may contain a slash
+            return _SOURCE_ROWS, {"source": "/".join(names)}
         case ["worker", worker, "rows"]:
             return _WORKER_ROWS, {"worker": worker}
         case ["worker", worker, stage]:

@@ -36,7 +36,7 @@ class Totals:
     rows: int = 0
     listed: float = 0.0
     workers: Mapping[int, Sums] = field(default_factory=dict)
-    sources: Mapping[int, float] = field(default_factory=dict)
+    sources: Mapping[int | str, float] = field(default_factory=dict)
     skipped: tuple[int, int] = (0, 0)
 
     def since(self, before: Totals) -> Totals:
@@ -66,7 +66,7 @@ class BlockTotals:
 
     def __init__(self) -> None:
         self._workers: dict[int, dict[str, float]] = {}
-        self._sources: dict[int, float] = {}
+        self._sources: dict[int | str, float] = {}
 
     def add(self, event: BlockEvent) -> None:
         """Add a block."""
@@ -81,7 +81,7 @@ class BlockTotals:
         for source, count in work.sources:
             self._sources[source] = self._sources.get(source, 0.0) + (count if read == rows else count * rows / read)
 
-    def sums(self) -> tuple[dict[int, Sums], dict[int, float]]:
+    def sums(self) -> tuple[dict[int, Sums], dict[int | str, float]]:
         """The sums by worker, and the rows by source."""
         # Copies of dicts are atomic: the thread that takes blocks may add to them.
         return {worker: sums.copy() for worker, sums in self._workers.copy().items()}, self._sources.copy()

@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal, TypeVar, get_type_hints
 
@@ -24,6 +24,7 @@ from torch_dataloader_utils.options.groups import (
     WorkerOptions,
     check_last_batch,
 )
+from torch_dataloader_utils.options.mix import MixOptions
 from torch_dataloader_utils.options.policies import flat_keywords
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """All options of one loader, grouped."""
+    """All options of one loader, grouped; and how its datasets are mixed, as its plans need it (see `PlanOptions`)."""
 
     read: ReadOptions
     subset: SubsetOptions
@@ -46,9 +47,11 @@ class Options:
     convert: ConvertOptions
     worker: WorkerOptions
     follow: FollowOptions
+    mix: MixOptions = field(default_factory=MixOptions)
+    mixing: Mapping[str, Any] | None = None
 
 
-_GROUPS: dict[str, type] = get_type_hints(Options)
+_GROUPS: dict[str, type] = {name: kind for name, kind in get_type_hints(Options).items() if isinstance(kind, type)}
 
 _REACHABLE = "define it at the top level of a module, or leave worker_mode at 'thread'."
 
@@ -137,7 +140,9 @@ def options_of(call: Call) -> dict[str, Field[Any]]:
     Options for the tables of one format only are first. A combination does not take options that say what its datasets
     read.
     """
-    groups = [kind for kind in _GROUPS.values() if call != "combine" or kind not in _OF_PARTS]
+    groups = [kind for kind in _GROUPS.values() if kind is not MixOptions]
+    if call == "combine":
+        groups = [MixOptions, *(kind for kind in groups if kind not in _OF_PARTS)]
     kinds = [_OF_CALL[call], *groups] if call in _OF_CALL else groups
     return {item.name: item for kind in kinds for item in fields(kind) if item.name not in _LEFT_OUT[call]}
 
@@ -162,14 +167,14 @@ def parse_options(keywords: Mapping[str, Any], call: Call = "files") -> Options:
     """The grouped, checked options of these keywords.
 
     Args:
-        keywords: the options by name.
-        call: the call that was given them.
+        keywords: the keywords.
+        call: the call that was given them; "files", or one that takes others besides.
 
     Raises:
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    return _options(_known(keywords, option_defaults(call), "StructuredDataset"))
+    return _options(_known(keywords, option_defaults() | option_defaults(call), "StructuredDataset"))
 
 
 def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 from torch_dataloader_utils.options import Options, options_of
@@ -36,7 +36,7 @@ def call_values(dataset: str, source: Source, options: Options) -> Values:
     return {
         "function": "combine" if combined else f"{dataset}.create_dataloader",
         "target": _target(source, combined=combined),
-        "options": {**_weights(source), **_given(options)},
+        "options": _given(options),
         "defaults": {name: _checked(item, item.default) for name, item in _changed().items()},
         "explicit_ranks": options.shard.num_ranks is not None,
         "table": source.snapshot is not None,
@@ -57,17 +57,10 @@ def _target(source: Source, *, combined: bool) -> Values:
     return {"name": "table" if source.snapshot else "path", "value": paths[0] if len(paths) == 1 else paths}
 
 
-def _weights(source: Source) -> dict[str, Values]:
-    """The option of a combination alone."""
-    weights = [part.weight for part in source.parts]
-    return {} if weights[0] is None else {"weights": {"value": weights}}
-
-
 def _given(options: Options) -> dict[str, Values]:
     """The options that differ from their defaults, by keyword, each as its value, as code or hidden."""
     given = {}
-    for group in fields(options):
-        values = getattr(options, group.name)
+    for values in filter(is_dataclass, (getattr(options, group.name) for group in fields(options))):
         for item in fields(values):
             value = getattr(values, item.name)
             if not _is_default(item, value, options) and item.name not in _RANKS:

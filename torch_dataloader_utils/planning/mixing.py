@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -88,6 +89,17 @@ class DatasetShare:
             key = derive_key("order", seed) if self.policy.fixed_order else derive_key("order", seed, epoch)
         return self.table.order(key, self.first, self.last)
 
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return int(self.table.lengths[self.first : self.last].sum())
+
+    def lap(self, lap: int, first: int, last: int) -> Order:
+        """The rows `[first, last)` of a lap, which is in an order of its own; their places tell laps apart."""
+        key = derive_key("order", self.options.seed, lap) if self.options.shuffle else None
+        order = self.table.order(key, self.first, self.last).take(first, last)
+        return Order(replace(order.rows, place=order.rows.place + lap * len(self.table.splits)))
+
     def share(self, order: Order, rank: int, num_ranks: int, epoch: int) -> Order:
         """The rows of a rank."""
         return self.policy.share(order, PlanShape(rank, num_ranks, epoch, self.options))
@@ -131,6 +143,12 @@ def _part_ends(splits: Splits, parts: int) -> list[int]:
     part = np.array([file.info.part for file in splits.files])
     ends: list[int] = np.searchsorted(part[splits.file], np.arange(parts), side="right").tolist()
     return ends
+
+
+def part_rows(splits: Splits, parts: int) -> list[int]:
+    """The number of rows of each part."""
+    table, ends = SplitTable(splits), _part_ends(splits, parts)
+    return [int(table.lengths[first:last].sum()) for first, last in pairwise([0, *ends])]
 
 
 def share_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetShare:

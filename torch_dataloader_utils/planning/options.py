@@ -44,6 +44,8 @@ class PlanOptions(PolicyOptions):
         canonical_ranks: the number of virtual ranks that the policy shards for instead of the real ones, so that
             global batches do not depend on the number of ranks.
         steps_per_epoch: batches per rank; a worker that runs out repeats its rows.
+        mixing: how the rows of several datasets are mixed, as plain values: {"batches": "proportional" or "single",
+            "rows": of each dataset in an epoch, "rates": of each dataset}; None: their splits are merged.
         levelled: whether ranks get equal numbers of full steps although `even` is `"none"`, and share the rest.
     """
 
@@ -60,6 +62,7 @@ class PlanOptions(PolicyOptions):
     open_splits: int | str | None = None
     canonical_ranks: int | None = None
     steps_per_epoch: int | None = None
+    mixing: Mapping[str, Any] | None = None
     levelled: bool = False
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import Piece, RankCursor
+from torch_dataloader_utils.planning.mix_rest import rest_of_mix
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
@@ -68,6 +69,7 @@ class Phase:
             CheckpointMismatchError: its policy was a function, and is a different one now.
         """
         names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
+        current = replace(current, mixing=None)
         sharding = _policy_named(self.options["sharding"], current.sharding)
         options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
         return options, self.options["num_ranks"]
@@ -78,12 +80,16 @@ class Phase:
         same = replace(options, num_shards=1) == replace(then, num_shards=1) and ranks == ranks_then
         in_lockstep = isinstance(self.batches, int) and not self.cursors
         # What "auto" means depends on the number of workers. Ranks at different steps would not end together.
+        if then.mixing is not None:
+            return False
         return same and then.sharding != "auto" and (in_lockstep or then.even == "none")
 
 
 def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
     """The options that shape the order, except those stored with the data, as plain values."""
     plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _OF_DATA}
+    if options.mixing is None:
+        del plain["mixing"]  # as in states from before there was any
     return plain | {"sharding": policy_name(options.sharding), "num_ranks": num_ranks}
 
 
@@ -126,14 +132,22 @@ def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRo
     if most is not None:  # this many steps end the epoch, whatever rows they leave out or repeat
         steps = steps and [most] * plan.num_ranks
         done = [min(n, most) if isinstance(n, int) else n for n in done]
+    rest = partial(_rest, plan, epoch, number)
     if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
-        return RemainingRows(epoch, number, rest_of(plan.splits, ()))
+        return rest(())
     left = [left_by_rank(partial(plan.rank, epoch, rank), n, laps=most is not None) for rank, n in enumerate(done)]
     left_out = plan.left_out(epoch)
     if by_rank:
         return RemainingRows(epoch, number, rest_of(plan.splits, left_out), tuple(map(_few, left)))
     real = [piece for pieces in left for piece in pieces if not piece.pad]
-    return RemainingRows(epoch, number, rest_of(plan.splits, [*real, *left_out]))
+    return rest([*real, *left_out])
+
+
+def _rest(plan: Plan, epoch: int, number: int, pieces: Sequence[Piece]) -> RemainingRows:
+    """These rows, as what `number` phases of `epoch` left."""
+    if plan.options.mixing is not None:
+        return rest_of_mix(plan.splits, pieces, epoch, number, len(plan.parts))
+    return RemainingRows(epoch, number, rest_of(plan.splits, pieces))
 
 
 def _few(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

@@ -12,6 +12,8 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece
 from torch_dataloader_utils.planning.amplification import read_amplification
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
+from torch_dataloader_utils.planning.mix_shares import MixShares, laps_of_epoch, laps_of_rest, one_after_another
+from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import SplitTable
@@ -66,6 +68,7 @@ class Plan:
     parts: Sequence[Part] = (Part(),)
     rest: RemainingRows | None = None
     _epochs: dict[int, Shares] = field(default_factory=dict, init=False, repr=False)
+    _mixes: dict[int, MixShares] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.options.check_ranks(self.num_ranks)
@@ -81,6 +84,8 @@ class Plan:
             virtual_options(self.options, self.num_ranks, exact=self.exact)
         if not self.exact:
             check_unknown_counts(self.options)
+        elif self.rest is None and (mix := self._mix(0)) is not None:
+            mix.check_rows()
         elif self.options.even in ("drop", "pad") and self.rest is None:
             check_even_rows(self.options, self._datasets, self.num_ranks)
 
@@ -91,6 +96,7 @@ class Plan:
                 f"rank={shown(rank)} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
             )
         virtual, steps, rows = self._virtual, self.steps(epoch), self.rows(epoch)
+        mix = self._mix(epoch)
         if virtual is None:
             shards = self._shards(epoch, rank, lap)
         else:
@@ -104,8 +110,10 @@ class Plan:
             rows=None if rows is None else rows[rank],
             layouts=self._layouts(shards),
             batch_rows=self.batch_rows,
-            joint=virtual is not None,
+            joint=virtual is not None or mix is not None,
             num_ranks=self.num_ranks,
+            schedule=None if mix is None else mix.schedule(rank),
+            num_all_splits=max(len(self.splits), 1),
             amplification=partial(self.read_amplification, epoch),
         )
         return plan.as_repeats() if lap else plan
@@ -192,21 +200,51 @@ class Plan:
         options = virtual_options(self.options, self.num_ranks, exact=self.exact)
         return replace(self, options=options, num_ranks=virtual_ranks)
 
-    def _shares(self, epoch: int) -> Shares | KeptShares | VirtualShares:
+    def _shares(self, epoch: int) -> Shares | KeptShares | VirtualShares | MixShares:
         """The shares of all ranks."""
-        return (
-            self._own_shares(epoch)
-            if self._virtual is None
-            else VirtualShares(self._virtual._assigned(epoch), self.num_ranks)
-        )
+        mix = self._mix(epoch)
+        if mix is not None:
+            return mix
+        if self._virtual is None:
+            return self._own_shares(epoch)
+        return VirtualShares(self._virtual._assigned(epoch), self.num_ranks)
+
+    def _mix(self, epoch: int) -> MixShares | None:
+        """The shares of all ranks if datasets are mixed row by row; those of the last requested epoch are cached."""
+        mixing = self.options.mixing
+        if mixing is None:
+            return None
+        if epoch not in self._mixes:
+            if self.rest is None:
+                pairs = zip(self._datasets, mixing["rows"], strict=True)
+                laps = tuple(laps_of_epoch(dataset, rows, epoch) for dataset, rows in pairs)
+            else:
+                laps = tuple(map(laps_of_rest, self.rest.laps))
+            self._mixes.clear()
+            self._mixes[epoch] = MixShares(laps, self.options, self.num_ranks)
+        return self._mixes[epoch]
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:
         """What each worker of a rank delivers, in a plan without virtual ranks."""
+        mix = self._mix(epoch)
+        if mix is not None:
+            return self._mixed_shards(mix, epoch, rank)
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
         if not self.options.shuffles_rows:
             return shards
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         return windowed(shards, SegmentTable(self._layouts(shards)), self.options, key, exact=self.exact)
+
+    def _mixed_shards(self, mix: MixShares, epoch: int, rank: int) -> Shards:
+        """A shard for each dataset of a mix, and one for the padding if there is any."""
+        laps, pads = mix.laps(rank), mix.pads(rank)
+        if self.options.shuffles_rows:
+            segments = SegmentTable(self._layouts(tuple(lap for each in laps for lap in each)))
+            key = ("window", self.options.seed, epoch, rank, self.rest.phase if self.rest else 0)
+            shards = tuple(map(one_after_another, windowed_laps(laps, segments, self.options, key)))
+        else:
+            shards = tuple(map(one_after_another, laps))
+        return (*shards, pads) if pads else shards
 
     def _pieces(self, epoch: int, rank: int, lap: int) -> Pieces:
         """The rank's pieces, in order: real ones, then padding; in a later lap, its rows of the whole epoch."""

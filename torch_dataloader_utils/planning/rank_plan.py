@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import count, islice
+from itertools import count, groupby, islice
 from textwrap import wrap
 from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.mixing.schedule import Schedule
 from torch_dataloader_utils.model import (
     FileKey,
     FileLayout,
@@ -50,6 +51,8 @@ class RankPlan:
         joint: whether each batch combines rows of every shard (with `canonical_ranks`, where a shard is a virtual
             rank); otherwise the shards take turns, one batch each.
         num_ranks: the number of ranks.
+        schedule: for a mix, whose shards are datasets (and padding): the rows of each in every batch.
+        num_all_splits: for a mix, the number of splits of all datasets, by which the orders of laps differ.
         amplification: computes `read_amplification` from the rows of all ranks.
     """
 
@@ -62,6 +65,8 @@ class RankPlan:
     batch_rows: int = 1
     joint: bool = False
     num_ranks: int = 1
+    schedule: Schedule | None = None
+    num_all_splits: int = 1
     amplification: Callable[[], float] = field(default=lambda: 1.0, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -138,7 +143,11 @@ class RankPlan:
 
     def tasks(self, worker: int) -> tuple[Task, ...]:
         """The decode jobs of a worker, in delivery order."""
-        return make_tasks(self.shards[worker], self._segments)
+        shard = self.shards[worker]
+        if self.schedule is None:
+            return make_tasks(shard, self._segments)
+        laps = groupby(shard, key=lambda piece: piece.order // self.num_all_splits)
+        return tuple(task for _, lap in laps for task in make_tasks(lap, self._segments))
 
     @cached_property
     def _segments(self) -> SegmentTable:
@@ -196,9 +205,12 @@ def _delivered(plan: RankPlan, laps: Iterable[list[int]], batches: int) -> tuple
             seen.append(rows)
             yield rows
 
-    each, turn = batches * (plan.batch_rows // len(plan.shards)), 0
-    rows = [each] * len(plan.shards)
-    if not plan.joint:
+    turn = 0
+    if plan.schedule is not None:
+        rows = plan.schedule.after(batches)
+    elif plan.joint:
+        rows = [batches * (plan.batch_rows // len(plan.shards))] * len(plan.shards)
+    else:
         given, turn = _given(begun_in_laps(sizes(), plan.batch_rows), len(plan.shards), batches)
         rows = [number * plan.batch_rows for number in given]
     totals = [sum(lap) for lap in zip(*seen, strict=True)] or [0] * len(rows)

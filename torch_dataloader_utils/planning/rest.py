@@ -23,16 +23,23 @@ class RemainingRows:
         phase: the number of earlier phases.
         order: the rows for the ranks to share; with `ranks`, the rows that no rank holds.
         ranks: the pieces of each rank, padding last, if each rank resumes with its own.
+        laps: for a mix, the rows of each dataset by lap, which are parts of `order`.
     """
 
     epoch: int
     phase: int
     order: Order
     ranks: tuple[tuple[Piece, ...], ...] | None = None
+    laps: tuple[tuple[Order, ...], ...] = ()
 
 
 def rest_of(splits: Splits, pieces: Iterable[Piece]) -> Order:
     """The rows of these pieces as an order: begun windows, then a few runs per split, in the epoch's order."""
+    return order_of(splits, merged(pieces))
+
+
+def order_of(splits: Splits, pieces: Iterable[Piece]) -> Order:
+    """The rows of these pieces as an order, a unit for each."""
     begun: dict[Split | Window, int] = {}
 
     def number(source: Split | Window) -> int:
@@ -42,7 +49,7 @@ def rest_of(splits: Splits, pieces: Iterable[Piece]) -> Order:
 
     runs = [
         (number(piece.source), piece.order, Rows(0, 0) if piece.rows is None else from_first(piece.rows, piece.source))
-        for piece in merged(pieces)
+        for piece in pieces
     ]
     table = SplitTable(splits, [_numbered(source, number) for source, number in begun.items()])
     return Order(Runs.of_rows(table, runs))

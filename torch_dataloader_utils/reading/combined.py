@@ -3,24 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.convert.columns import Column
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.events import Work, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, Scan
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, Scan, SharedRead
 from torch_dataloader_utils.reading.windows import Span, places_of
 
 
 @dataclass(frozen=True)
+class SourceKey:
+    """The column that says which dataset a row is of.
+
+    Attributes:
+        key: its name.
+        names: of the datasets, for output in Arrow; None: their numbers.
+    """
+
+    key: str
+    names: tuple[str, ...] | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        """Its Arrow type."""
+        return pa.int64() if self.names is None else pa.string()
+
+    def added(self, block: Block, part: int) -> Block:
+        """The rows of a dataset, with the column."""
+        if block.columns is not None:
+            return Block.of_columns(block.rows, {**block.columns, self.key: self.column(block.rows, part)})
+        value = part if self.names is None else self.names[part]
+        return Block.of_table(block.table.append_column(self.key, pa.repeat(pa.scalar(value, self.type), block.rows)))
+
+    def column(self, rows: int, part: int) -> Dense:
+        """The column of some rows of a dataset."""
+        return Dense(np.full(rows, part, np.int64))
+
+
+@dataclass(frozen=True)
 class CombinedScan:
-    """The scans of combined datasets, by part."""
+    """The scans of combined datasets, by part.
+
+    Attributes:
+        scans: the scans.
+        names: of the datasets, for metrics; empty: their numbers.
+        source: the column that says which dataset a row is of, if there is one.
+    """
 
     scans: tuple[Scan, ...]
+    names: tuple[str, ...] = ()
+    source: SourceKey | None = None
 
     @property
     def local(self) -> bool:
@@ -35,11 +72,16 @@ class CombinedScan:
     @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the first part; the others have the same keys."""
-        return self.scans[0].output_schema
+        schema = self.scans[0].output_schema
+        return schema if self.source is None else schema.append(pa.field(self.source.key, self.source.type))
 
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key: the same in all parts."""
-        return self.scans[0].report()
+        report = self.scans[0].report()
+        if self.source is None:
+            return report
+        column = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": str(self.source.type)}
+        return {**report, self.source.key: column}
 
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for: the same in all parts."""
@@ -47,14 +89,15 @@ class CombinedScan:
 
     def open(self, files: Mapping[FileKey, DataFile]) -> CombinedReader:
         """A reader of tasks over these files, by key."""
-        return CombinedReader([scan.open(files) for scan in self.scans])
+        return CombinedReader(self, [scan.open(files) for scan in self.scans])
 
 
 class CombinedReader:
     """Executes tasks; one per thread or process."""
 
-    def __init__(self, readers: list[BlockReader]) -> None:
-        self._readers = readers
+    def __init__(self, spec: CombinedScan, readers: list[BlockReader]) -> None:
+        self._spec = spec
+        self.readers = readers
 
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
@@ -62,9 +105,18 @@ class CombinedReader:
         if len(parts) > 1:
             return self._mixed(task)
         (part,) = parts
-        block = self._readers[part].block(task)
-        recorder().count_source(part, block.rows)
-        return block
+        return self.of_part(self.readers[part].block(task), part)
+
+    def of_part(self, block: Block, part: int) -> Block:
+        """A block that a part's reader read, counted, and with the column that says so."""
+        added = block if self._spec.source is None else self._spec.source.added(block, part)
+        return replace(added, work=block.work + Work(sources=((self._name(part), block.rows),)))
+
+    def _name(self, part: int) -> str | int:
+        return self._spec.names[part] if self._spec.names else part
+
+    def _count(self, part: int, rows: int) -> None:
+        recorder().count_source(self._name(part), rows)
 
     def _mixed(self, task: Task) -> Block:
         """The rows of a task over windows that draw on several parts."""
@@ -76,7 +128,7 @@ class CombinedReader:
         for part in sorted(_parts(pieces)):  # as `read` joins them
             ends = [sum(span) for piece, span in zip(pieces, spans, strict=True) if split_of(piece).file.part == part]
             up_to = int(np.count_nonzero(places < max(ends)))
-            noted.count_source(part, up_to - before)
+            self._count(part, up_to - before)
             before = up_to
         return block.take(places)
 
@@ -87,15 +139,21 @@ class CombinedReader:
         at = 0
         for part in sorted(_parts(pieces)):
             places = [i for i, piece in enumerate(pieces) if split_of(piece).file.part == part]
-            block, part_spans = self._readers[part].read([pieces[i] for i in places], pad)
+            block, part_spans = self.readers[part].read([pieces[i] for i in places], pad)
             for i, (first, count) in zip(places, part_spans, strict=True):
                 spans[i] = at + first, count
             blocks.append(block)
             at += block.rows
         return Block.joined(blocks), spans
 
-    def share(self, task: Task) -> None:
-        """None: a window may hold rows of several parts."""
+    def share(self, task: Task) -> _PartRead | None:
+        """A read of the task that other readers may join; None for a window with rows of several parts."""
+        parts = _parts(task.pieces)
+        if len(parts) > 1:
+            return None
+        (part,) = parts
+        shared = self.readers[part].share(task)
+        return None if shared is None else _PartRead(shared, part)
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Give the task's rows to `add`, a few columns at a time; None if they belong to several parts."""
@@ -103,15 +161,39 @@ class CombinedReader:
         if len(parts) > 1:
             return None
         (part,) = parts
-        rows = self._readers[part].read_columns(task, add)
+        rows = self.readers[part].read_columns(task, add)
         if rows is not None:
-            recorder().count_source(part, rows)
+            self._count(part, rows)
+            if self._spec.source is not None:
+                add({self._spec.source.key: self._spec.source.column(rows, part)})
         return rows
 
     def close(self) -> None:
         """Close the open files."""
-        for reader in self._readers:
+        for reader in self.readers:
             reader.close()
+
+
+@dataclass(frozen=True)
+class _PartRead:
+    """The read of a task by the readers of one part."""
+
+    shared: SharedRead
+    part: int
+
+    @property
+    def open(self) -> bool:
+        """Whether a reader that joins now finds something to read."""
+        return self.shared.open
+
+    def read(self, reader: CombinedReader) -> Block | None:
+        """Read until nothing is left; the block for the reader that finishes last, None for the others."""
+        block = self.shared.read(reader.readers[self.part])
+        return None if block is None else reader.of_part(block, self.part)
+
+    def abandon(self) -> bool:
+        """Leave the rest unread after an error; returns whether it is the first."""
+        return self.shared.abandon()
 
 
 def _parts(pieces: Iterable[Piece]) -> set[int]:

@@ -6,7 +6,6 @@ import io
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from torch_dataloader_utils.distributed.peers import job_peers
@@ -15,11 +14,11 @@ from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, options_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
-from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import CombinedScan, SourceKey
 from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.mixing import Names, check_counted, check_mixable, for_each, is_mixed, labels
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, mask_key, splits_of
 
@@ -53,24 +52,33 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
             )
 
 
-def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, options: Options) -> Source:
+def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> Source:
     """The source over several datasets.
 
     Args:
         datasets: sources of files, and map-style datasets.
-        weights: one per dataset; None weights each by its number of rows.
+        names: of the datasets: as the user named them, or their numbers.
         options: the options of the combination's loader.
 
     Raises:
         OptionError: the datasets cannot be combined, or their keys or dtypes differ.
         ShardingError: map-style datasets are sharded differently.
+        CountsRequiredError: rows are mixed, but those of a dataset are known only after reading.
         EmptyDatasetError: a map-style dataset has no samples.
     """
-    checked = _weights(weights, len(datasets))
+    weights, mixed = for_each("weights", options.mix.weights, names), is_mixed(options, len(names))
+    of_parts = [None] * len(names) if mixed or weights is None else weights
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
     sharded_alike([dataset for dataset in datasets if not isinstance(dataset, Source)], options.shard.total_shards)
-    members = [_member(dataset, number, checked[number], options) for number, dataset in enumerate(datasets)]
+    if mixed:
+        check_mixable(options)
+    members = [
+        _member(dataset, number, label, Part(weight), options)
+        for number, (dataset, label, weight) in enumerate(zip(datasets, labels(names), of_parts, strict=True))
+    ]
+    if mixed:
+        check_counted([(member.name, member.exact and member.splits.uncounted is None) for member in members], options)
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
         _check_same(members[0].name, outputs[0], member.name, output)
@@ -85,13 +93,17 @@ def combined_source(datasets: Sequence[Any], weights: Sequence[float] | None, op
             member.part.check_ranks(num_ranks)
     keys = tuple(outputs[0])
     valid_key = mask_key(options, keys)
+    keys = keys if valid_key is None else (*keys, valid_key)
+    source_key = _source_key(options, keys, names)
     splits = Splits.joined([member.splits for member in members])
     return Source(
         files=tuple(splits.files),
         splits=splits,
-        scan=CombinedScan(tuple(replace(member.scan, valid_key=valid_key) for member in members)),
+        scan=CombinedScan(
+            tuple(replace(member.scan, valid_key=valid_key) for member in members), _given_names(names), source_key
+        ),
         exact=all(member.exact for member in members),
-        keys=keys if valid_key is None else (*keys, valid_key),
+        keys=keys if source_key is None else (*keys, source_key.key),
         parts=tuple(member.part for member in members),
         skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
         subset=_subsets(datasets),
@@ -113,49 +125,47 @@ def _known_ranks(options: Options) -> int | None:
     return None if peers is None else peers.world.num_ranks
 
 
-def _weights(weights: Sequence[float] | None, count: int) -> list[float | None]:
-    if weights is None:
-        return [None] * count
-    try:
-        listed: list[float | None] = list(islice(weights, count + 1))
-    except Exception:  # noqa: BLE001 (no list, or one that cannot be iterated)
-        listed = []
-    good = [
-        isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 < weight < float("inf")
-        for weight in listed
-    ]
-    if len(good) != count or not all(good):
-        raise OptionError(f"weights={shown(weights)} for {count} dataset(s): expected a positive number for each.")
-    return listed
+def _given_names(names: Names) -> tuple[str, ...]:
+    """The names that the user gave; empty if the datasets have only numbers."""
+    return tuple(name for name in names if isinstance(name, str))
 
 
-def _member(dataset: Any, number: int, weight: float | None, options: Options) -> _Member:
+def _source_key(options: Options, keys: Sequence[str], names: Names) -> SourceKey | None:
+    key = options.mix.source_key
+    if key is None:
+        return None
+    if key in keys:
+        raise OptionError(f"source_key={key!r} is already a key of the batches: pass another name.")
+    return SourceKey(key, (_given_names(names) or None) if _is_arrow(options) else None)
+
+
+def _member(dataset: Any, number: int, label: str, part: Part, options: Options) -> _Member:
     if isinstance(dataset, Source):
-        return _structured(dataset, number, weight, options)
+        return _structured(dataset, number, label, part, options)
     if is_map_style(dataset):
-        return _map_style(dataset, number, weight, options)
+        return _map_style(dataset, number, label, part, options)
     raise OptionError(
-        f"dataset {number} is {type(dataset).__name__}: expected a dataset from create_dataloader, or a map-style "
+        f"{label} is {type(dataset).__name__}: expected a dataset from create_dataloader, or a map-style "
         "one (with __getitem__ and __len__)."
     )
 
 
-def _structured(source: Source, number: int, weight: float | None, options: Options) -> _Member:
+def _structured(source: Source, number: int, label: str, part: Part, options: Options) -> _Member:
     scan = source.scan
     if not isinstance(scan, ScanSpec):
-        raise OptionError(f"dataset {number} is itself a combination: pass its datasets instead.")
+        raise OptionError(f"{label} is itself a combination: pass its datasets instead.")
     if scan.arrow != _is_arrow(options):
         raise OptionError(
-            f"output_format={options.batch.output_format!r} with dataset {number}, which was made for "
+            f"output_format={options.batch.output_format!r} with {label}, which was made for "
             f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: use the same output_format for both."
         )
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
-    name = f"dataset {number}" + (f" ({files[0].info.path}, ...)" if files else "")
-    return _Member(name, files, splits_of(files, options.split), scan, source.exact, Part(weight))
+    name = label + (f" ({files[0].info.path}, ...)" if files else "")
+    return _Member(name, files, splits_of(files, options.split), scan, source.exact, part)
 
 
-def _map_style(dataset: Any, number: int, weight: float | None, options: Options) -> _Member:
-    name = f"dataset {number} ({type(dataset).__name__})"
+def _map_style(dataset: Any, number: int, label: str, part: Part, options: Options) -> _Member:
+    name = f"{label} ({type(dataset).__name__})"
     if options.worker.worker_mode == "process" and options.worker.num_workers:
         _check_pickles(dataset, name)
     samples = first_samples(dataset, name)
@@ -167,7 +177,8 @@ def _map_style(dataset: Any, number: int, weight: float | None, options: Options
     # Without a shuffle, one split per shard, unless split_rows or split_bytes was given.
     if not options.shuffle.shuffle and split.split_bytes == options.shuffle.split_bytes:
         split = replace(split, split_bytes=2**62)
-    part = Part(weight, dataset.total_shards, dataset.dist_world_size) if is_sharded(dataset) else Part(weight)
+    if is_sharded(dataset):
+        part = replace(part, total_shards=dataset.total_shards, dist_world_size=dataset.dist_world_size)
     return _Member(
         name, files, splits_of(files, split), SampleScan(dataset, name, keys, _is_arrow(options)), True, part
     )

@@ -1,0 +1,326 @@
+"""Mixed datasets, from files to batches: exact quotas on all ranks, laps, equal steps, resume, elasticity."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.end_to_end.sharded import Plain, ids
+from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils.errors import (
+    CheckpointMismatchError,
+    CountsRequiredError,
+    EmptyDatasetError,
+    OptionError,
+    ShardingError,
+)
+
+ROWS = {"web": 61, "code": 23, "books": 11}
+FIRST = {"web": 0, "code": 1000, "books": 2000}
+MIX: dict[str, Any] = {"batch_size": 5, "split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mix")
+    for name, rows in ROWS.items():
+        numbers = np.arange(FIRST[name], FIRST[name] + rows)
+        words = [f"{name} {number}" for number in numbers]
+        table = pa.table({"id": numbers, "word": words, "tokens": [[n] * (n % 3) for n in numbers]})
+        pq.write_table(table, path / f"{name}.parquet", row_group_size=3)
+    return path
+
+
+def parts(folder: Path, names: Any = ROWS, **options: Any) -> dict[str, StructuredDataset]:
+    return {name: StructuredDataset.create_dataloader(folder / f"{name}.parquet", **options)[1] for name in names}
+
+
+def source(row: int) -> str:
+    return "web" if row < 1000 else "code" if row < 2000 else "books"
+
+
+def counts(batch: Any) -> dict[str, int]:
+    return dict(Counter(map(source, batch["id"].tolist())))
+
+
+def on_ranks(folder: Path, ranks: int, epoch: int = 0, names: Any = ROWS, **options: Any) -> list[list[Any]]:
+    """The batches of each rank; every value of a row is checked."""
+    found = []
+    for rank in range(ranks):
+        loader, dataset = combine(parts(folder, names), num_ranks=ranks, rank=rank, **options)
+        dataset.set_epoch(epoch)
+        batches = list(loader)
+        assert len(batches) == len(loader) == dataset.plan(epoch).steps
+        assert sum(len(batch["id"]) for batch in real(batches)) == dataset.plan(epoch).rows
+        for batch in batches:
+            check_values(batch)
+        found.append(batches)
+        dataset.close()
+    return found
+
+
+def check_values(batch: Any) -> None:
+    rows = batch["id"].tolist()
+    assert batch["word"] == [f"{source(row)} {row}" for row in rows]
+    assert batch["tokens"]["offsets"].diff().tolist() == [row % 3 for row in rows]
+    assert batch["tokens"]["values"].tolist() == [row for row in rows for _ in range(row % 3)]
+
+
+def real(batches: list[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield {"id": batch["id"][batch["valid"]] if "valid" in batch else batch["id"]}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_batch_has_rows_of_each_dataset_in_proportion(folder: Path, ranks: int, workers: int) -> None:
+    found = on_ranks(folder, ranks, num_workers=workers, **MIX)
+    assert sorted(row for batches in found for row in ids(batches)) == sorted(
+        FIRST[name] + row for name, rows in ROWS.items() for row in range(rows)
+    )
+    total = sum(ROWS.values())
+    for batches in found:
+        so_far: Counter[str] = Counter()
+        for batch in batches:
+            so_far.update(counts(batch))
+            taken = so_far.total()
+            assert all(abs(so_far[name] - taken * rows / total) <= 2.5 for name, rows in ROWS.items())
+    assert len({str([counts(batch) for batch in batches[:-3]]) for batches in found}) == 1
+
+
+def test_workers_and_processes_do_not_change_the_order(folder: Path) -> None:
+    options = {**MIX, "stop": "all"}
+    found = [
+        ids(on_ranks(folder, 1, **options, **worker)[0])
+        for worker in ({"num_workers": 0}, {}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "process"})
+    ]
+    assert all(rows == found[0] for rows in found[1:])
+    assert ids(on_ranks(folder, 1, 1, **options)[0]) != found[0]
+
+
+@pytest.mark.parametrize("shuffle", [False, "splits", True])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_row_before_any_twice_within_and_across_epochs(folder: Path, ranks: int, shuffle: Any) -> None:
+    """`code` is repeated 3.5 times an epoch, `web` is read in part: after any number of epochs, counts differ by 1."""
+    mix = {"rows_per_epoch": 120, "weights": {"web": 1, "code": 2}, "batch_size": 10, "shuffle": shuffle}
+    taken: Counter[int] = Counter()
+    for epoch in range(3):
+        found = on_ranks(folder, ranks, epoch, ["web", "code"], split_rows=6, **mix)
+        rows = [row for batches in found for row in ids(batches)]
+        assert Counter(map(source, rows)) == {"web": 40, "code": 80}
+        taken.update(rows)
+        for name in ("web", "code"):
+            times = [taken[FIRST[name] + row] for row in range(ROWS[name])]
+            assert max(times) - min(times) <= 1
+
+
+def test_laps_have_orders_of_their_own(folder: Path) -> None:
+    (batches,) = on_ranks(folder, 1, 0, ["code"], repeat={"code": 3}, **{**MIX, "batch_size": 23})
+    laps = [tuple(batch["id"].tolist()) for batch in batches]
+    assert len(set(laps)) == 3
+    assert all(sorted(lap) == list(range(1000, 1023)) for lap in laps)
+
+
+@pytest.mark.parametrize("even", ["drop", "pad"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_all_ranks_take_equal_steps(folder: Path, ranks: int, even: str) -> None:
+    found = on_ranks(folder, ranks, even=even, **MIX)
+    assert len({len(batches) for batches in found}) == 1
+    assert {len(batch["id"]) for batches in found for batch in batches} == {5}
+    rows = [row for batches in found for row in ids(list(real(batches)))]
+    total = sum(ROWS.values())
+    assert len(set(rows)) == len(rows) == (total - total % (5 * ranks) if even == "drop" else total)
+
+
+def test_single_batches_are_of_one_dataset_the_same_on_all_ranks(folder: Path) -> None:
+    found = on_ranks(folder, 2, batches="single", even="drop", weights=[2, 1, 1], stop="all", **MIX)
+    orders = [[counts(batch) for batch in batches] for batches in found]
+    assert orders[0] == orders[1]
+    assert all(len(batch) == 1 and sum(batch.values()) == 5 for batch in orders[0])
+    (alone,) = on_ranks(folder, 1, batches="single", **MIX)
+    assert sorted(ids(alone)) == sorted(FIRST[name] + row for name, rows in ROWS.items() for row in range(rows))
+    assert sum(len(batch["id"]) < 5 for batch in alone) == 3  # a last batch for each
+
+
+MODES: list[dict[str, Any]] = [
+    {"stop": "all", "weights": {"web": 1, "code": 1, "books": 1}, "even": "pad"},
+    {"batches": "single", "stop": "all"},
+    {"rows_per_epoch": 90, "even": "drop"},
+]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_resume_at_every_step_is_exact(folder: Path, mode: dict[str, Any]) -> None:
+    options = {**MIX, **mode, "num_ranks": 2, "rank": 1, "num_workers": 0}
+    loader, dataset = combine(parts(folder), **options)
+    dataset.set_epoch(1)
+    expected, states = [], []
+    for batch in loader:
+        expected.append(batch["id"].tolist())
+        states.append(loader.state_dict())
+    resumed, other = combine(parts(folder), **options)
+    for step, state in enumerate(states[:-1], 1):
+        resumed.load_state_dict(state)
+        assert [batch["id"].tolist() for batch in resumed] == expected[step:]
+        if step < 3:
+            assert [other.rows_of(1, step - 1)] == [dataset.rows_of(1, step - 1)]
+    resumed.load_state_dict(states[-1])
+    assert list(resumed) == []
+
+
+@pytest.mark.parametrize("mode", [*MODES, {}], ids=str)
+@pytest.mark.parametrize(("ranks", "then"), [(1, 3), (2, 1), (3, 2)])
+def test_an_elastic_resume_delivers_each_row_as_often_as_planned(
+    folder: Path, mode: dict[str, Any], ranks: int, then: int
+) -> None:
+    """Twice in a row, in the middle of windows and laps, to another number of ranks and another batch size."""
+    whole = Counter(planned(folder, **{**mode, "even": "none"}))
+    taken, state = run(folder, ranks, 3, None, **mode)
+    for now, size in ((then, 4), (ranks, 3)):
+        more, state = run(folder, now, 2, state, **{**mode, "batch_size": size})
+        taken += more
+    rest, _ = run(folder, 1, None, state, **{**mode, "even": "none"})
+    assert Counter(taken + rest) == whole
+
+
+def planned(folder: Path, **options: Any) -> list[int]:
+    return ids(on_ranks(folder, 1, 1, **{**MIX, **options})[0])
+
+
+def run(folder: Path, ranks: int, steps: int | None, state: Any, **options: Any) -> tuple[list[int], Any]:
+    """The rows of a few steps on all ranks, and the state after them."""
+    taken: list[int] = []
+    for rank in range(ranks):
+        loader, dataset = combine(parts(folder), num_ranks=ranks, rank=rank, num_workers=0, **{**MIX, **options})
+        if state is None:
+            dataset.set_epoch(1)
+        else:
+            loader.load_state_dict(state)
+        batches = [batch for _, batch in zip(range(steps or 1000), loader, strict=False)]
+        taken += ids(list(real(batches)))
+        after = loader.state_dict()
+    return taken, after
+
+
+def test_changed_weights_begin_a_new_phase_of_the_same_rows(folder: Path) -> None:
+    taken, state = run(folder, 1, 4, None, weights=[1, 1, 1])
+    rest, _ = run(folder, 1, None, state, weights=[5, 1, 1])
+    assert Counter(taken + rest) == Counter(planned(folder))
+    assert 12 <= sum(row < 1000 for row in rest[:18]) <= 14  # 5 of 7
+    with pytest.raises(CheckpointMismatchError, match="mixed by rows"):
+        run(folder, 1, None, state, batches="splits")
+
+
+def test_skipped_steps_keep_the_quotas(folder: Path) -> None:
+    (expected,) = on_ranks(folder, 1, **MIX)
+    loader, dataset = combine(parts(folder), num_ranks=1, rank=0, **MIX)
+    dataset.skip_steps(2, 6)
+    assert ids(loader) == ids([*expected[:2], *expected[6:]])
+
+
+def test_metrics_and_a_column_name_the_datasets(folder: Path) -> None:
+    loader, dataset = combine(parts(folder), source_key="source", num_ranks=1, rank=0, **MIX)
+    for batch in loader:
+        names = [list(ROWS)[number] for number in batch["source"].tolist()]
+        assert names == [source(row) for row in batch["id"].tolist()]
+    assert {name: loader.metrics(total=True)[f"rows/{name}"] for name in ROWS} == ROWS
+    assert dataset.describe().keys[-1].dtype == "int64"
+    arrow, _ = combine(parts(folder, output_format="arrow"), source_key="source", output_format="arrow", even="pad")
+    table = pa.Table.from_batches(list(arrow))
+    assert table["source"].to_pylist() == [source(row) for row in table["id"].to_pylist()]
+    numbered, _ = combine([Plain(4), Plain(4, first=4)], source_key="source", batch_size=4, worker_mode="process",
+                          num_workers=1)  # fmt: skip
+    assert [batch["source"].tolist() for batch in numbered] == [[0, 0, 1, 1]] * 2
+
+
+def test_datasets_may_be_loaders_and_paths(folder: Path) -> None:
+    loader, _ = StructuredDataset.create_dataloader(folder / "web.parquet")
+    mixed, dataset = combine({"web": loader, "code": folder / "code.parquet"}, weights={"web": 3, "code": 1})
+    assert len(ids(mixed)) == 84
+    assert dataset.describe().mix == "each batch has rows of each: 72.6% 'web' (61 rows), 27.4% 'code' (23 rows)"
+    repeated = combine([folder / "web.parquet", folder / "code.parquet"], batches="single", stop="all", weights=[1, 1])
+    assert repeated[1].describe().mix == "each batch is of one: 50.0% 0 (61 rows), 50.0% 1 (61 rows, 2.65 laps)"
+
+
+def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None:
+    loader, _ = combine([folder / "web.parquet", folder / "code.parquet"], weights=[1, 1], shuffle=True, batch_size=10)
+    assert [counts(batch) for batch in loader][:4] == [{"web": 5, "code": 5}] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"weights": {"web": 1}}, OptionError, "a number for each of 'web', 'code', 'books'; 'code', 'books' are not"),
+        ({"weights": {"web": 1, "code": 1, "books": 1, "x": 1}}, OptionError, "'x' is not in both"),
+        ({"weights": [1, 2]}, OptionError, "for 3 dataset"),
+        ({"repeat": {"wbe": 2}}, OptionError, "'wbe' is not in both"),
+        ({"stop": "all", "repeat": {"web": 2}}, OptionError, "stop and repeat were both given"),
+        ({"temperature": 2, "weights": [1, 1, 1]}, OptionError, "temperature=2 with weights"),
+        ({"batches": "splits", "stop": "all"}, OptionError, "stop='all' with batches='splits'"),
+        ({"batches": "splits", "source_key": "s"}, OptionError, "source_key='s' with batches='splits'"),
+        ({"rows_per_epoch": 10**6, "max_repeats": 2}, OptionError, "give at most 190 rows"),
+        ({"sharding": "rotate"}, OptionError, "sharding='rotate' with batches='proportional'.*batches='splits'"),
+        ({"canonical_ranks": 4}, OptionError, "canonical_ranks=4 with batches"),
+        ({"steps_per_epoch": 4}, OptionError, "set rows_per_epoch to steps x batch_size x ranks"),
+        ({"last_batch": "wrap"}, OptionError, "last_batch='wrap' with batches"),
+        ({"batches": "single", "even": "pad"}, OptionError, "even='pad' with batches='single'"),
+        ({"source_key": "word"}, OptionError, "source_key='word' is already a key"),
+        ({"even": "drop", "batch_size": 96, "num_ranks": 1, "rank": 0}, ShardingError, "N=95 rows in an epoch"),
+        ({"max_repeats": 0.5}, OptionError, "a number of at least 1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_mixed_is_an_error_at_construction(
+    folder: Path, options: dict[str, Any], error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        combine(parts(folder), **options)
+
+
+def test_unknown_row_counts_name_the_dataset_and_the_remedy(folder: Path) -> None:
+    filtered = parts(folder, ["web"], filters=[("id", "<", 40)])
+    with pytest.raises(CountsRequiredError, match=r"that of dataset 'web' .*count_rows=True.*batches='splits'"):
+        combine({**filtered, **parts(folder, ["code"])})
+    counted = parts(folder, ["web"], filters=[("id", "<", 40)], count_rows=True)
+    loader, _ = combine({**counted, **parts(folder, ["code"])}, **MIX)
+    assert sorted(ids(loader)) == [*range(40), *range(1000, 1023)]
+    nothing = parts(folder, ["web"], filters=[("id", "<", 0)], count_rows=True)
+    with pytest.raises(EmptyDatasetError, match=r"dataset 'web' has no rows"):
+        combine({**nothing, **parts(folder, ["code"])}, stop="all")
+
+
+def test_a_foreign_loader_may_have_one_worker(folder: Path) -> None:
+    _, dataset = combine(parts(folder), **MIX)
+    assert len(ids(DataLoader(dataset, batch_size=None, num_workers=0))) == sum(ROWS.values())
+    _, dataset = combine(parts(folder), **MIX)
+    with pytest.raises(OptionError, match="a mix within 2 workers"):
+        list(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))
+
+
+def test_batches_of_blocks_of_many_steps_are_those_cut_alone(tmp_path: Path) -> None:
+    """Large blocks, of which the rows of many steps are put in order together; tensors do not share memory."""
+    for name, rows, first in (("a", 5_000, 0), ("b", 3_333, 10_000)):
+        numbers = np.arange(first, first + rows)
+        table = pa.table({"id": numbers, "x": [[float(n)] * 2 for n in numbers]})
+        pq.write_table(table.cast(pa.schema({"id": pa.int64(), "x": pa.list_(pa.float32(), 2)})), tmp_path / name)
+    loader, dataset = combine([tmp_path / "a", tmp_path / "b"], batch_size=64, num_ranks=1, rank=0)
+    batches = list(loader)
+    at = {0: 0, 10_000: 10_000}
+    for step, batch in enumerate(batches):
+        low = int((batch["id"] < 10_000).sum())
+        assert batch["id"].tolist() == [
+            *range(at[0], at[0] + low), *range(at[10_000], at[10_000] + len(batch["id"]) - low)
+        ]  # fmt: skip
+        assert torch.equal(batch["x"], batch["id"].float()[:, None].expand(-1, 2))
+        at = {0: at[0] + low, 10_000: at[10_000] + len(batch["id"]) - low}
+        if step == 0:
+            batch["id"].zero_()
+    assert at == {0: 5_000, 10_000: 13_333}
+    assert dataset.plan().schedule is not None

@@ -1,0 +1,84 @@
+"""Batches of a mix: rows of several shards, one for each dataset, by a schedule.
+
+If the blocks at hand hold several steps, the rows of these steps are put in order together, column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.batching.batches import JOINED_ROWS, Form, ShardRows
+from torch_dataloader_utils.checkpoint.positions import BlockLog
+from torch_dataloader_utils.mixing.schedule import I64, Schedule
+from torch_dataloader_utils.reading.blocks import Block, Driver
+
+_STEPS = 256  # of which the rows of each shard are computed at a time
+
+
+def mixed_batches(
+    driver: Driver, logs: Sequence[BlockLog], schedule: Schedule, taken: int, form: Form
+) -> Iterator[Any]:
+    """The rank's batches, each with the rows of every shard that the schedule says, shard by shard.
+
+    Args:
+        driver: delivers the blocks of the shards.
+        logs: where each shard begins.
+        schedule: the rows of each shard in each batch.
+        taken: the number of batches before these.
+        form: the form of the batches.
+    """
+    shards = [ShardRows(driver, shard, log) for shard, log in enumerate(logs)]
+    for first in range(taken, schedule.steps, _STEPS):
+        table = schedule.table(first, min(first + _STEPS, schedule.steps))
+        at = 0
+        while at < len(table) - 1:
+            steps = max(1, _steps_at_hand(shards, table[at:] - table[at], schedule.batch_rows))
+            yield from _batches(shards, np.diff(table[at : at + steps + 1], axis=0), form)
+            at += steps
+
+
+def single_turns(schedule: Schedule, taken: int) -> Iterator[int]:
+    """The shard of each batch after the first `taken`, if each batch is of one shard."""
+    for first in range(taken, schedule.steps, _STEPS):
+        table = schedule.table(first, min(first + _STEPS, schedule.steps))
+        yield from np.diff(table, axis=0).argmax(axis=1).tolist()
+
+
+def _steps_at_hand(shards: Sequence[ShardRows], ahead: I64, size: int) -> int:
+    """How many full steps the blocks at hand hold, of those whose rows are put in order together.
+
+    Args:
+        shards: the shards.
+        ahead: the rows of each shard in the next 0, 1, ... steps, int64 [steps + 1, shards].
+        size: rows per batch.
+    """
+    most = min(len(ahead) - 1, max(1, JOINED_ROWS // size))
+    if ahead[most].sum() < most * size:  # the last batch is short, and cut alone
+        most -= 1
+    for shard in np.flatnonzero(ahead[max(most, 1)]).tolist():
+        most = min(most, int(np.searchsorted(ahead[:, shard], shards[shard].at_hand(), side="right")) - 1)
+    return most
+
+
+def _batches(shards: Sequence[ShardRows], quotas: I64, form: Form) -> Iterator[Any]:
+    """One batch for each line of `quotas`, the rows of each shard, int64 [steps, shards]; several if all are full."""
+    totals = quotas.sum(axis=0).tolist()
+    parts = [part for shard, rows in zip(shards, totals, strict=True) for part in shard.take(rows)]
+    if len(parts) == 1:
+        ((block, first, _),) = parts
+        yield from form.slices(block, first, len(quotas), int(quotas[0].sum()))
+    elif len(quotas) == 1:
+        yield form.join(parts)
+    else:
+        joined = Block.joined([block.slice(first, last) for block, first, last in parts])
+        yield from form.slices(joined.take(_order(quotas)), 0, len(quotas), int(quotas[0].sum()))
+
+
+def _order(quotas: I64) -> I64:
+    """The places of rows joined shard by shard, int64 [rows], in the order of their steps."""
+    steps = np.arange(len(quotas), dtype=np.int16)
+    of_row = np.concatenate([np.repeat(steps, rows) for rows in quotas.T])
+    return np.argsort(of_row, kind="stable")
