@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.errors import EmptyDatasetError
@@ -30,6 +31,14 @@ class Form(Protocol):
 
     def join(self, parts: list[Part]) -> Any:
         """One batch from the rows of several parts, in fresh memory."""
+
+    def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[Any]:
+        """Batches with rows of every part, in fresh memory.
+
+        Args:
+            parts: the rows.
+            quotas: the number of rows of each part in each batch, shape [batches, parts]; all batches have one size.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +208,11 @@ class ShardRows:
             self._log.take(self._block.rows)
             self._first, self._delivered = self._delivered, 0
         return 0 if self._block is None else self._block.rows - self._first
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row of the block."""
+        return 0 if self._block is None else self._block.nbytes // max(self._block.rows, 1)
 
     def take(self, count: int) -> list[Part]:
         """The next `count` rows, or as many as are left."""

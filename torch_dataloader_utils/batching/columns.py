@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.batching.batches import Part
+from torch_dataloader_utils.batching.mixed_columns import mixed_column, mixing_copies
 from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, concat
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
@@ -51,6 +52,16 @@ class ColumnForm:
             {key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys}
         )
         return next(self._split(columns, 0, 1, sum(last - first for _, first, last in parts)))
+
+    def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+        """Batches with rows of every part, put in order column by column, in recycled memory."""
+        columns = {
+            key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys
+        }
+        memory = self._memory({key: _dense_bytes(columns[key]) for key in self._keys})
+        copies = mixing_copies(quotas)
+        mixed = {key: mixed_column(columns[key], copies, memory[key]) for key in self._keys}
+        return self._split(mixed, 0, len(quotas), int(quotas[0].sum()))
 
     def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
         slicers = [self._slicer(columns[key]) for key in self._keys]

@@ -13,8 +13,9 @@ import numpy as np
 from torch_dataloader_utils.batching.batches import JOINED_ROWS, Form, ShardRows
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.mixing.schedule import I64, Schedule
-from torch_dataloader_utils.reading.blocks import Block, Driver
+from torch_dataloader_utils.reading.blocks import Driver
 
+_MIXED_BYTES = 1 << 23  # of the rows that are put in order together: they stay in the processor's cache
 _STEPS = 256  # of which the rows of each shard are computed at a time
 
 
@@ -58,9 +59,11 @@ def _steps_at_hand(shards: Sequence[ShardRows], ahead: I64, size: int) -> int:
     most = min(len(ahead) - 1, max(1, JOINED_ROWS // size))
     if ahead[most].sum() < most * size:  # the last batch is short, and cut alone
         most -= 1
+    row_bytes = 1
     for shard in np.flatnonzero(ahead[max(most, 1)]).tolist():
         most = min(most, int(np.searchsorted(ahead[:, shard], shards[shard].at_hand(), side="right")) - 1)
-    return most
+        row_bytes = max(row_bytes, shards[shard].row_bytes)
+    return min(most, _MIXED_BYTES // (row_bytes * size))
 
 
 def _batches(shards: Sequence[ShardRows], quotas: I64, form: Form) -> Iterator[Any]:
@@ -73,12 +76,4 @@ def _batches(shards: Sequence[ShardRows], quotas: I64, form: Form) -> Iterator[A
     elif len(quotas) == 1:
         yield form.join(parts)
     else:
-        joined = Block.joined([block.slice(first, last) for block, first, last in parts])
-        yield from form.slices(joined.take(_order(quotas)), 0, len(quotas), int(quotas[0].sum()))
-
-
-def _order(quotas: I64) -> I64:
-    """The places of rows joined shard by shard, int64 [rows], in the order of their steps."""
-    steps = np.arange(len(quotas), dtype=np.int16)
-    of_row = np.concatenate([np.repeat(steps, rows) for rows in quotas.T])
-    return np.argsort(of_row, kind="stable")
+        yield from form.mix(parts, quotas[:, quotas.any(axis=0)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.batching.batches import Form, Part
@@ -40,3 +42,10 @@ class ArrowForm:
         """One batch from the rows of several blocks."""
         batches = [block.table.slice(first, last - first) for block, first, last in parts if block.table is not None]
         return self._last(pa.Table.from_batches(batches).combine_chunks().to_batches()[0])
+
+    def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[Any]:
+        """Batches with rows of every part, joined one by one."""
+        ends = np.cumsum(quotas, axis=0).tolist()
+        for quota, end in zip(quotas.tolist(), ends, strict=True):
+            rows = zip(parts, quota, end, strict=True)
+            yield self.join([(block, first + stop - n, first + stop) for (block, first, _), n, stop in rows if n])
