@@ -95,6 +95,7 @@ def test_a_busy_hub_is_asked_again(hub: Hub) -> None:
 def test_what_the_hub_does_not_have_is_an_error(hub: Hub, path: str) -> None:
     with pytest.raises(DataNotFoundError, match=rf"hf://{path}: the Hub has no such repository or revision.*HF_TOKEN"):
         opened(hub, path)
+    assert hub.requests["revision"] == 1  # it is not asked again
 
 
 def test_a_folder_that_is_not_there_is_an_error(hub: Hub) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +37,9 @@ def at_commit(fs: Any, path: str) -> str:
     from huggingface_hub import HfApi
 
     try:
-        with hub_faults():
-            found = fs.resolve_path(path)
-            api = HfApi(endpoint=fs.endpoint, token=fs.token)
-            info = api.repo_info(found.repo_id, revision=found.revision, repo_type=found.repo_type)
+        found = fs.resolve_path(path)
+        api = HfApi(endpoint=fs.endpoint, token=fs.token)
+        info = api.repo_info(found.repo_id, revision=found.revision, repo_type=found.repo_type)
     except OSError as error:
         if status_of(error) in _NOT_THERE:
             raise FileNotFoundError(path) from error
@@ -70,8 +68,7 @@ class HubClient(FsspecClient):
 
     def find(self, folder: str, recursive: bool) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`."""
-        with hub_faults():
-            infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
+        infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
         return [_versioned(stored(path, info)) for path, info in infos.items()]
 
     def open(self, path: str, size: int = 0) -> Opened:
@@ -81,8 +78,7 @@ class HubClient(FsspecClient):
 
     def info(self, path: str) -> Mapping[str, Any]:
         """The metadata of `path`."""
-        with hub_faults():
-            info: Mapping[str, Any] = self.fs.info(path)
+        info: Mapping[str, Any] = self.fs.info(path)
         return info
 
     def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
@@ -92,10 +88,9 @@ class HubClient(FsspecClient):
         headers = build_hf_headers(token=self.fs.token)
         if stop is not None:
             headers["Range"] = f"bytes={start or 0}-{stop - 1}"
-        with hub_faults():
-            # The token is not sent on to other hosts.
-            response = get_session().get(self.fs.url(path), headers=headers, follow_redirects=True)
-            hf_raise_for_status(response)
+        # The token is not sent on to other hosts.
+        response = get_session().get(self.fs.url(path), headers=headers, follow_redirects=True)
+        hf_raise_for_status(response)
         content: bytes = response.content
         return content if response.status_code == 206 or stop is None else content[start or 0 : stop]
 
@@ -123,15 +118,3 @@ class _HubFile:
 def _versioned(found: Stored) -> Stored:
     commit = next(iter(commits([found.path])), "")
     return replace(found, version=f"etag:{commit}" if commit else found.version)
-
-
-@contextmanager
-def hub_faults() -> Iterator[None]:
-    """A context in which errors of the Hub have their HTTP status, by which retries are decided."""
-    try:
-        yield
-    except OSError as error:
-        response = getattr(error, "response", None)
-        if response is not None:
-            error.status = response.status_code  # type: ignore[attr-defined]
-        raise

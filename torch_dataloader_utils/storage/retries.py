@@ -102,13 +102,14 @@ def past_end(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status in a client's error (aiohttp, Azure, Google, botocore), or None."""
+    """The HTTP status in a client's error (aiohttp, Azure, botocore, Google, httpx), or None."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     else:
         words = ("status", "status_code", *(["code"] if type(error).__module__.startswith(_CODES) else []))
-        status = next((word for name in words if isinstance(word := getattr(error, name, None), (int, str))), None)
+        found = (getattr(holder, name, None) for holder in (error, response) for name in words)
+        status = next((word for word in found if isinstance(word, (int, str))), None)
     return int(status) if str(status).isdigit() else None
 
 
