@@ -1,0 +1,1 @@
+"""Documents packed into sequences of one length: plans over lengths, without data."""

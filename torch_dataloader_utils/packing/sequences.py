@@ -1,0 +1,102 @@
+"""Where the tokens of documents go in sequences of one length, as arrays: no loop over documents or tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from torch_dataloader_utils.packing.best_fit import I64, best_fit, stable_order
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Sequences as runs of tokens. A run is a document, a part of a split one, or the padding at a sequence's end.
+
+    Attributes:
+        capacity: tokens of a sequence (L).
+        sources: cuts the documents' tokens, and the padding after them, into all runs: offsets, shape [sources + 1].
+        padding: the number of tokens of all padding.
+        runs: the source of each run, in order of delivery, shape [runs].
+        documents: the number of the run's document in its sequence, -1 for padding, shape [runs].
+        offsets: the runs of each sequence, shape [sequences + 1].
+    """
+
+    capacity: int
+    sources: I64
+    padding: int
+    runs: I64
+    documents: I64
+    offsets: I64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> I64:
+        """The number of tokens of each run, shape [runs]."""
+        return np.diff(self.sources)[self.runs]
+
+
+def sequences_of(lengths: I64, capacity: int, long: str, window: tuple[int, int]) -> Sequences:
+    """The documents packed window by window: each document whole, in one sequence, in the order given.
+
+    Args:
+        lengths: tokens of each document; empty ones are left out.
+        capacity: tokens of a sequence (L).
+        long: documents with more than L tokens: "split" makes documents of L tokens of them and one of the rest,
+            "truncate" keeps the first L tokens, "drop" leaves them out.
+        window: the fewest documents, and sequences, of a window, if there are as many.
+    """
+    parts = -(-lengths // capacity)
+    last = np.cumsum(parts) - 1
+    sizes = np.full(int(parts.sum()), capacity)
+    some = parts > 0
+    sizes[last[some]] = (lengths - (parts - 1) * capacity)[some]
+    kept = np.arange(len(sizes))
+    if long != "split":
+        kept = (last - parts + 1)[some if long == "truncate" else parts == 1]
+    return _padded(_packed(sizes[kept], capacity, window), kept, sizes, capacity)
+
+
+def _packed(sizes: I64, capacity: int, window: tuple[int, int]) -> I64:
+    """The sequence of each document, packed within windows of consecutive documents."""
+    found, count = [np.empty(0, np.int64)], 0
+    for first, stop in _windows(sizes, capacity, window):
+        sequences = best_fit(sizes[first:stop], capacity) + count
+        count = int(sequences.max()) + 1
+        found.append(sequences)
+    return np.concatenate(found)
+
+
+def _windows(sizes: I64, capacity: int, window: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Consecutive documents in windows of nearly as many documents each."""
+    if not len(sizes):
+        return
+    documents, sequences = window
+    number = max(1, min(len(sizes) // documents, int(sizes.sum()) // (sequences * capacity)))
+    cuts = [len(sizes) * i // number for i in range(number + 1)]
+    yield from pairwise(cuts)
+
+
+def _padded(sequences: I64, kept: I64, sizes: I64, capacity: int) -> Sequences:
+    """The layout of documents in these sequences, in stream order within each, with padding at its end.
+
+    Args:
+        sequences: the sequence of each kept document.
+        kept: the sources of these documents.
+        sizes: tokens of each source, kept or not.
+        capacity: tokens of a sequence.
+    """
+    counts = np.bincount(sequences)
+    room = capacity - np.bincount(sequences, sizes[kept]).astype(np.int64)
+    unfilled = np.flatnonzero(room)
+    ends, pads = np.cumsum(counts), len(sizes) + np.arange(len(unfilled))
+    runs = np.insert(kept[stable_order(sequences)], ends[unfilled], pads)
+    offsets = np.concatenate([[0], np.cumsum(counts + (room > 0))])
+    documents = np.arange(len(runs)) - np.repeat(offsets[:-1], np.diff(offsets))
+    documents[runs >= len(sizes)] = -1
+    sources = np.concatenate([[0], np.cumsum(np.concatenate([sizes, room[unfilled]]))])
+    return Sequences(capacity, sources, int(room.sum()), runs, documents, offsets)
