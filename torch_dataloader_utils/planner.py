@@ -159,7 +159,8 @@ class Planner:
         options = plan_options(self._options)
         # A function by its name: the repr of an object may hold its address, which differs between ranks.
         parts = astuple(replace(options, sharding=policy_name(options.sharding)))
-        return digest([*map(str, parts), str(self._options.shard.sync_every), str(self._source.exact)])
+        others = (self._options.shard.sync_every, self._source.exact, self._options.pack.text)
+        return digest(map(str, (*parts, *others)))
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
         options = plan_options(self._options, num_shards)
@@ -232,7 +233,7 @@ class Planner:
 
 def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
     """The options a plan depends on, with another number of shards if given."""
-    shard, mixing = options.shard, options.mixing
+    shard, mixing, pack = options.shard, options.mixing, options.pack
     if mixing is not None:
         num_shards = 1  # the workers of a rank share the reading of all datasets
     return PlanOptions(
@@ -251,6 +252,8 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         steps_per_epoch=shard.steps_per_epoch,
         canonical_ranks=shard.canonical_ranks,
         mixing=mixing,
+        pack_rows=None if pack.pack is None else pack.documents,
+        pack_bytes=pack.window_bytes,
     )
 
 

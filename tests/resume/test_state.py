@@ -47,7 +47,8 @@ def test_the_form(folder: str) -> None:
         "num_ranks": 1, "num_shards": 2, "batch_size": 3, "assignment": "lpt", "sharding": "auto",
         "stick_to_shard": False, "full_rotation": False, "shard_batches": False, "split_batches": False,
         "canonical_ranks": None, "total_shards": None, "even": "none", "last_batch": "partial", "buffer_rows": None,
-        "window_bytes": 128 * 2**20, "open_splits": None, "steps_per_epoch": None, "levelled": False,
+        "window_bytes": 128 * 2**20, "open_splits": None, "steps_per_epoch": None, "pack_rows": None, "pack_bytes": 0,
+        "levelled": False,
     }  # fmt: skip
 
 

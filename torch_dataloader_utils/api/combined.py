@@ -102,6 +102,11 @@ def combine(
     valid_key: str = "valid",
     output_format: OutputFormat = "torch",  # type: ignore[assignment]
     collate_fn: Callable[[Any], Collated] | None = None,
+    pack: Sequence[str] | None = None,
+    pack_length: int | None = None,
+    pack_method: Literal["best_fit"] = "best_fit",
+    pack_long: Literal["split", "truncate", "drop", "error"] = "split",
+    pad_values: Mapping[str, float] | None = None,
     num_workers: int | None = None,
     worker_mode: Literal["thread", "process"] = "thread",
     prefetch_bytes: int | str = "256MiB",
@@ -167,6 +172,11 @@ def combine(
         valid_key: the batch entry that is False for repeated rows, if there can be any.
         output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
         collate_fn: maps each finished batch to whatever the loader should yield.
+        pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
+        pack_length: tokens of a sequence (L).
+        pack_method: best-fit decreasing in windows of documents, which stay whole.
+        pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
+        pad_values: the padding of packed columns, 0 by default: {"labels": -100}.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
         worker_mode: whether workers are threads or processes; processes need num_workers.
         prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.

@@ -92,6 +92,11 @@ class StructuredDataset(LoaderDataset):
         valid_key: str = "valid",
         output_format: OutputFormat = "torch",  # type: ignore[assignment]
         collate_fn: Callable[[Any], Collated] | None = None,
+        pack: Sequence[str] | None = None,
+        pack_length: int | None = None,
+        pack_method: Literal["best_fit"] = "best_fit",
+        pack_long: Literal["split", "truncate", "drop", "error"] = "split",
+        pad_values: Mapping[str, float] | None = None,
         stack: Mapping[str, Sequence[str]] | None = None,
         dtypes: Mapping[Any, Any] | Any = None,
         fill_values: Mapping[str, Any] | None = None,
@@ -177,6 +182,11 @@ class StructuredDataset(LoaderDataset):
             valid_key: the batch entry that is False for repeated rows, if there can be any.
             output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
             collate_fn: maps each finished batch to whatever the loader should yield.
+            pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
+            pack_length: tokens of a sequence (L).
+            pack_method: best-fit decreasing in windows of documents, which stay whole.
+            pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
+            pad_values: the padding of packed columns, 0 by default: {"labels": -100}.
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
             fill_values: replacements for nulls in columns with nulls="fill": {"column": value}.

@@ -154,11 +154,27 @@ def numpy_column(column: Column) -> Slicer:
     """A function that cuts the column into arrays."""
     if isinstance(column, Dense):
         return lambda first, count, size: [column.array[a:b] for a, b in spans(first, count, size)]
+    if isinstance(column, Ragged) and column.layout == "longest":
+        return longest_of(column)
+    if isinstance(column, Ragged) and column.layout == "ends":
+        return lambda first, count, size: [ends(values) for values, _ in ragged_batches(column, first, count, size)]
     if isinstance(column, Ragged):
         return lambda first, count, size: [
             _ragged_dict(column, *pair) for pair in ragged_batches(column, first, count, size)
         ]
     return list_column(column)
+
+
+def ends(lengths: Array) -> Array:
+    """Where each of consecutive runs ends, after a 0: int32 [runs + 1]."""
+    out = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=out[1:])
+    return out
+
+
+def longest_of(column: Ragged) -> Slicer:
+    """A function that cuts the column into numbers: the largest value of each batch."""
+    return lambda first, count, size: [int(values.max()) for values, _ in ragged_batches(column, first, count, size)]
 
 
 def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Array]:

@@ -10,7 +10,9 @@ import torch
 from torch_dataloader_utils.batching.columns import (
     ColumnForm,
     Slicer,
+    ends,
     list_column,
+    longest_of,
     padded,
     ragged_batches,
     rebased,
@@ -45,6 +47,8 @@ def tensor_column(pin_memory: bool) -> Callable[[Column], Slicer]:
             return list_column(column)
         if column.layout == "ragged":
             return _ragged(column, pin)
+        if column.layout in ("ends", "longest"):
+            return longest_of(column) if column.layout == "longest" else _ends(column, pin)
         return _padded(column, pin) if column.layout == "padded" else _nested(column, pin)
 
     return slicer
@@ -78,6 +82,12 @@ def _ragged(column: Ragged, pin: Pin) -> Slicer:
         ]
 
     return slicer
+
+
+def _ends(column: Ragged, pin: Pin) -> Slicer:
+    return lambda first, count, size: [
+        pin(torch.from_numpy(ends(values))) for values, _ in ragged_batches(column, first, count, size)
+    ]
 
 
 def _padded(column: Ragged, pin: Pin) -> Slicer:

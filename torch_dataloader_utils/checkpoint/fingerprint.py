@@ -48,6 +48,8 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     }
     if source.subset:
         components["subset"] = ([source.subset], short(source.subset))
+    if options.pack.text:
+        components["pack"] = ([options.pack.text], short(options.pack.text))
     if source.skipped:
         skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
         components[SKIPPED] = (skipped, short(skipped_names(source.skipped)))

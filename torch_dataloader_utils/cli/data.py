@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from torch_dataloader_utils.cli.declared import OWN_OPTIONS, declared, flag_of
 from torch_dataloader_utils.cli.texts import config_of, pairs, plain, value_of
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.options import PackOptions
 
 _PROPERTIES = ("storage_options", "catalog_config")
 Call = Literal["files", "iceberg", "delta"]
@@ -31,11 +32,15 @@ class Data:
     keywords: Mapping[str, Any] = field(repr=False)
 
     def open(self, **others: Any) -> tuple[Any, Any]:
-        """A loader and its dataset; `others` are keywords that replace those given."""
+        """A loader and its dataset; `others` are keywords that replace those given.
+
+        Arrow batches hold rows as they are stored, so `pack` has no effect on them.
+        """
         import torch_dataloader_utils as package
 
+        unused = [item.name for item in fields(PackOptions)] if others.get("output_format") == "arrow" else []
         dataset: Any = getattr(package, DATASETS[self.call])
-        loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **{**self.keywords, **others})
+        loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **{**self.but(*unused).keywords, **others})
         return loader
 
     def but(self, *names: str, **others: Any) -> Data:

@@ -249,12 +249,13 @@ def _fill_value(key: str, value: Any, element: Element) -> Any:
     """`value` as a scalar of the output's dtype: in the output's unit, or a date or time as Arrow converts it."""
     dtype = element.dtype
     number = _number(value, element)
-    if number is None or not _fits(number, dtype):
+    if number is None or not fits(number, dtype):
         raise OptionError(f"fill_values={{{key!r}: {value!r}}}: expected a value that fits {dtype}.")
     return dtype.type(int(number) if dtype.kind in "iu" else number)
 
 
-def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
+def fits(number: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a number is a value of this dtype."""
     if dtype.kind == "f":
         return bool(abs(number) <= np.finfo(dtype).max.item() or abs(number) == np.inf or number != number)
     if dtype.kind == "b":

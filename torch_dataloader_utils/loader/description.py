@@ -57,6 +57,7 @@ class Description:
         skipped: damaged files that are left out.
         subset: which rows `subset`, `fraction` and `limit` choose; "" for all.
         mix: how much an epoch takes of each dataset, and how their rows are mixed; "" if they are not.
+        packing: which columns are packed, and how; "" if none are.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
         segments: the number of row groups, stripes or other smallest units of reading.
@@ -88,6 +89,7 @@ class Description:
     skipped: tuple[SkippedFile, ...]
     subset: str
     mix: str
+    packing: str
     stored_bytes: int
     decoded_bytes: int
     segments: int
@@ -157,7 +159,8 @@ class Description:
             *([("subset", self.subset)] if self.subset else []),
             *([("mix", self.mix)] if self.mix else []),
             *([("left out", self._skipped_in_words)] if self.skipped else []),
-            ("rows", self._rows_in_words),
+            *([("packed", self.packing)] if self.packing else []),
+            ("documents" if self.packing else "rows", self._rows_in_words),
             (f"{self.segment_name}s", f"{self.segments:,}"),
             ("splits", f"{self.splits:,}: runs of {self.segment_name}s, shared among ranks and workers"),
             ("shuffle", self.shuffle),
@@ -171,6 +174,9 @@ class Description:
     def _rows_in_words(self) -> str:
         if self.rows is not None:
             return f"{self.rows:,}"
+        if self.packing:
+            documents = "an unknown number" if self.rows_unfiltered is None else f"{self.rows_unfiltered:,}"
+            return f"{documents} before filters; sequences are counted as they are packed"
         before = "" if self.rows_unfiltered is None else f" ({self.rows_unfiltered:,} before filters and transform)"
         return f"known only after reading{before}; count_rows=True counts them"
 

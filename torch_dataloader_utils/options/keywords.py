@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 
-from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError, UnknownOptionError
 from torch_dataloader_utils.options.delta import DeltaOptions
 from torch_dataloader_utils.options.follow import FollowOptions
 from torch_dataloader_utils.options.groups import (
@@ -25,6 +25,7 @@ from torch_dataloader_utils.options.groups import (
     check_last_batch,
 )
 from torch_dataloader_utils.options.mix import MixOptions
+from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.policies import flat_keywords
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions
@@ -44,6 +45,7 @@ class Options:
     shard: ShardOptions
     shuffle: ShuffleOptions
     batch: BatchOptions
+    pack: PackOptions
     convert: ConvertOptions
     worker: WorkerOptions
     follow: FollowOptions
@@ -69,6 +71,7 @@ def check_together(options: Options) -> None:
             "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
             "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
+    check_packing(options)
     check_last_batch(batch.last_batch, shard.even)
     if options.follow.follow and shard.steps_per_epoch is not None:
         raise OptionError(
@@ -79,6 +82,35 @@ def check_together(options: Options) -> None:
         raise OptionError(
             f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
             "leave last_batch at 'partial'."
+        )
+
+
+def check_packing(options: Options) -> None:
+    """Check that no option contradicts packing: batches are tensors, and sequences are counted only by reading.
+
+    Raises:
+        OptionError: two options exclude each other.
+        CountsRequiredError: an option needs the number of sequences.
+    """
+    if options.pack.pack is None:
+        return
+    shard, batch, convert = options.shard, options.batch, options.convert
+    for name, value, only in (
+        ("output_format", batch.output_format, ("torch", "numpy")),
+        ("lists", convert.lists, ("ragged",)),
+        ("stack", convert.stack, (None,)),
+    ):
+        if value not in only:
+            raise OptionError(f"{name}={value!r} with pack: packed batches have it at {' or '.join(map(repr, only))}.")
+    counted = {
+        f"even={shard.even!r}": shard.even in ("drop", "pad"),
+        "last_batch='wrap'": batch.last_batch == "wrap",
+        f"canonical_ranks={shard.canonical_ranks}": shard.canonical_ranks is not None,
+    }
+    for text in (text for text, needed in counted.items() if needed):
+        raise CountsRequiredError(
+            f"{text} with pack needs the number of sequences, which is known only after packing: use steps_per_epoch=n "
+            "(exactly n steps) or even='sync' (all ranks stop with the first)."
         )
 
 

@@ -49,7 +49,9 @@ def uneven_steps_advice(plan: Plan, epoch: int) -> Advice | None:
     if steps is None:
         return Advice(
             f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}",
-            "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'.",
+            "Use steps_per_epoch=n or even='sync'."
+            if plan.options.pack_rows is not None
+            else "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'.",
         )
     if len(set(steps)) == 1:
         return None

@@ -21,6 +21,7 @@ _AT_LEAST_ONE = (
     "open_splits",
     "canonical_ranks",
     "steps_per_epoch",
+    "pack_rows",
 )
 
 
@@ -46,6 +47,8 @@ class PlanOptions(PolicyOptions):
         steps_per_epoch: batches per rank; a worker that runs out repeats its rows.
         mixing: how the rows of several datasets are mixed, as plain values: {"batches": "proportional" or "single",
             "rows": of each dataset in an epoch, "rates": of each dataset}; None: their splits are merged.
+        pack_rows: the fewest documents that are packed together, if a worker has so many; None if none are packed.
+        pack_bytes: their fewest decoded bytes.
         levelled: whether ranks get equal numbers of full steps although `even` is `"none"`, and share the rest.
     """
 
@@ -63,6 +66,8 @@ class PlanOptions(PolicyOptions):
     canonical_ranks: int | None = None
     steps_per_epoch: int | None = None
     mixing: Mapping[str, Any] | None = None
+    pack_rows: int | None = None
+    pack_bytes: int = 0
     levelled: bool = False
 
     def __post_init__(self) -> None:

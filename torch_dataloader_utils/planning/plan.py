@@ -17,6 +17,7 @@ from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import SplitTable
+from torch_dataloader_utils.planning.packed_windows import packed_together
 from torch_dataloader_utils.planning.pieces import Pieces, splits_read
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.requirements import check_even_rows, check_unknown_counts
@@ -230,10 +231,12 @@ class Plan:
         if mix is not None:
             return self._mixed_shards(mix, epoch, rank)
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
-        if not self.options.shuffles_rows:
-            return shards
-        key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
-        return windowed(shards, SegmentTable(self._layouts(shards)), self.options, key, exact=self.exact)
+        if self.options.shuffles_rows:
+            key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
+            return windowed(shards, SegmentTable(self._layouts(shards)), self.options, key, exact=self.exact)
+        if self.options.pack_rows is not None:
+            return packed_together(shards, SegmentTable(self._layouts(shards)), self.options)
+        return shards
 
     def _mixed_shards(self, mix: MixShares, epoch: int, rank: int) -> Shards:
         """A shard for each dataset of a mix, and one for the padding if there is any."""

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TypeAlias
 
-from torch_dataloader_utils.model import Piece, Rows, Window, split_numbers, split_of
+from torch_dataloader_utils.model import Piece, Rows, Window, split_numbers
+from torch_dataloader_utils.planning.opened import Opened, Run, is_begun, opened_pieces
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.pieces import Pieces
-from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
+from torch_dataloader_utils.planning.tasks import SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import window_key
 
@@ -64,7 +64,7 @@ def windowed(
     """
     return tuple(
         (
-            *(piece for piece in shard if _begun(piece)),
+            *(piece for piece in shard if is_begun(piece)),
             *_windows(shard, segments, options, (*key, worker), exact=exact),
             *(piece for piece in shard if piece.pad),
         )
@@ -97,7 +97,7 @@ def _typical_window(shard: Sequence[Piece]) -> ShuffleWindow | None:
     """
     if isinstance(shard, Pieces) and shard.without_windows and not shard.pads:
         return None
-    windows = [(len(_splits_in([piece])), piece) for piece in shard if isinstance(piece.source, Window)]
+    windows = [(len(_splits_in([piece])), piece) for piece in shard if _permuted(piece)]
     if not windows:
         return None
     splits, piece = sorted(windows[:-1] or windows, key=lambda window: window[0])[(len(windows) - 1) // 2]
@@ -116,72 +116,24 @@ def _splits_in(pieces: Sequence[Piece]) -> set[int]:
     return split_numbers(piece for piece in pieces if isinstance(piece.source, Window) or not piece.pad)
 
 
-def _begun(piece: Piece) -> bool:
-    return isinstance(piece.source, Window) and not piece.pad
+def _permuted(piece: Piece) -> bool:
+    """Whether it is a shuffle window, not one whose documents are packed together in their order."""
+    return isinstance(piece.source, Window) and (piece.source.key is not None or piece.rows is not None)
 
 
 def _windows(
     shard: Sequence[Piece], segments: SegmentTable, options: PlanOptions, key: tuple[int | str, ...], *, exact: bool
 ) -> Iterator[Piece]:
     """New windows of the rows that are not in a window yet."""
-    plain = [piece for piece in shard if not (isinstance(piece.source, Window) or piece.pad)]
-    opened = [_Opened(piece, segments[split_of(piece).file.key]) for piece in plain]
     numbers = count()
-    for task, (runs, parts) in enumerate(_sets([each for each in opened if each.left], options)):
+    for task, (runs, parts) in enumerate(_sets(opened_pieces(shard, segments), options)):
         for share, size in _shares(runs, parts):
             rows = sum(map(len, share)) if exact else None
             window = Window(share, window_key(options.seed, *key, next(numbers)), rows, size, task)
             yield Piece(window, None if rows is None else Rows(0, rows), -1)
 
 
-Run: TypeAlias = tuple[Piece, int]  # the rows of consecutive segments of a split, and the segments' decoded bytes
-
-
-class _Opened:
-    """A piece from which runs are taken, segment by segment."""
-
-    def __init__(self, piece: Piece, file: FileSegments) -> None:
-        self._piece = piece
-        self._file = file
-        self._numbers = file.touched(piece)
-        self._at = 0
-        self.size = sum(file.sizes[number] for number in self._numbers)  # of the segments not taken yet
-
-    @property
-    def left(self) -> bool:
-        """Whether there are segments that were not taken yet."""
-        return self._at < len(self._numbers)
-
-    def run_of_rows(self, quota: int) -> Run:
-        """The next segments that hold at least `quota` rows of the piece; a single one if its rows are unknown."""
-        begin, taken, rows, file = self._at, 0, self._piece.rows, self._file
-        while self.left and taken < quota:
-            number = self._numbers[self._at]
-            self._at += 1
-            taken += quota if rows is None else len(rows.clip(file.starts[number], file.stops[number]))
-        return self._run(begin)
-
-    def run_of_bytes(self, most: int) -> Run:
-        """As many of the next segments as fit `most` bytes; at least one."""
-        begin, taken = self._at, 0
-        while self.left and (self._at == begin or taken + self._next_size <= most):
-            taken += self._next_size
-            self._at += 1
-        return self._run(begin)
-
-    @property
-    def _next_size(self) -> int:
-        return self._file.sizes[self._numbers[self._at]]
-
-    def _run(self, begin: int) -> Run:
-        numbers = self._numbers[begin : self._at]
-        size = sum(self._file.sizes[number] for number in numbers)
-        self.size -= size
-        whole = len(numbers) == len(self._numbers)
-        return self._piece if whole else self._file.narrowed(self._piece, numbers[0], numbers[-1]), size
-
-
-def _sets(opened: Sequence[_Opened], options: PlanOptions) -> Iterator[tuple[list[Run], int]]:
+def _sets(opened: Sequence[Opened], options: PlanOptions) -> Iterator[tuple[list[Run], int]]:
     """Each set of runs that are decoded together, and the number of windows that it is cut into."""
     most, given = options.buffer_rows, options.open_splits
     size = (options.window_bytes or 0) // options.num_shards
@@ -200,9 +152,9 @@ def _sets(opened: Sequence[_Opened], options: PlanOptions) -> Iterator[tuple[lis
     return ((runs, -(-sum(len(piece) for piece, _ in runs) // most)) for runs in sets)
 
 
-def _from_open(opened: Sequence[_Opened], most: int, run: Callable[[_Opened], Run]) -> Iterator[list[Run]]:
+def _from_open(opened: Sequence[Opened], most: int, run: Callable[[Opened], Run]) -> Iterator[list[Run]]:
     """Sets with one run from each open piece, at most `most` of them open, the longest open first."""
-    waiting, going = deque(opened), deque[_Opened]()
+    waiting, going = deque(opened), deque[Opened]()
     while waiting or going:
         while waiting and len(going) < most:
             going.append(waiting.popleft())
@@ -210,9 +162,9 @@ def _from_open(opened: Sequence[_Opened], most: int, run: Callable[[_Opened], Ru
         going = deque(each for each in going if each.left)
 
 
-def _fitting(opened: Sequence[_Opened], size: int) -> Iterator[list[Run]]:
+def _fitting(opened: Sequence[Opened], size: int) -> Iterator[list[Run]]:
     """Sets of as many whole pieces as fit `size` bytes; if two do not fit, one run from each of two."""
-    waiting, going = deque(opened), list[_Opened]()
+    waiting, going = deque(opened), list[Opened]()
     while waiting or going:
         taken = sum(each.size for each in going)
         while waiting and (len(going) < 2 or taken + waiting[0].size <= size):

@@ -111,14 +111,6 @@ class BlockReader(Protocol):
     def block(self, task: Task) -> Block:
         """The task's rows as one block."""
 
-    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[tuple[int, int]]]:
-        """The rows of pieces of splits as one block, and each piece's range of rows in it: (first row, row count).
-
-        Args:
-            pieces: the pieces.
-            pad: whether they are repeats.
-        """
-
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Give the task's rows to `add`, a few columns at a time; returns how many, or None if only `block` can."""
 
@@ -127,6 +119,18 @@ class BlockReader(Protocol):
 
     def close(self) -> None:
         """Close the open files."""
+
+
+class PieceReader(BlockReader, Protocol):
+    """Also reads pieces without a task, for readers that are built on it."""
+
+    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[tuple[int, int]]]:
+        """The rows of pieces of splits as one block, and each piece's range of rows in it: (first row, row count).
+
+        Args:
+            pieces: the pieces.
+            pad: whether they are repeats.
+        """
 
 
 class SharedRead(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,8 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.events import Work, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, Scan, SharedRead
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReader, Scan, SharedRead
+from torch_dataloader_utils.reading.packed import PackedReader, Packing
 from torch_dataloader_utils.reading.windows import Span, places_of
 
 
@@ -50,14 +51,16 @@ class CombinedScan:
     """The scans of combined datasets, by part.
 
     Attributes:
-        scans: the scans.
+        scans: the scans; they do not pack.
         names: of the datasets, for metrics; empty: their numbers.
         source: the column that says which dataset a row is of, if there is one.
+        packing: packs the documents of all parts; None for none.
     """
 
     scans: tuple[Scan, ...]
     names: tuple[str, ...] = ()
     source: SourceKey | None = None
+    packing: Packing | None = None
 
     @property
     def local(self) -> bool:
@@ -78,6 +81,8 @@ class CombinedScan:
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key: the same in all parts."""
         report = self.scans[0].report()
+        if self.packing is not None:
+            return self.packing.report(report)
         if self.source is None:
             return report
         column = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": str(self.source.type)}
@@ -87,15 +92,16 @@ class CombinedScan:
         """The values that the codes of a column stand for: the same in all parts."""
         return self.scans[0].vocabulary(column)
 
-    def open(self, files: Mapping[FileKey, DataFile]) -> CombinedReader:
+    def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
-        return CombinedReader(self, [scan.open(files) for scan in self.scans])
+        reader = CombinedReader(self, [cast(PieceReader, scan.open(files)) for scan in self.scans])
+        return reader if self.packing is None else PackedReader(reader, self.packing)
 
 
 class CombinedReader:
     """Executes tasks; one per thread or process."""
 
-    def __init__(self, spec: CombinedScan, readers: list[BlockReader]) -> None:
+    def __init__(self, spec: CombinedScan, readers: Sequence[PieceReader]) -> None:
         self._spec = spec
         self.readers = readers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -17,11 +17,12 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, noting
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, noting
 from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.gather import Gather
+from torch_dataloader_utils.reading.packed import PackedReader, Packing
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.shared import WindowRead, WindowReader, marks_of
 from torch_dataloader_utils.reading.transforms import transformed
@@ -52,6 +53,7 @@ class ScanSpec:
         encoded: columns of `schema` that are read as dictionaries, although the files hold plain strings or bytes.
         arrow: whether the output stays Arrow.
         chosen: chooses rows by their keys; None for all.
+        packing: packs the rows as documents; None for none.
         pool: memory that rows are shuffled into.
     """
 
@@ -71,6 +73,7 @@ class ScanSpec:
     valid_key: str | None = None
     encoded: frozenset[str] = frozenset()
     chosen: ChosenKeys | None = field(default=None, compare=False)
+    packing: Packing | None = None
     pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
     @property
@@ -91,15 +94,17 @@ class ScanSpec:
 
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key (see `Converter.report`)."""
-        return self.converter.report()
+        report = self.converter.report()
+        return report if self.packing is None else self.packing.report(report)
 
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for."""
         return self.converter.vocabulary(column)
 
-    def open(self, files: Mapping[FileKey, DataFile]) -> TaskReader:
+    def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
-        return TaskReader(self, files)
+        reader = TaskReader(self, files)
+        return reader if self.packing is None else PackedReader(reader, self.packing)
 
 
 class TaskReader:
@@ -265,36 +270,3 @@ class TaskReader:
                 check_utf8(name, column, where)
             return Block.of_table(compact(table)), spans
         return Block.of_columns(table.num_rows, spec.converter.convert(table, owned, where)), spans
-
-
-def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
-    """The scan that reads columns of codes as dictionaries, where that is faster and nothing else uses them.
-
-    Args:
-        spec: the scan.
-        most: the largest vocabulary for which to do so; None for no limit.
-    """
-    if spec.transform is not None or spec.arrow:
-        return spec
-    sizes = {leaf.key: len(leaf.vocabulary or ()) for leaf in spec.converter.codes.values()}
-    types = {
-        item.name: pa.dictionary(pa.int32(), item.type)
-        for item in spec.schema
-        # Fields of structs have other names; a filter would not know the dictionary type.
-        if item.name in sizes
-        and (most is None or sizes[item.name] <= most)
-        and item.type in (pa.string(), pa.binary())
-        and item.name not in spec.predicate_columns
-        and item.name not in spec.partition_names
-    }
-
-    def typed(schema: pa.Schema) -> pa.Schema:
-        return pa.schema([item.with_type(types.get(item.name, item.type)) for item in schema])
-
-    return replace(
-        spec,
-        schema=typed(spec.schema),
-        given=typed(spec.given),
-        converter=spec.converter.encoded(types),
-        encoded=frozenset(types),
-    )

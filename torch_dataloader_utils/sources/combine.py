@@ -19,6 +19,7 @@ from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.mixing import Names, check_counted, check_mixable, for_each, is_mixed, labels
+from torch_dataloader_utils.sources.packing import packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, mask_key, splits_of
 
@@ -96,19 +97,21 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     keys = keys if valid_key is None else (*keys, valid_key)
     source_key = _source_key(options, keys, names)
     splits = Splits.joined([member.splits for member in members])
-    return Source(
+    keys = keys if source_key is None else (*keys, source_key.key)
+    scans = tuple(replace(member.scan, valid_key=valid_key) for member in members)
+    scan = CombinedScan(scans, _given_names(names), source_key)
+    source = Source(
         files=tuple(splits.files),
         splits=splits,
-        scan=CombinedScan(
-            tuple(replace(member.scan, valid_key=valid_key) for member in members), _given_names(names), source_key
-        ),
+        scan=scan,
         exact=all(member.exact for member in members),
-        keys=keys if source_key is None else (*keys, source_key.key),
+        keys=keys,
         parts=tuple(member.part for member in members),
         skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
         subset=_subsets(datasets),
         listed=sum(dataset.listed for dataset in datasets if isinstance(dataset, Source)),
     )
+    return replace(source, **packed(scan, keys, options))
 
 
 def _subsets(datasets: Sequence[Any]) -> str:
@@ -159,6 +162,8 @@ def _structured(source: Source, number: int, label: str, part: Part, options: Op
             f"output_format={options.batch.output_format!r} with {label}, which was made for "
             f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: use the same output_format for both."
         )
+    if scan.packing is not None:
+        raise OptionError(f"dataset {number} packs its documents: pass pack= to combine, which packs those of all.")
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
     return _Member(name, files, splits_of(files, options.split), scan, source.exact, part)

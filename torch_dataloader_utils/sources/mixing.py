@@ -69,6 +69,11 @@ def check_mixable(options: Options) -> None:
         OptionError: an option does not.
     """
     shard, last_batch = options.shard, options.batch.last_batch
+    if options.pack.pack is not None:
+        raise OptionError(
+            f"pack={options.pack.pack} with batches={options.mix.batches!r}: sequences hold several rows. Use "
+            "batches='splits', which merges the datasets split by split."
+        )
     remedies = {
         "sharding": (shard.sharding not in _SHARDING, "each dataset is cut into equal parts for the ranks"),
         "canonical_ranks": (shard.canonical_ranks is not None, "the schedule is per rank"),

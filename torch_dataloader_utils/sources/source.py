@@ -24,14 +24,16 @@ from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
-from torch_dataloader_utils.reading.scan import ScanSpec, read_encoded
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
+from torch_dataloader_utils.sources.packing import packed
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.sources.subsets import chosen_keys, first_rows, keyed, subset_of
@@ -148,10 +150,11 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         _LOG.log(level, "%s: %s; the loader is empty", name, _why_empty(manifest, options, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     exact = not splits or count or _exact(scan, files)
-    return Source(
+    source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
         subset=options.subset.text, listed=listed
     )  # fmt: skip
+    return replace(source, **packed(scan, scan.converter.keys, options))
 
 
 def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:

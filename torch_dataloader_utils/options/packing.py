@@ -1,0 +1,69 @@
+"""The options that pack documents into sequences of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.options.checks import Checked, mapping, maybe, names, one_of, option, whole
+
+_MOST_TOKENS = 2**27  # of a sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(Checked):
+    """Documents packed into sequences of one length."""
+
+    pack: Sequence[str] | None = option(
+        None, maybe(names), doc="the columns of token lists to pack into [B, L] tensors; batches hold no others"
+    )
+    pack_length: int | None = option(None, maybe(whole(1, _MOST_TOKENS)), doc="tokens of a sequence (L)")
+    pack_method: str = option(
+        "best_fit", one_of("best_fit"), doc="best-fit decreasing in windows of documents, which stay whole"
+    )
+    pack_long: str = option(
+        "split",
+        one_of("split", "truncate", "drop", "error"),
+        doc="documents longer than L: cut them into several, keep the beginning, leave out, or raise",
+    )
+    pad_values: Mapping[str, float] | None = option(
+        None, mapping("column -> number"), doc='the padding of packed columns, 0 by default: {"labels": -100}'
+    )
+
+    # The fewest documents and sequences of a window: packed by themselves, fewer would leave sequences unfilled.
+    documents: ClassVar[int] = 4096
+    sequences: ClassVar[int] = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pack is None:
+            for item in fields(self):
+                if getattr(self, item.name) != item.default:
+                    raise OptionError(
+                        f"{item.name} was given without pack: name the columns to pack, such as pack=['input_ids'], or "
+                        f"leave out {item.name}."
+                    )
+            return
+        if self.pack_length is None:
+            raise OptionError(
+                f"pack={self.pack} needs pack_length, the number of tokens of a sequence, such as pack_length=2048."
+            )
+        unknown = [name for name in self.pad_values or {} if name not in self.pack]
+        if unknown:
+            raise OptionError(f"pad_values names {unknown[0]!r}: expected one of the packed columns {self.pack}.")
+
+    @property
+    def text(self) -> str:
+        """What is packed, and how, as a short text that distinguishes it; "" if nothing is."""
+        if self.pack is None:
+            return ""
+        long = "" if self.pack_long == "split" else f", longer documents: {self.pack_long}"
+        pads = "" if not self.pad_values else f", padded with {dict(sorted(self.pad_values.items()))}"
+        return f"{', '.join(self.pack)} into {self.pack_length} tokens by {self.pack_method}{long}{pads}"
+
+    @property
+    def window_bytes(self) -> int:
+        """The fewest decoded bytes of a window: those of its fewest sequences, at four bytes per token."""
+        return 4 * self.sequences * (self.pack_length or 0)

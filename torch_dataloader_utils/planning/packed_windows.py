@@ -1,0 +1,60 @@
+"""Windows of documents that are packed together: consecutive segments, planned without reading.
+
+Documents packed by themselves would leave more of their last sequence unfilled, the fewer they are. So a window has at
+least some thousand documents, of several segments, splits or files if need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch_dataloader_utils.model import Piece, Window
+from torch_dataloader_utils.planning.opened import Opened, Run, is_begun, opened_pieces
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.tasks import SegmentTable
+from torch_dataloader_utils.planning.workers import Shards
+
+_MOST_BYTES = 64 << 20  # enough for a window, however few documents that are
+
+
+def packed_together(shards: Shards, segments: SegmentTable, options: PlanOptions) -> Shards:
+    """The shards of a rank, with rows grouped into windows whose documents are packed together, in their order.
+
+    Begun windows and padding are not changed. A window has whole segments of one or several splits.
+
+    Args:
+        shards: the pieces of each worker, in delivery order.
+        segments: the segments of each file.
+        options: the size of windows.
+    """
+    return tuple(
+        (
+            *(piece for piece in shard if is_begun(piece)),
+            *_windows(opened_pieces(shard, segments), options),
+            *(piece for piece in shard if piece.pad),
+        )
+        for shard in map(tuple, shards)
+    )
+
+
+def _windows(opened: Sequence[Opened], options: PlanOptions) -> Iterator[Piece]:
+    for task, runs in enumerate(_runs(opened, options.pack_rows or 1, options.pack_bytes)):
+        size = sum(size for _, size in runs)
+        yield Piece(Window(tuple(piece for piece, _ in runs), None, None, size, task), None, -1)
+
+
+def _runs(opened: Sequence[Opened], rows: int, least: int) -> Iterator[list[Run]]:
+    """Consecutive runs with at least so many rows and bytes together, but not many more; the last has what is left."""
+    runs: list[Run] = []
+    found = size = 0
+    for each in opened:
+        while each.left:
+            piece, taken = each.run_of_rows(max(1, rows - found), least - size, _MOST_BYTES - size)
+            runs.append((piece, taken))
+            found += rows if piece.rows is None else len(piece)
+            size += taken
+            if (found >= rows and size >= least) or size >= _MOST_BYTES:
+                yield runs
+                runs, found, size = [], 0, 0
+    if runs:
+        yield runs

@@ -1,0 +1,42 @@
+"""Reads columns of codes as dictionaries, as Parquet stores them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from torch_dataloader_utils.reading.scan import ScanSpec
+
+
+def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
+    """The scan that reads columns of codes as dictionaries, where that is faster and nothing else uses them.
+
+    Args:
+        spec: the scan.
+        most: the largest vocabulary for which to do so; None for no limit.
+    """
+    if spec.transform is not None or spec.arrow:
+        return spec
+    sizes = {leaf.key: len(leaf.vocabulary or ()) for leaf in spec.converter.codes.values()}
+    types = {
+        item.name: pa.dictionary(pa.int32(), item.type)
+        for item in spec.schema
+        # Fields of structs have other names; a filter would not know the dictionary type.
+        if item.name in sizes
+        and (most is None or sizes[item.name] <= most)
+        and item.type in (pa.string(), pa.binary())
+        and item.name not in spec.predicate_columns
+        and item.name not in spec.partition_names
+    }
+
+    def typed(schema: pa.Schema) -> pa.Schema:
+        return pa.schema([item.with_type(types.get(item.name, item.type)) for item in schema])
+
+    return replace(
+        spec,
+        schema=typed(spec.schema),
+        given=typed(spec.given),
+        converter=spec.converter.encoded(types),
+        encoded=frozenset(types),
+    )

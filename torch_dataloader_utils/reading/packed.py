@@ -1,0 +1,180 @@
+"""Blocks of packed sequences: the documents of a task, gathered into [sequences, length] columns.
+
+A task is packed as a whole, so its sequences depend on nothing else: they are the same in any thread or process, and a
+pass that resumes in the middle packs the task again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
+from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
+from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.model import Piece, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
+from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
+from torch_dataloader_utils.reading.buffers import Scratch
+from torch_dataloader_utils.reading.windows import places_of
+
+POSITIONS, DOCUMENTS, ENDS, LONGEST = KEYS = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How documents are packed; picklable.
+
+    Attributes:
+        pads: packed key -> what fills up its sequences.
+        length: tokens of a sequence (L).
+        long: what happens to longer documents: "split", "truncate", "drop" or "error".
+        documents: the fewest documents of a window.
+        sequences: the fewest sequences of a window.
+        valid_key: key of the mask of real sequences, or None if no plan repeats any.
+    """
+
+    pads: Mapping[str, Any]
+    length: int
+    long: str
+    documents: int
+    sequences: int
+    valid_key: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a batch, in order."""
+        mask = () if self.valid_key is None else (self.valid_key,)
+        return (*self.pads, *KEYS, *mask)
+
+    def report(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The content of batches by key; `documents` is that of the columns before they are packed."""
+        shapes = (f"[B, {self.length}]",) * 2 + ("[documents + 1]", "a number")
+        added = {
+            key: {"kind": "dense", "dtype": "int32" if key != LONGEST else "int", "shape": shape, "arrow": "int32"}
+            for key, shape in zip(KEYS, shapes, strict=True)
+        }
+        packed = {"kind": "dense", "shape": f"[B, {self.length}]"}
+        return {key: {**documents[key], **packed} for key in self.pads} | added
+
+    def packed(self, block: Block, scratch: Scratch) -> Block:
+        """The documents of a block, packed in fresh memory; a row of the result is a sequence.
+
+        Raises:
+            SchemaMismatchError: a document's columns have different lengths.
+            OptionError: a document is too long, and `long` is "error".
+        """
+        columns = {key: column for key, column in (block.columns or {}).items() if isinstance(column, Ragged)}
+        lengths = self._lengths(columns)
+        sequences = sequences_of(lengths, self.length, self.long, (self.documents, self.sequences))
+        return Block.of_columns(len(sequences), self._columns(columns, sequences, scratch))
+
+    def _lengths(self, columns: Mapping[str, Ragged]) -> Array:
+        first, *others = self.pads
+        lengths = np.diff(columns[first].offsets)
+        for key in others:
+            differing = np.flatnonzero(lengths != np.diff(columns[key].offsets))
+            if len(differing):
+                raise SchemaMismatchError(
+                    f"pack={list(self.pads)}: in row {differing[0]} of the {len(lengths)} rows read, {first!r} has "
+                    f"{lengths[differing[0]]} values and {key!r} has {np.diff(columns[key].offsets)[differing[0]]}: "
+                    "expected one value of each column per token."
+                )
+        if self.long == "error" and lengths.max(initial=0) > self.length:
+            raise OptionError(
+                f"pack_long='error': row {lengths.argmax()} of the {len(lengths)} rows read has {lengths.max()} "
+                f"tokens, more than pack_length={self.length}. Use 'split', 'truncate' or 'drop'."
+            )
+        return lengths
+
+    def _columns(self, columns: Mapping[str, Ragged], sequences: Sequences, scratch: Scratch) -> dict[str, Column]:
+        shape, lengths = (len(sequences), self.length), sequences.lengths
+        counted = np.arange(len(sequences) * self.length, dtype=np.int32)  # of int64, it would take ten times as long
+        counted -= np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
+        documents = np.repeat(sequences.documents.astype(np.int32), lengths)
+        runs = lengths.astype(np.int32), sequences.offsets
+        return {
+            **{key: Dense(_gathered(columns[key], pad, sequences, scratch)) for key, pad in self.pads.items()},
+            POSITIONS: Dense(counted.reshape(shape)),
+            DOCUMENTS: Dense(documents.reshape(shape)),
+            ENDS: Ragged(*runs, "ends"),
+            LONGEST: Ragged(*runs, "longest"),
+        }
+
+
+def _gathered(column: Ragged, pad: Any, sequences: Sequences, scratch: Scratch) -> Array:
+    """The tokens and the padding of all sequences, copied run by run: [sequences, L]."""
+    tokens = column.values
+    sources = scratch.array(len(tokens) + sequences.padding, tokens)
+    sources[: len(tokens)], sources[len(tokens) :] = tokens, pad
+    values = Ragged(sources, sequences.sources).take(sequences.runs).values
+    return values.reshape(len(sequences), sequences.capacity)
+
+
+class PackedReader:
+    """Executes tasks of packed sequences. One per thread or process.
+
+    Args:
+        reader: reads the documents.
+        packing: packs them.
+    """
+
+    def __init__(self, reader: PieceReader, packing: Packing) -> None:
+        self._reader = reader
+        self._packing = packing
+        self._scratch = Scratch()
+
+    def block(self, task: Task) -> Block:
+        """The task's sequences."""
+        return self._sequences(task.pieces).marked(self._packing.valid_key, not task.pad)
+
+    def share(self, task: Task) -> None:
+        """None: documents are packed whole."""
+
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """None: documents are packed whole."""
+        return None
+
+    def close(self) -> None:
+        """Close the open files."""
+        self._reader.close()
+
+    def _sequences(self, pieces: Sequence[Piece]) -> Block:
+        """The sequences of these pieces: those left of begun windows, or their documents packed together."""
+        if _begun(pieces[0]):
+            return Block.joined([self._left(piece) for piece in pieces])
+        with noting(split_of(next(split_pieces(pieces))).file.path):
+            documents = self._documents(pieces)
+            recorder().enter("convert")
+            return self._packing.packed(documents, self._scratch)
+
+    def _left(self, begun: Piece) -> Block:
+        """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
+        window, rows = begun.source, begun.rows
+        assert isinstance(window, Window)
+        assert rows is not None
+        whole = window.pieces if _begun(window.pieces[0]) else [replace(begun, rows=None)]
+        return self._sequences(whole).take(rows.numbers())
+
+    def _documents(self, pieces: Sequence[Piece]) -> Block:
+        """The documents of pieces in their order, which shuffle windows permute."""
+        block, spans = self._reader.read(list(split_pieces(pieces)), pad=False)
+        in_order = all(first + rows == following for (first, rows), (following, _) in pairwise(spans))
+        if in_order and not any(map(_permuted, pieces)):
+            return block
+        recorder().enter("shuffle")
+        return block.take(places_of(pieces, iter(spans)))
+
+
+def _begun(piece: Piece) -> bool:
+    """Whether the piece is what an earlier phase left of a window: only then is it known how many rows those are."""
+    return isinstance(piece.source, Window) and piece.rows is not None
+
+
+def _permuted(piece: Piece) -> bool:
+    window = piece.source
+    return isinstance(window, Window) and (window.key is not None or any(map(_permuted, window.pieces)))

@@ -1,0 +1,81 @@
+"""Checks the options that pack documents against the columns that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.convert.plan import fits
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
+from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.packed import KEYS, Packing
+from torch_dataloader_utils.reading.scan import ScanSpec
+
+
+def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options) -> dict[str, Any]:
+    """What changes in a source if its rows are packed as documents; empty if they are not.
+
+    How many sequences there are is known only after reading.
+
+    Args:
+        scan: reads the documents.
+        keys: the keys of batches, before packing.
+        options: of the loader.
+
+    Raises:
+        ColumnNotFoundError: a column to pack does not exist.
+        UnsupportedTypeError: a column to pack does not hold lists of numbers.
+        OptionError: a column is not packed, a name is taken, or a padding value does not fit its column.
+    """
+    pack = options.pack
+    if pack.pack is None or pack.pack_length is None:
+        return {}
+    report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
+    _check_columns(pack, keys, report)
+    _check_names(pack, keys, valid_key)
+    pads = {key: _pad(key, (pack.pad_values or {}).get(key, 0), np.dtype(report[key]["dtype"])) for key in pack.pack}
+    packing = Packing(pads, pack.pack_length, pack.pack_long, pack.documents, pack.sequences, valid_key)
+    return {"scan": _packed(scan, packing), "exact": False, "keys": packing.keys}
+
+
+def _packed(scan: ScanSpec | CombinedScan, packing: Packing) -> ScanSpec | CombinedScan:
+    """The scan of sequences; these are marked as real, not the documents."""
+    if isinstance(scan, CombinedScan):
+        parts = tuple(replace(part, valid_key=None) for part in scan.scans)  # type: ignore[type-var]
+        return replace(scan, scans=parts, packing=packing)
+    return replace(scan, packing=packing, valid_key=None)
+
+
+def _check_columns(pack: PackOptions, keys: Sequence[str], report: Mapping[str, Mapping[str, Any]]) -> None:
+    for key in pack.pack or ():
+        if key not in keys:
+            raise ColumnNotFoundError(f"pack names {key!r}: expected one of the columns {list(keys)}.")
+        if report[key]["kind"] != "ragged":
+            raise UnsupportedTypeError(
+                f"pack names {key!r}, a column of {report[key].get('arrow', report[key]['kind'])}: expected lists of "
+                "numbers, one per token. Make them in transform."
+            )
+
+
+def _check_names(pack: PackOptions, keys: Sequence[str], valid_key: str | None) -> None:
+    packed = list(pack.pack or ())
+    others = [key for key in keys if key not in packed]
+    if others:
+        raise OptionError(
+            f"pack={packed}, but batches also have {', '.join(map(repr, others))}: a sequence holds several rows, so "
+            f"columns that are not packed have no place in it. Add columns={packed}, or pack them, too."
+        )
+    taken = [name for name in KEYS if name in packed or name == valid_key]
+    if taken:
+        raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")
+
+
+def _pad(key: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    number = isinstance(value, (int, float)) and (dtype.kind == "b" or not isinstance(value, bool))
+    if not number or not fits(value, dtype):
+        raise OptionError(f"pad_values={{{key!r}: {value!r}}}: expected a number that fits {dtype}.")
+    return dtype.type(value)
