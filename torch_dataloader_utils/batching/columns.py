@@ -9,6 +9,7 @@ own version counter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,7 @@ def numpy_column(column: Column) -> Slicer:
     if isinstance(column, Ragged) and column.layout == "longest":
         return longest_of(column)
     if isinstance(column, Ragged) and column.layout == "ends":
-        return lambda first, count, size: [ends(values) for values, _ in ragged_batches(column, first, count, size)]
+        return ends_of(column)
     if isinstance(column, Ragged):
         return lambda first, count, size: [
             _ragged_dict(column, *pair) for pair in ragged_batches(column, first, count, size)
@@ -165,16 +166,33 @@ def numpy_column(column: Column) -> Slicer:
     return list_column(column)
 
 
-def ends(lengths: Array) -> Array:
-    """Where each of consecutive runs ends, after a 0: int32 [runs + 1]."""
-    out = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=out[1:])
-    return out
+def ends_of(column: Ragged) -> Slicer:
+    """A function that cuts lengths of runs into where each run of a batch ends, after a 0: int32 [runs + 1]."""
+
+    def slicer(first: int, count: int, size: int) -> Iterator[Array]:
+        for start, stop in pairwise(_bounds(column, first, count, size).tolist()):
+            out = np.zeros(stop - start + 1, np.int32)
+            np.cumsum(column.values[start:stop], out=out[1:])
+            yield out
+
+    return slicer
 
 
 def longest_of(column: Ragged) -> Slicer:
-    """A function that cuts the column into numbers: the largest value of each batch."""
-    return lambda first, count, size: [int(values.max()) for values, _ in ragged_batches(column, first, count, size)]
+    """A function that cuts the column, which has no empty row, into numbers: the largest value of each batch."""
+
+    def slicer(first: int, count: int, size: int) -> list[int]:
+        bounds = _bounds(column, first, count, size)
+        largest: list[int] = np.maximum.reduceat(column.values[: bounds[-1]], bounds[:-1]).tolist() if count else []
+        return largest
+
+    return slicer
+
+
+def _bounds(column: Ragged, first: int, count: int, size: int) -> Array:
+    """Where the values of `count` batches begin and end: int64 [count + 1]."""
+    bounds: Array = column.offsets[first : first + count * size + 1 : size] - column.offsets[0]
+    return bounds
 
 
 def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import torch
 from torch_dataloader_utils.batching.columns import (
     ColumnForm,
     Slicer,
-    ends,
+    ends_of,
     list_column,
     longest_of,
     padded,
@@ -85,9 +85,8 @@ def _ragged(column: Ragged, pin: Pin) -> Slicer:
 
 
 def _ends(column: Ragged, pin: Pin) -> Slicer:
-    return lambda first, count, size: [
-        pin(torch.from_numpy(ends(values))) for values, _ in ragged_batches(column, first, count, size)
-    ]
+    ends = ends_of(column)
+    return lambda first, count, size: [pin(torch.from_numpy(each)) for each in ends(first, count, size)]
 
 
 def _padded(column: Ragged, pin: Pin) -> Slicer:

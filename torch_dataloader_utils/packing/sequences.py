@@ -50,15 +50,23 @@ def sequences_of(lengths: I64, capacity: int, long: str, window: tuple[int, int]
             "truncate" keeps the first L tokens, "drop" leaves them out.
         window: the fewest documents, and sequences, of a window, if there are as many.
     """
+    sizes, kept = _parts(lengths, capacity, long)
+    packed = sizes if len(kept) == len(sizes) else sizes[kept]
+    return _padded(_packed(packed, capacity, window), packed, kept, sizes, capacity)
+
+
+def _parts(lengths: I64, capacity: int, long: str) -> tuple[I64, I64]:
+    """The tokens of each part of the documents, and the numbers of the parts that are packed."""
+    if lengths.max(initial=0) <= capacity and lengths.min(initial=1):
+        return lengths, np.arange(len(lengths))
     parts = -(-lengths // capacity)
     last = np.cumsum(parts) - 1
     sizes = np.full(int(parts.sum()), capacity)
     some = parts > 0
     sizes[last[some]] = (lengths - (parts - 1) * capacity)[some]
-    kept = np.arange(len(sizes))
-    if long != "split":
-        kept = (last - parts + 1)[some if long == "truncate" else parts == 1]
-    return _padded(_packed(sizes[kept], capacity, window), kept, sizes, capacity)
+    if long == "split":
+        return sizes, np.arange(len(sizes))
+    return sizes, (last - parts + 1)[some if long == "truncate" else parts == 1]
 
 
 def _packed(sizes: I64, capacity: int, window: tuple[int, int]) -> I64:
@@ -81,17 +89,18 @@ def _windows(sizes: I64, capacity: int, window: tuple[int, int]) -> Iterator[tup
     yield from pairwise(cuts)
 
 
-def _padded(sequences: I64, kept: I64, sizes: I64, capacity: int) -> Sequences:
+def _padded(sequences: I64, packed: I64, kept: I64, sizes: I64, capacity: int) -> Sequences:
     """The layout of documents in these sequences, in stream order within each, with padding at its end.
 
     Args:
-        sequences: the sequence of each kept document.
-        kept: the sources of these documents.
-        sizes: tokens of each source, kept or not.
+        sequences: the sequence of each packed document.
+        packed: the tokens of these documents.
+        kept: their sources.
+        sizes: tokens of each source, packed or not.
         capacity: tokens of a sequence.
     """
     counts = np.bincount(sequences)
-    room = capacity - np.bincount(sequences, sizes[kept]).astype(np.int64)
+    room = capacity - np.bincount(sequences, packed).astype(np.int64)
     unfilled = np.flatnonzero(room)
     ends, pads = np.cumsum(counts), len(sizes) + np.arange(len(unfilled))
     runs = np.insert(kept[stable_order(sequences)], ends[unfilled], pads)

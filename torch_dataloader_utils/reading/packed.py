@@ -61,7 +61,7 @@ class Packing:
         packed = {"kind": "dense", "shape": f"[B, {self.length}]"}
         return {key: {**documents[key], **packed} for key in self.pads} | added
 
-    def packed(self, block: Block, scratch: Scratch) -> Block:
+    def packed(self, block: Block, memory: Workspace) -> Block:
         """The documents of a block, packed in fresh memory; a row of the result is a sequence.
 
         Raises:
@@ -71,7 +71,7 @@ class Packing:
         columns = {key: column for key, column in (block.columns or {}).items() if isinstance(column, Ragged)}
         lengths = self._lengths(columns)
         sequences = sequences_of(lengths, self.length, self.long, (self.documents, self.sequences))
-        return Block.of_columns(len(sequences), self._columns(columns, sequences, scratch))
+        return Block.of_columns(len(sequences), self._columns(columns, sequences, memory))
 
     def _lengths(self, columns: Mapping[str, Ragged]) -> Array:
         first, *others = self.pads
@@ -91,19 +91,38 @@ class Packing:
             )
         return lengths
 
-    def _columns(self, columns: Mapping[str, Ragged], sequences: Sequences, scratch: Scratch) -> dict[str, Column]:
+    def _columns(self, columns: Mapping[str, Ragged], sequences: Sequences, memory: Workspace) -> dict[str, Column]:
         shape, lengths = (len(sequences), self.length), sequences.lengths
-        counted = np.arange(len(sequences) * self.length, dtype=np.int32)  # of int64, it would take ten times as long
-        counted -= np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
+        # All int32: of int64, they would take several times as long.
+        positions = np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
+        np.subtract(memory.numbers(len(positions)), positions, out=positions)
         documents = np.repeat(sequences.documents.astype(np.int32), lengths)
         runs = lengths.astype(np.int32), sequences.offsets
         return {
-            **{key: Dense(_gathered(columns[key], pad, sequences, scratch)) for key, pad in self.pads.items()},
-            POSITIONS: Dense(counted.reshape(shape)),
+            **{key: Dense(_gathered(columns[key], pad, sequences, memory.tokens)) for key, pad in self.pads.items()},
+            POSITIONS: Dense(positions.reshape(shape)),
             DOCUMENTS: Dense(documents.reshape(shape)),
             ENDS: Ragged(*runs, "ends"),
             LONGEST: Ragged(*runs, "longest"),
         }
+
+
+class Workspace:
+    """The memory that one reader uses again for each block.
+
+    Attributes:
+        tokens: holds the tokens of a column and their padding.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = Scratch()
+        self._numbers = np.empty(0, np.int32)
+
+    def numbers(self, count: int) -> Array:
+        """0, 1, 2, ...: int32 [count]; not to be written to."""
+        if count > len(self._numbers):
+            self._numbers = np.arange(count, dtype=np.int32)
+        return self._numbers[:count]
 
 
 def _gathered(column: Ragged, pad: Any, sequences: Sequences, scratch: Scratch) -> Array:
@@ -126,7 +145,7 @@ class PackedReader:
     def __init__(self, reader: PieceReader, packing: Packing) -> None:
         self._reader = reader
         self._packing = packing
-        self._scratch = Scratch()
+        self._memory = Workspace()
 
     def block(self, task: Task) -> Block:
         """The task's sequences."""
@@ -150,7 +169,7 @@ class PackedReader:
         with noting(split_of(next(split_pieces(pieces))).file.path):
             documents = self._documents(pieces)
             recorder().enter("convert")
-            return self._packing.packed(documents, self._scratch)
+            return self._packing.packed(documents, self._memory)
 
     def _left(self, begun: Piece) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
