@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 
 import numpy as np
 import pytest
@@ -101,6 +102,26 @@ def test_long_documents_are_truncated_or_dropped(lengths: list[int], capacity: i
 
     assert kept("truncate") == sorted(min(length, capacity) for length in lengths if length)
     assert kept("drop") == sorted(length for length in lengths if 0 < length <= capacity)
+
+
+@given(LENGTHS, st.integers(1, 50), st.sampled_from(["split", "truncate", "drop"]), st.randoms())
+def test_a_permuted_stream_packs_as_permuted_documents(
+    lengths: list[int], capacity: int, long: str, random: Random
+) -> None:
+    order = random.sample(range(len(lengths)), len(lengths))
+    permuted = sequences_of(np.array([lengths[i] for i in order], np.int64), capacity, long, (10, 1))
+    found = sequences_of(np.array(lengths, np.int64), capacity, long, (10, 1), np.array(order, np.int64))
+    assert found.lengths.tolist() == permuted.lengths.tolist()
+    assert found.documents.tolist() == permuted.documents.tolist()
+
+    def places(sequences: Sequences, names: list[int]) -> list[tuple[int, int]]:
+        """The document and the first token of each run."""
+        starts = np.cumsum([0, *(lengths[i] for i in names)])
+        tokens = sequences.sources[sequences.runs[sequences.documents >= 0]]
+        owners = np.searchsorted(starts, tokens, side="right") - 1
+        return [(names[owner], int(token - starts[owner])) for owner, token in zip(owners, tokens, strict=True)]
+
+    assert places(found, list(range(len(lengths)))) == places(permuted, order)
 
 
 @given(st.lists(st.integers(0, 1 << 17)))

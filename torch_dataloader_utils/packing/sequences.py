@@ -40,7 +40,9 @@ class Sequences:
         return np.diff(self.sources)[self.runs]
 
 
-def sequences_of(lengths: I64, capacity: int, long: str, window: tuple[int, int]) -> Sequences:
+def sequences_of(
+    lengths: I64, capacity: int, long: str, window: tuple[int, int], order: I64 | None = None
+) -> Sequences:
     """The documents packed window by window: each document whole, in one sequence, in the order given.
 
     Args:
@@ -49,24 +51,30 @@ def sequences_of(lengths: I64, capacity: int, long: str, window: tuple[int, int]
         long: documents with more than L tokens: "split" makes documents of L tokens of them and one of the rest,
             "truncate" keeps the first L tokens, "drop" leaves them out.
         window: the fewest documents, and sequences, of a window, if there are as many.
+        order: the documents in the order of the stream, shape [documents]; None for the order in which they are stored.
     """
-    sizes, kept = _parts(lengths, capacity, long)
-    packed = sizes if len(kept) == len(sizes) else sizes[kept]
+    sizes, kept = _parts(lengths, capacity, long, order)
+    packed = sizes[kept]
     return _padded(_packed(packed, capacity, window), packed, kept, sizes, capacity)
 
 
-def _parts(lengths: I64, capacity: int, long: str) -> tuple[I64, I64]:
-    """The tokens of each part of the documents, and the numbers of the parts that are packed."""
+def _parts(lengths: I64, capacity: int, long: str, order: I64 | None) -> tuple[I64, I64]:
+    """The tokens of each part of the documents as stored, and the numbers of the parts to pack, in stream order."""
     if lengths.max(initial=0) <= capacity and lengths.min(initial=1):
-        return lengths, np.arange(len(lengths))
+        return lengths, np.arange(len(lengths)) if order is None else order
     parts = -(-lengths // capacity)
     last = np.cumsum(parts) - 1
     sizes = np.full(int(parts.sum()), capacity)
     some = parts > 0
     sizes[last[some]] = (lengths - (parts - 1) * capacity)[some]
-    if long == "split":
-        return sizes, np.arange(len(sizes))
-    return sizes, (last - parts + 1)[some if long == "truncate" else parts == 1]
+    kept = np.arange(len(sizes))
+    if long != "split":
+        kept = (last - parts + 1)[some if long == "truncate" else parts == 1]
+    if order is None:
+        return sizes, kept
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return sizes, kept[stable_order(np.repeat(places, parts)[kept])]
 
 
 def _packed(sizes: I64, capacity: int, window: tuple[int, int]) -> I64:

@@ -20,7 +20,7 @@ from torch_dataloader_utils.model import Piece, Task, Window, split_of, split_pi
 from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
-from torch_dataloader_utils.reading.windows import places_of
+from torch_dataloader_utils.reading.windows import Span, places_of
 
 POSITIONS, DOCUMENTS, ENDS, LONGEST = KEYS = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
 
@@ -61,8 +61,13 @@ class Packing:
         packed = {"kind": "dense", "shape": f"[B, {self.length}]"}
         return {key: {**documents[key], **packed} for key in self.pads} | added
 
-    def packed(self, block: Block, memory: Workspace) -> Block:
+    def packed(self, block: Block, order: Array | None, memory: Workspace) -> Block:
         """The documents of a block, packed in fresh memory; a row of the result is a sequence.
+
+        Args:
+            block: the documents.
+            order: their numbers in the order of the stream; None for that of the block.
+            memory: of the reader.
 
         Raises:
             SchemaMismatchError: a document's columns have different lengths.
@@ -70,7 +75,7 @@ class Packing:
         """
         columns = {key: column for key, column in (block.columns or {}).items() if isinstance(column, Ragged)}
         lengths = self._lengths(columns)
-        sequences = sequences_of(lengths, self.length, self.long, (self.documents, self.sequences))
+        sequences = sequences_of(lengths, self.length, self.long, (self.documents, self.sequences), order)
         return Block.of_columns(len(sequences), self._columns(columns, sequences, memory))
 
     def _lengths(self, columns: Mapping[str, Ragged]) -> Array:
@@ -166,10 +171,12 @@ class PackedReader:
         """The sequences of these pieces: those left of begun windows, or their documents packed together."""
         if _begun(pieces[0]):
             return Block.joined([self._left(piece) for piece in pieces])
-        with noting(split_of(next(split_pieces(pieces))).file.path):
-            documents = self._documents(pieces)
+        splits = list(split_pieces(pieces))
+        with noting(split_of(splits[0]).file.path):
+            documents, spans = self._reader.read(splits, pad=False)
+            order = _order_of(pieces, spans)
             recorder().enter("convert")
-            return self._packing.packed(documents, self._memory)
+            return self._packing.packed(documents, order, self._memory)
 
     def _left(self, begun: Piece) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
@@ -179,14 +186,19 @@ class PackedReader:
         whole = window.pieces if _begun(window.pieces[0]) else [replace(begun, rows=None)]
         return self._sequences(whole).take(rows.numbers())
 
-    def _documents(self, pieces: Sequence[Piece]) -> Block:
-        """The documents of pieces in their order, which shuffle windows permute."""
-        block, spans = self._reader.read(list(split_pieces(pieces)), pad=False)
-        in_order = all(first + rows == following for (first, rows), (following, _) in pairwise(spans))
-        if in_order and not any(map(_permuted, pieces)):
-            return block
-        recorder().enter("shuffle")
-        return block.take(places_of(pieces, iter(spans)))
+
+def _order_of(pieces: Sequence[Piece], spans: Sequence[Span]) -> Array | None:
+    """The numbers of the documents in the order of the stream, which shuffle windows permute; None if as they are read.
+
+    Args:
+        pieces: of splits or windows.
+        spans: the range of rows of each piece of a split.
+    """
+    in_order = all(first + rows == following for (first, rows), (following, _) in pairwise(spans))
+    if in_order and not any(map(_permuted, pieces)):
+        return None
+    recorder().enter("shuffle")
+    return places_of(pieces, iter(spans)).astype(np.int64)
 
 
 def _begun(piece: Piece) -> bool:
