@@ -13,13 +13,14 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 class PooledDriver:
     """Delivers the blocks of many shards that few workers read.
 
-    The shards advance by the same number of rows at a time, and each worker reads its blocks in the order in which they
-    are needed. Blocks that arrive early wait here.
+    The shards advance by the same number of rows at a time, or in proportion to `speeds`, and each worker reads its
+    blocks in the order in which they are needed. Blocks that arrive early wait here.
 
     Args:
         open_driver: starts the driver, given the tasks of each worker.
         shards: the tasks of each shard, with known row counts.
         workers: the number of workers.
+        speeds: the rows of each shard that are needed at a time, relative to the others; empty: as many of each.
     """
 
     def __init__(
@@ -27,8 +28,10 @@ class PooledDriver:
         open_driver: Callable[[Sequence[Sequence[Task]]], Driver],
         shards: Sequence[Sequence[Task]],
         workers: int,
+        speeds: Sequence[float] = (),
     ) -> None:
-        merged = [_merged(shards, range(worker, len(shards), workers)) for worker in range(workers)]
+        each = speeds or (1,) * len(shards)
+        merged = [_merged(shards, range(worker, len(shards), workers), each) for worker in range(workers)]
         self._owners = [deque(shard for shard, _ in tasks) for tasks in merged]
         self._early: list[deque[Block]] = [deque() for _ in shards]
         self._driver = open_driver([[task for _, task in tasks] for tasks in merged])
@@ -54,10 +57,12 @@ class PooledDriver:
         self._driver.close()
 
 
-def _merged(shards: Sequence[Sequence[Task]], numbers: Sequence[int]) -> list[tuple[int, Task]]:
-    """The tasks of these shards as (shard, task), ordered by the row at which each begins."""
+def _merged(
+    shards: Sequence[Sequence[Task]], numbers: Sequence[int], speeds: Sequence[float]
+) -> list[tuple[int, Task]]:
+    """The tasks of these shards as (shard, task), ordered by when each begins: its first row over the shard's speed."""
     begins = [
-        (begin, shard, task)
+        (begin / speeds[shard], shard, task)
         for shard in numbers
         for begin, task in zip(
             accumulate((task.rows or 0 for task in shards[shard]), initial=0), shards[shard], strict=False

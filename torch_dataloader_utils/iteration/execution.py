@@ -38,15 +38,23 @@ class Execution:
         self._worker = worker
         self._pool: WorkerPool | None = None
 
-    def open(self, tasks: Sequence[Sequence[Task]], at_once: bool = True) -> Driver:
-        """A driver of these tasks, by shard; worker processes start on them at once, or when first requested."""
+    def open(self, tasks: Sequence[Sequence[Task]], at_once: bool = True, speeds: Sequence[float] = ()) -> Driver:
+        """A driver of these tasks, by shard.
+
+        Args:
+            tasks: of each shard.
+            at_once: whether worker processes start on them at once, or when first requested.
+            speeds: the rows of each shard that are needed at a time; empty: as many of each.
+        """
         worker = self._worker
         if worker.num_workers == 0:
             return self.inline(tasks)
         if worker.worker_mode == "process":
             pool = self._workers()
             begin = partial(pool.begin, files=self._files, timeout=worker.timeout, at_once=at_once)
-            return PooledDriver(begin, tasks, worker.num_shards) if len(tasks) > worker.num_shards else begin(tasks)
+            if len(tasks) <= worker.num_shards:
+                return begin(tasks)
+            return PooledDriver(begin, tasks, worker.num_shards, speeds)
         scan, files = self._scan, self._files
         return ThreadDriver(
             lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(tasks), worker.timeout

@@ -199,7 +199,9 @@ class RankRun:
             for done in [done for done in self._tasks if 0 < done <= lap]:
                 del self._tasks[done]
             # A driver that starts at once uses all workers: those that begin in another lap may already work on it.
-            return self._recipe.execution.open(tasks, all(start.lap == lap for start in starts))
+            schedule = self._recipe.plan_of(0).schedule
+            speeds = () if schedule is None else schedule.speeds
+            return self._recipe.execution.open(tasks, all(start.lap == lap for start in starts), speeds)
 
         laps = LapDriver(open_lap, starts, lambda shard: self._logs[shard].begin_lap())
         driver = laps if self._recipe.laps else open_lap(0)

@@ -132,7 +132,9 @@ class _Facts:
             for share in ranks
             if share.rows is not None and share.steps is not None
         ]
-        return None if self._rows is None or len(delivered) < len(ranks) else self._rows - sum(delivered)
+        mixing = self.options.mixing
+        rows = self._rows if mixing is None else sum(mixing["rows"])
+        return None if rows is None or len(delivered) < len(ranks) else rows - sum(delivered)
 
     def _warnings(self, plan: Plan | None, own: RankPlan, worker_splits: Sequence[int]) -> Iterator[Advice]:
         if not self.source.splits:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
 from torch_dataloader_utils.printing import shown
 
+_LEAST = 1e-9  # a weight, relative to the largest: rows of a smaller one have no position that floats tell apart
 MOST_LAPS = 10_000  # of one source in one epoch: each lap has an order of its own
 
 
@@ -81,8 +82,14 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
                 f"an epoch would take {count:,} rows of {name}, which has {size:,}: expected at most {MOST_LAPS:,} "
                 "repeats. Set max_repeats=, or other weights."
             )
-    rates = weights if rule.only_orders else [float(count) for count in rows]
-    return EpochRows(tuple(rows), tuple(float(rate) or 1.0 for rate in rates))
+    if not rule.only_orders:
+        return EpochRows(tuple(rows), tuple(float(count) or 1.0 for count in rows))
+    if min(weights) < max(weights) * _LEAST:
+        raise OptionError(
+            f"weights={shown(list(weights))}: expected numbers of which none is more than {1 / _LEAST:.0e} times "
+            "another."
+        )
+    return EpochRows(tuple(rows), tuple(weight / max(weights) for weight in weights))
 
 
 def default_weights(sizes: Sequence[int], temperature: float) -> list[float]:

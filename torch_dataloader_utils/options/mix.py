@@ -35,7 +35,7 @@ def _shown(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-_positive = values("a number above 0", _is_number)
+_temperature = values("a number of at least 0.1", lambda value: _is_number(value) and value >= 0.1)
 _multiple = values("a number of at least 1", lambda value: _is_number(value) and value >= 1)
 
 
@@ -47,7 +47,7 @@ class MixOptions(Checked):
         None, maybe(_numbers), doc="the rows of each dataset relative to the others; None: its row count"
     )
     temperature: float = option(
-        1.0, _positive, doc="without weights, each weighs its row count to the power of 1 / temperature"
+        1.0, _temperature, doc="without weights, each weighs its row count to the power of 1 / temperature"
     )
     stop: str = option(
         "once",
