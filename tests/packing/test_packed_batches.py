@@ -192,7 +192,9 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     other = write_documents(tmp_path, [5] * 20)
     parts = [StructuredDataset.create_dataloader(path)[1] for path in (data, other)]
     options = {"pack": ["input_ids", "labels"], "pack_length": LENGTH, "batch_size": 3, "pad_values": {"labels": -100}}
-    loader, _ = combine(parts, **options)
+    with pytest.raises(OptionError, match="batches='splits'"):
+        combine(parts, **options)
+    loader, _ = combine(parts, batches="splits", **options)
     assert sorted(held(loader)) == sorted(parts_of(LENGTHS) + parts_of([5] * 20))
     packed, _ = StructuredDataset.create_dataloader(data, pack=["input_ids", "labels"], pack_length=8)
     with pytest.raises(OptionError, match="pass pack= to combine"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,12 +22,14 @@ from torch_dataloader_utils.convert.columns import Column, Dense, Ragged
 
 Pin = Callable[[torch.Tensor], torch.Tensor]
 
+_LOG = logging.getLogger("torch_dataloader_utils")
+
 
 class TensorForm(ColumnForm):
     """Batches as dicts of output key -> tensor, dict of tensors or list."""
 
     def __init__(self, keys: Sequence[str], pin_memory: bool) -> None:
-        super().__init__(keys, tensor_column(pin_memory))
+        super().__init__(keys, tensor_column(pin_memory and _can_pin()))
 
     def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
         """Normal tensors, even if the first is requested in inference mode: later ones may be trained on."""
@@ -34,6 +37,14 @@ class TensorForm(ColumnForm):
             return super()._values(slicers, first, count, size)
         with torch.inference_mode(False):
             return super()._values(slicers, first, count, size)
+
+
+def _can_pin() -> bool:
+    """Whether there is an accelerator to pin memory for; warns if not, as torch does."""
+    if torch.cuda.is_available() or (hasattr(torch, "accelerator") and torch.accelerator.is_available()):
+        return True
+    _LOG.warning("pin_memory=True without an accelerator has no effect: memory is not pinned")
+    return False
 
 
 def tensor_column(pin_memory: bool) -> Callable[[Column], Slicer]:

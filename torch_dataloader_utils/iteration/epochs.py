@@ -8,8 +8,6 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-import torch
-
 from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
@@ -232,8 +230,8 @@ class Epochs:
     @cached_property
     def _form(self) -> Form:
         """Kept across passes, with the memory it recycles."""
-        pin = self._options.worker.pin_memory and _can_pin()
-        return make_form(self._options.batch.output_format, self.source.keys, pin)
+        options = self._options
+        return make_form(options.batch.output_format, self.source.keys, options.worker.pin_memory)
 
     def _announce(self, plan: RankPlan, place: EpochPosition) -> None:
         self.verdicts.world = world = self.planner.world
@@ -292,11 +290,3 @@ def place_digest(place: EpochPosition) -> int:
     past = [(phase.options, phase.batches) for phase in place.past]
     taken = place.ranks or place.taken
     return digest([str((past, taken, place.skip))])
-
-
-def _can_pin() -> bool:
-    """Whether there is an accelerator to pin memory for; warns if not, as torch does."""
-    if torch.cuda.is_available() or (hasattr(torch, "accelerator") and torch.accelerator.is_available()):
-        return True
-    _LOG.warning("pin_memory=True without an accelerator has no effect: memory is not pinned")
-    return False
