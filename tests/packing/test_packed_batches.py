@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_threads_and_processes_deliver_the_same_batches(data: str) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("order", [*ORDERS, {"steps_per_epoch": 21}], ids=str)
 def test_a_pass_resumes_at_every_step(data: str, order: dict[str, Any], num_workers: int) -> None:
     whole, states = pass_with_states(make(data, num_workers=num_workers, **order))
     assert len(whole) > 6
@@ -186,6 +187,17 @@ def test_steps_per_epoch_repeats_sequences_that_the_mask_marks(data: str) -> Non
     assert sorted(token for tokens in real for token in tokens.tolist()) == expected
     last = list(make(data, last_batch="pad"))[-1]
     assert len(last["valid"]) == 3
+
+
+def test_text_without_row_counts_is_packed(tmp_path: Path) -> None:
+    for number in range(2):
+        lines = (json.dumps({"input_ids": list(each)}) for each in documents(LENGTHS)[number::2])
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+    found = []
+    for loader in ranks_of(str(tmp_path), 2, pack=["input_ids"], pad_values=None, split_rows=None):
+        for batch in loader:
+            found += batch["input_ids"][batch["document_ids"] >= 0].tolist()
+    assert sorted(found) == sorted(token for each in documents(LENGTHS) for token in each)
 
 
 def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
