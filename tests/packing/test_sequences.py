@@ -53,7 +53,7 @@ def test_best_fit_is_that_of_the_textbook(lengths: list[int]) -> None:
 @pytest.mark.parametrize(("capacity", "mean", "deviation"), LOGNORMAL)
 def test_windows_of_documents_fill_sequences(capacity: int, mean: float, deviation: float) -> None:
     lengths = lengths_of(capacity, mean, deviation, 4 * 4096)
-    found = sequences_of(lengths, capacity, "split", (4096, 128))
+    found = sequences_of(lengths, capacity, "split", (4096, 512))
     assert lengths.sum() / (len(found) * capacity) >= 0.995
 
 

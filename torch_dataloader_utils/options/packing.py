@@ -34,7 +34,7 @@ class PackOptions(Checked):
 
     # The fewest documents and sequences of a window: packed by themselves, fewer would leave sequences unfilled.
     documents: ClassVar[int] = 4096
-    sequences: ClassVar[int] = 128
+    sequences: ClassVar[int] = 512
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,5 +65,5 @@ class PackOptions(Checked):
 
     @property
     def window_bytes(self) -> int:
-        """The fewest decoded bytes of a window: those of its fewest sequences, at four bytes per token."""
-        return 4 * self.sequences * (self.pack_length or 0)
+        """The fewest decoded bytes of a window, with a quarter of its sequences: larger reads of lists are slower."""
+        return self.sequences * (self.pack_length or 0)
