@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_dataloader_utils import OptionError, StructuredDataset
+from torch_dataloader_utils import OptionError, StructuredDataset, combine
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.plan_page import fixed
 from torch_dataloader_utils.plan_page.call import call_values
@@ -53,6 +53,17 @@ def test_plan_page_writes_the_page_and_returns_its_path(folder, tmp_path):
     assert first.startswith("<!doctype html>")
     path.write_text("an older page")
     assert dataset.plan_page(str(path)).read_text() == first  # the same dataset, the same bytes
+
+
+def test_the_call_of_a_mix_names_its_datasets(folder):
+    parts = {"web": dataset_of(folder), "code": dataset_of(folder)}
+    _, mixed = combine(parts, weights={"web": 1, "code": 3}, stop="all", num_ranks=1, rank=0)
+    call = call_values("CombinedDataset", mixed.source, mixed.options)
+    assert call["target"] == {"name": "datasets", "code": '{"web": dataset_0, "code": dataset_1}'}
+    assert call["options"] == {"weights": {"value": {"web": 1, "code": 3}}, "stop": {"value": "all"}}
+    assert "it mixes the rows of several datasets" in page_of(
+        page_data("CombinedDataset", mixed.source, mixed.options, Planner(mixed.source, mixed.options), 0)
+    )
 
 
 def test_plan_page_starts_at_the_given_epoch_else_at_the_next_one(folder, tmp_path):

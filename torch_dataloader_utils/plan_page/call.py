@@ -9,6 +9,7 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 from torch_dataloader_utils.options import Options, options_of
+from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.source import Source
 
@@ -50,11 +51,21 @@ def _changed() -> dict[str, Field[Any]]:
 def _target(source: Source, *, combined: bool) -> Values:
     """The call's first argument: its name, and its value if the value is text."""
     if combined:
-        return {"name": "datasets", "code": "[" + ", ".join(f"dataset_{n}" for n in range(len(source.parts))) + "]"}
+        return {"name": "datasets", "code": _datasets(source)}
     paths = list(source.paths)
     if len(paths) > _PATHS:
         return {"name": "path", "code": "paths"}
     return {"name": "table" if source.snapshot else "path", "value": paths[0] if len(paths) == 1 else paths}
+
+
+def _datasets(source: Source) -> str:
+    """The datasets of a combination as code: a dict if they have names."""
+    variables = [f"dataset_{number}" for number in range(len(source.parts))]
+    names = source.scan.names if isinstance(source.scan, CombinedScan) else ()
+    if not names:
+        return f"[{', '.join(variables)}]"
+    pairs = zip(names, variables, strict=True)
+    return f"{{{', '.join(f'{json.dumps(printable(name))}: {variable}' for name, variable in pairs)}}}"
 
 
 def _given(options: Options) -> dict[str, Values]:
