@@ -36,6 +36,7 @@ def error_of(name: str) -> str:
         ("drop_last", "torch's DataLoader: use last_batch='drop'"),
         ("num_proc", "use num_workers."),
         ("buffer_size", "use shuffle_buffer_size."),
+        ("packing", "use pack."),
         ("epochs", "one loop over the loader"),
         ("progress_bar", "show_progress=True"),
         ("aws_access_key_id", "storage_options="),
