@@ -26,7 +26,7 @@ from torch_dataloader_utils.batching.batches import (
 )
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
-from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
+from torch_dataloader_utils.convert.columns import Dense, Objects, Padding, Ragged, Text
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import WorkerCursor
 from torch_dataloader_utils.reading.blocks import Block
@@ -133,7 +133,8 @@ def test_each_format_has_its_kind_of_value(output: str) -> None:
 def test_lists_are_cut_with_offsets_of_their_own(output: str, layout: str) -> None:
     lists = [[1, 2], [], [3], [4, 5, 6], [], [7]]
     offsets = np.cumsum([0, *map(len, lists)])
-    column = Ragged(np.array([value for values in lists for value in values]), offsets, layout)
+    form_of = Padding() if layout == "padded" else layout
+    column = Ragged(np.array([value for values in lists for value in values]), offsets, form_of)
     form = make_form(output, ["items"], pin_memory=False)
     batches = list(form.slices(Block.of_columns(6, {"items": column}), 1, 2, 2))
     for batch, rows in zip(batches, (lists[1:3], lists[3:5]), strict=True):

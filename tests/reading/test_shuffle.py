@@ -17,7 +17,7 @@ import pytest
 from tests.convert.rows import rows_of
 from tests.end_to_end.sharded import Kinds, Plain, structured
 from tests.end_to_end.sharded import write as write_utterances
-from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text, take_rows
+from torch_dataloader_utils.convert.columns import Dense, Objects, Padding, Ragged, Text, take_rows
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context
@@ -391,10 +391,10 @@ def test_rows_of_any_arrow_type(array: pa.Array, places: list[int]) -> None:
 @pytest.mark.parametrize("places", [[2, 0, 1], [], [1, 1]], ids=str)
 def test_rows_of_columns_that_are_slices(places: list[int]) -> None:
     order = np.array(places, np.int64)
-    ragged = Ragged(np.arange(12).reshape(6, 2), np.array([0, 1, 1, 3, 6]), "padded").slice(1, 4)
+    ragged = Ragged(np.arange(12).reshape(6, 2), np.array([0, 1, 1, 3, 6]), Padding(-1)).slice(1, 4)
     found = ragged.take(order)
     assert rows_of(found) == [rows_of(ragged)[place] for place in places]
-    assert found.layout == "padded"
+    assert found.layout == Padding(-1)
     assert found.offsets[0] == 0
     text = Text(np.frombuffer(b"abbccc", np.uint8), np.array([0, 1, 3, 3, 6]), np.array([1, 1, 0, 1], bool), False)
     assert text.slice(1, 4).take(order).to_list() == [["bb", None, "ccc"][place] for place in places]

@@ -107,6 +107,7 @@ def combine(
     pack_method: Literal["best_fit"] = "best_fit",
     pack_long: Literal["split", "truncate", "drop", "error"] = "split",
     pad_values: Mapping[str, float] | None = None,
+    pad_multiple: int = 1,
     num_workers: int | None = None,
     worker_mode: Literal["thread", "process"] = "thread",
     prefetch_bytes: int | str = "256MiB",
@@ -176,7 +177,8 @@ def combine(
         pack_length: tokens of a sequence (L).
         pack_method: best-fit decreasing in windows of documents, which stay whole.
         pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
-        pad_values: the padding of packed columns, 0 by default: {"labels": -100}.
+        pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
+        pad_multiple: lists="padded": the length is a multiple of this, such as 8.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
         worker_mode: whether workers are threads or processes; processes need num_workers.
         prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.

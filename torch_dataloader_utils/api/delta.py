@@ -91,6 +91,7 @@ class DeltaDataset(SnapshotDataset):
         pack_method: Literal["best_fit"] = "best_fit",
         pack_long: Literal["split", "truncate", "drop", "error"] = "split",
         pad_values: Mapping[str, float] | None = None,
+        pad_multiple: int = 1,
         stack: Mapping[str, Sequence[str]] | None = None,
         dtypes: Mapping[Any, Any] | Any = None,
         fill_values: Mapping[str, Any] | None = None,
@@ -177,7 +178,8 @@ class DeltaDataset(SnapshotDataset):
             pack_length: tokens of a sequence (L).
             pack_method: best-fit decreasing in windows of documents, which stay whole.
             pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
-            pad_values: the padding of packed columns, 0 by default: {"labels": -100}.
+            pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
+            pad_multiple: lists="padded": the length is a multiple of this, such as 8.
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
             fill_values: replacements for nulls in columns with nulls="fill": {"column": value}.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from torch_dataloader_utils.batching.batches import Part
 from torch_dataloader_utils.batching.mixed_columns import mixed_column, mixing_copies
-from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, concat
+from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Padding, Ragged, Text, concat
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
 
@@ -135,11 +135,12 @@ def rebased(ragged: Ragged, first: int, count: int, size: int) -> tuple[Array, A
     return windows - offsets[: count * size : size, None], bounds
 
 
-def padded(values: Array, offsets: Array) -> tuple[Array, Array]:
-    """The lists as an array [n, longest], padded with zeros; and their lengths, int64 [n]."""
+def padded(values: Array, offsets: Array, padding: Padding) -> tuple[Array, Array]:
+    """The lists as an array [n, L], L the longest length, rounded up; and their lengths, int64 [n]."""
     lengths = np.diff(offsets)
-    inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    out = np.zeros((*inside.shape, *values.shape[1:]), dtype=values.dtype)
+    width = -(-int(lengths.max(initial=0)) // padding.multiple) * padding.multiple
+    inside = np.arange(width) < lengths[:, None]
+    out = np.full((*inside.shape, *values.shape[1:]), padding.value, dtype=values.dtype)
     out[inside] = values
     return out, lengths
 
@@ -196,8 +197,8 @@ def _bounds(column: Ragged, first: int, count: int, size: int) -> Array:
 
 
 def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Array]:
-    if column.layout == "padded":
-        return dict(zip(("values", "lengths"), padded(values, offsets), strict=True))
+    if isinstance(column.layout, Padding):
+        return dict(zip(("values", "lengths"), padded(values, offsets, column.layout), strict=True))
     return {"values": values, "offsets": offsets}
 
 

@@ -18,7 +18,7 @@ from torch_dataloader_utils.batching.columns import (
     ragged_batches,
     rebased,
 )
-from torch_dataloader_utils.convert.columns import Column, Dense, Ragged
+from torch_dataloader_utils.convert.columns import Column, Dense, Padding, Ragged
 
 Pin = Callable[[torch.Tensor], torch.Tensor]
 
@@ -60,7 +60,7 @@ def tensor_column(pin_memory: bool) -> Callable[[Column], Slicer]:
             return _ragged(column, pin)
         if column.layout in ("ends", "longest"):
             return longest_of(column) if column.layout == "longest" else _ends(column, pin)
-        return _padded(column, pin) if column.layout == "padded" else _nested(column, pin)
+        return _padded(column, column.layout, pin) if isinstance(column.layout, Padding) else _nested(column, pin)
 
     return slicer
 
@@ -100,9 +100,9 @@ def _ends(column: Ragged, pin: Pin) -> Slicer:
     return lambda first, count, size: [pin(torch.from_numpy(each)) for each in ends(first, count, size)]
 
 
-def _padded(column: Ragged, pin: Pin) -> Slicer:
+def _padded(column: Ragged, padding: Padding, pin: Pin) -> Slicer:
     def batch(values: Any, offsets: Any) -> dict[str, torch.Tensor]:
-        rectangle, lengths = padded(values, offsets)
+        rectangle, lengths = padded(values, offsets, padding)
         return {"values": pin(torch.from_numpy(rectangle)), "lengths": pin(torch.from_numpy(lengths))}
 
     return lambda first, count, size: [batch(*pair) for pair in ragged_batches(column, first, count, size)]

@@ -61,6 +61,22 @@ class Dense:
         return (Dense,), [self.array]
 
 
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The layout of lists that become rectangles, as long as the longest list of the batch.
+
+    Attributes:
+        value: what fills shorter lists up.
+        multiple: the length is rounded up to a multiple of this.
+    """
+
+    value: Any = 0
+    multiple: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.value}, to multiples of {self.multiple}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
     """Rows of unequal length: row i is `values[offsets[i] - offsets[0] : offsets[i + 1] - offsets[0]]`.
@@ -71,13 +87,13 @@ class Ragged:
     Attributes:
         values: shape [sum], writable and not shared.
         offsets: int64 [n + 1].
-        layout: its form in a batch: "ragged" (values and offsets), "padded" or "nested"; for lengths of runs, "ends"
+        layout: its form in a batch: "ragged" (values and offsets), a `Padding` or "nested"; for lengths of runs, "ends"
             (where each run of the batch ends, after a 0) or "longest" (the largest, a number).
     """
 
     values: Array
     offsets: Array
-    layout: str = "ragged"
+    layout: str | Padding = "ragged"
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

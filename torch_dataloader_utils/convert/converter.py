@@ -19,11 +19,12 @@ from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
 from torch_dataloader_utils.convert.leaves import ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
+from torch_dataloader_utils.convert.padding import with_padding
 from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
 from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
-from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.options import ConvertOptions, PadOptions
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path
 
@@ -188,8 +189,16 @@ def _encoded(plan: ColumnPlan, types: Mapping[str, pa.DataType]) -> ColumnPlan:
     return replace(plan, column_type=types[plan.column], leaf=leaf)
 
 
-def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: str) -> Converter:
+def build_converter(
+    schema: pa.Schema, options: ConvertOptions, output_format: str, padding: PadOptions | None = None
+) -> Converter:
     """The converter for blocks of `schema`.
+
+    Args:
+        schema: of the blocks.
+        options: how columns are converted.
+        output_format: of batches.
+        padding: of padded lists; None for zeros.
 
     Raises:
         OptionError: an option names an unknown column or does not fit its column; keys clash.
@@ -198,7 +207,7 @@ def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: s
     converts = output_format in ("torch", "numpy")
     if not converts:  # any type can stay as it is
         options = replace(options, strict_types=False, decimals="float64")
-    plans = column_plans(schema, options)
+    plans = with_padding(column_plans(schema, options), padding or PadOptions())
     stacks = {target: check_stack(target, sources, plans) for target, sources in (options.stack or {}).items()}
     if not converts:
         _check_unique(schema.names)

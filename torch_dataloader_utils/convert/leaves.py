@@ -23,7 +23,7 @@ from torch_dataloader_utils.convert.buffers import (
     plain_chunks,
     valid_rows,
 )
-from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Padding, Ragged, Text, join_offsets
 from torch_dataloader_utils.convert.elements import Element, read_elements
 from torch_dataloader_utils.late_imports import pc
 
@@ -139,7 +139,7 @@ class ListLeaf:
     element: Element
     steps: tuple[str, ...]
     type: pa.DataType
-    layout: str
+    layout: str | Padding
 
     holds_null = False  # an empty list is not null
 
@@ -175,7 +175,10 @@ class ListLeaf:
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`."""
-        return {"kind": self.layout, "dtype": str(self.element.dtype), "shape": "[B, *]"}
+        report = {"kind": "padded", "dtype": str(self.element.dtype), "shape": "[B, *]"}
+        if isinstance(self.layout, str):
+            return {**report, "kind": self.layout}
+        return report if self.layout == Padding() else {**report, "padding": str(self.layout)}
 
 
 @dataclass(frozen=True, slots=True)

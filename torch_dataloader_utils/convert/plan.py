@@ -14,6 +14,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import is_binary, plain_type
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
+from torch_dataloader_utils.convert.columns import Padding
 from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_column
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
@@ -166,7 +167,7 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
     if element is not None and pt.is_fixed_size_list(bare):
         return _tensors(element, steps, field.type, bare)
     if element is not None:
-        return ListLeaf(element, steps, bare, options.lists)
+        return ListLeaf(element, steps, bare, Padding() if options.lists == "padded" else options.lists)
     if options.strict_types:
         raise UnsupportedTypeError(
             f"column {field.key!r} of type {field.type} has no tensor form, and strict_types=True refuses Python "

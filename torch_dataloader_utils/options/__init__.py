@@ -20,6 +20,7 @@ from torch_dataloader_utils.options.keywords import plain_value as plain_value
 from torch_dataloader_utils.options.keywords import repeats_rows as repeats_rows
 from torch_dataloader_utils.options.mix import MixOptions as MixOptions
 from torch_dataloader_utils.options.packing import PackOptions as PackOptions
+from torch_dataloader_utils.options.padding import PadOptions as PadOptions
 from torch_dataloader_utils.options.policies import POLICY_OPTIONS as POLICY_OPTIONS
 from torch_dataloader_utils.options.policies import PolicyOptions as PolicyOptions
 from torch_dataloader_utils.options.policies import check_names as check_names

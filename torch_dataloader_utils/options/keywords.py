@@ -26,6 +26,7 @@ from torch_dataloader_utils.options.groups import (
 )
 from torch_dataloader_utils.options.mix import MixOptions
 from torch_dataloader_utils.options.packing import PackOptions
+from torch_dataloader_utils.options.padding import PadOptions
 from torch_dataloader_utils.options.policies import flat_keywords
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions
@@ -46,6 +47,7 @@ class Options:
     shuffle: ShuffleOptions
     batch: BatchOptions
     pack: PackOptions
+    pad: PadOptions
     convert: ConvertOptions
     worker: WorkerOptions
     follow: FollowOptions
@@ -93,6 +95,7 @@ def check_packing(options: Options) -> None:
         CountsRequiredError: an option needs the number of sequences.
     """
     if options.pack.pack is None:
+        _check_padded(options)
         return
     shard, batch, convert = options.shard, options.batch, options.convert
     for name, value, only in (
@@ -102,6 +105,8 @@ def check_packing(options: Options) -> None:
     ):
         if value not in only:
             raise OptionError(f"{name}={value!r} with pack: packed batches have it at {' or '.join(map(repr, only))}.")
+    if options.pad.pad_multiple != 1:
+        raise OptionError(f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.")
     counted = {
         f"even={shard.even!r}": shard.even in ("drop", "pad"),
         "last_batch='wrap'": batch.last_batch == "wrap",
@@ -111,6 +116,16 @@ def check_packing(options: Options) -> None:
         raise CountsRequiredError(
             f"{text} with pack needs the number of sequences, which is known only after packing: use steps_per_epoch=n "
             "(exactly n steps) or even='sync' (all ranks stop with the first)."
+        )
+
+
+def _check_padded(options: Options) -> None:
+    pad = options.pad
+    if (pad.pad_values or pad.pad_multiple != 1) and options.convert.lists != "padded":
+        name = "pad_values" if pad.pad_values else "pad_multiple"
+        raise OptionError(
+            f"{name}={getattr(pad, name)!r}, but no lists are padded: add lists='padded', or pack=. In a combination, "
+            "give it to the create_dataloader of each dataset."
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.options.checks import Checked, mapping, maybe, names, one_of, option, whole
+from torch_dataloader_utils.options.checks import Checked, maybe, names, one_of, option, whole
 
 _MOST_TOKENS = 2**27  # of a sequence
 
@@ -28,9 +28,6 @@ class PackOptions(Checked):
         one_of("split", "truncate", "drop", "error"),
         doc="documents longer than L: cut them into several, keep the beginning, leave out, or raise",
     )
-    pad_values: Mapping[str, float] | None = option(
-        None, mapping("column -> number"), doc='the padding of packed columns, 0 by default: {"labels": -100}'
-    )
 
     # The fewest documents and sequences of a window: packed by themselves, fewer would leave sequences unfilled.
     documents: ClassVar[int] = 4096
@@ -50,9 +47,6 @@ class PackOptions(Checked):
             raise OptionError(
                 f"pack={self.pack} needs pack_length, the number of tokens of a sequence, such as pack_length=2048."
             )
-        unknown = [name for name in self.pad_values or {} if name not in self.pack]
-        if unknown:
-            raise OptionError(f"pad_values names {unknown[0]!r}: expected one of the packed columns {self.pack}.")
 
     @property
     def text(self) -> str:
@@ -60,8 +54,7 @@ class PackOptions(Checked):
         if self.pack is None:
             return ""
         long = "" if self.pack_long == "split" else f", longer documents: {self.pack_long}"
-        pads = "" if not self.pad_values else f", padded with {dict(sorted(self.pad_values.items()))}"
-        return f"{', '.join(self.pack)} into {self.pack_length} tokens by {self.pack_method}{long}{pads}"
+        return f"{', '.join(self.pack)} into {self.pack_length} tokens by {self.pack_method}{long}"
 
     @property
     def window_bytes(self) -> int:

@@ -220,7 +220,7 @@ def _outputs(scan: ScanSpec | SampleScan) -> dict[str, Output]:
     codes: Mapping[str, Any] = scan.converter.codes if isinstance(scan, ScanSpec) else {}
     outputs: dict[str, Output] = {}
     for key, leaf in scan.report().items():
-        outputs[key] = {name: leaf[name] for name in ("kind", "dtype", "shape")}
+        outputs[key] = {name: leaf[name] for name in ("kind", "dtype", "shape", "padding") if name in leaf}
         if leaf["dtype"] == "object":
             outputs[key]["type"] = leaf["arrow"]
         if key in codes:

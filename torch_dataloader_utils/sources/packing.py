@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.convert.plan import fits
+from torch_dataloader_utils.convert.padding import check_padded_names, pad_value
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -37,7 +37,9 @@ def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options)
     report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
     _check_columns(pack, keys, report)
     _check_names(pack, keys, valid_key)
-    pads = {key: _pad(key, (pack.pad_values or {}).get(key, 0), np.dtype(report[key]["dtype"])) for key in pack.pack}
+    values = options.pad.pad_values or {}
+    check_padded_names(values, pack.pack)
+    pads = {key: pad_value(key, values.get(key, 0), np.dtype(report[key]["dtype"])) for key in pack.pack}
     packing = Packing(pads, pack.pack_length, pack.pack_long, pack.documents, pack.sequences, valid_key)
     return {"scan": _packed(scan, packing), "exact": False, "keys": packing.keys}
 
@@ -72,10 +74,3 @@ def _check_names(pack: PackOptions, keys: Sequence[str], valid_key: str | None) 
     taken = [name for name in KEYS if name in packed or name == valid_key]
     if taken:
         raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")
-
-
-def _pad(key: str, value: Any, dtype: np.dtype[Any]) -> Any:
-    number = isinstance(value, (int, float)) and (dtype.kind == "b" or not isinstance(value, bool))
-    if not number or not fits(value, dtype):
-        raise OptionError(f"pad_values={{{key!r}: {value!r}}}: expected a number that fits {dtype}.")
-    return dtype.type(value)

@@ -207,7 +207,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     columns = None if read.columns is None else named_columns(deliverable, read.columns)
     given = select_columns(deliverable, columns)
     transform, output = _transform(given, read)
-    converter = build_converter(output, options.convert, options.batch.output_format)
+    converter = build_converter(output, options.convert, options.batch.output_format, options.pad)
     predicate = manifest.predicate
     predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
     chosen = chosen_keys(manifest, options.subset)
