@@ -26,7 +26,8 @@ from torch_dataloader_utils.batching.batches import (
 )
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
-from torch_dataloader_utils.convert.columns import Dense, Objects, Padding, Ragged, Text
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
+from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import WorkerCursor
 from torch_dataloader_utils.reading.blocks import Block

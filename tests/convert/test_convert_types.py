@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tests.convert.rows import rows_of
-from torch_dataloader_utils.convert.columns import Dense, Objects, Padding, Ragged, Text
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
 from torch_dataloader_utils.convert.converter import build_converter, compact
+from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.options import ConvertOptions
 

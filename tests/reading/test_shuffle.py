@@ -17,7 +17,8 @@ import pytest
 from tests.convert.rows import rows_of
 from tests.end_to_end.sharded import Kinds, Plain, structured
 from tests.end_to_end.sharded import write as write_utterances
-from torch_dataloader_utils.convert.columns import Dense, Objects, Padding, Ragged, Text, take_rows
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text, take_rows
+from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.executors.inline import InlineDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context

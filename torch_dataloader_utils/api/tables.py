@@ -96,6 +96,7 @@ class TableDataset(SnapshotDataset):
         pad_values: Mapping[str, float] | None = None,
         pad_multiple: int = 1,
         stack: Mapping[str, Sequence[str]] | None = None,
+        jagged: Mapping[str, Sequence[str]] | None = None,
         dtypes: Mapping[Any, Any] | Any = None,
         fill_values: Mapping[str, Any] | None = None,
         nulls: Literal["error", "mask", "fill", "drop"] | Mapping[str, str] = "error",
@@ -178,6 +179,7 @@ class TableDataset(SnapshotDataset):
             pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
             pad_multiple: lists="padded": the length is a multiple of this, such as 8.
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
+            jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
             fill_values: replacements for nulls in columns with nulls="fill": {"column": value}.
             nulls: nulls in columns whose dtype has none: raise, add a mask, fill, or drop the row.

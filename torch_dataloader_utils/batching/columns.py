@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.batching.batches import Part
 from torch_dataloader_utils.batching.mixed_columns import mixed_column, mixing_copies
-from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Padding, Ragged, Text, concat
+from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, concat
+from torch_dataloader_utils.convert.layouts import Padding
+from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
 
@@ -30,6 +32,9 @@ _ALIGN = 64  # bytes: the alignment of columns in a lease
 Array = npt.NDArray[Any]
 
 
+# The target keys of batches, each with the keys of the columns of lists that it joins.
+Jagged = Mapping[str, Sequence[str]]
+
 # Cuts a column into batches: (first, count, size) -> `count` values, one per batch.
 Slicer = Callable[[int, int, int], Iterable[Any]]
 
@@ -37,9 +42,18 @@ Slicer = Callable[[int, int, int], Iterable[Any]]
 class ColumnForm:
     """Batches as dicts of output key -> array, tensor or list."""
 
-    def __init__(self, keys: Sequence[str], slicer: Callable[[Column], Slicer]) -> None:
-        self._keys = tuple(keys)
+    def __init__(
+        self,
+        keys: Sequence[str],
+        slicer: Callable[[Column], Slicer],
+        jagged: Jagged,
+        jagged_slicer: Callable[[Mapping[str, Ragged]], Slicer],
+    ) -> None:
+        self._keys = tuple(keys)  # of blocks
+        self._entries = tuple(stacked_keys(keys, jagged))  # of batches
         self._slicer = slicer
+        self._jagged = jagged
+        self._jagged_slicer = jagged_slicer
         self.pool = BufferPool()  # for joined batches, with at most one lease per column
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
@@ -65,13 +79,18 @@ class ColumnForm:
         return self._split(mixed, 0, len(quotas), int(quotas[0].sum()))
 
     def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
-        slicers = [self._slicer(columns[key]) for key in self._keys]
+        slicers = [self._slicer_of(key, columns) for key in self._entries]
         while count:
             group = min(count, self._group)
             values = self._values(slicers, first, group, size)
             first, count = first + group * size, count - group
             for batch in zip(*values, strict=True):
-                yield dict(zip(self._keys, batch, strict=True))
+                yield dict(zip(self._entries, batch, strict=True))
+
+    def _slicer_of(self, entry: str, columns: dict[str, Column]) -> Slicer:
+        if entry not in self._jagged:
+            return self._slicer(columns[entry])
+        return self._jagged_slicer({key: cast(Ragged, columns[key]) for key in self._jagged[entry]})
 
     def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
         """For each column, `count` values, one per batch."""
@@ -150,6 +169,25 @@ def ragged_batches(ragged: Ragged, first: int, count: int, size: int) -> Iterato
     offsets, bounds = rebased(ragged, first, count, size)
     for rebased_offsets, start, stop in zip(offsets, bounds[:-1], bounds[1:], strict=True):
         yield ragged.values[start:stop], rebased_offsets
+
+
+def jagged_batches(columns: Mapping[str, Ragged], first: int, count: int, size: int) -> Iterator[tuple[Array, Array]]:
+    """`count` batches: the values of all K columns, one column after another; and all lengths, int32 [K * size]."""
+    rows = slice(first, first + count * size + 1)
+    lengths = np.stack([np.diff(column.offsets[rows]).reshape(count, size) for column in columns.values()], axis=1)
+    bounds = [_bounds(column, first, count, size).tolist() for column in columns.values()]
+    values = [column.values for column in columns.values()]
+    for number, batch in enumerate(lengths.astype(np.int32).reshape(count, -1)):
+        parts = zip(values, bounds, strict=True)
+        yield np.concatenate([array[ends[number] : ends[number + 1]] for array, ends in parts]), batch
+
+
+def numpy_jagged(columns: Mapping[str, Ragged]) -> Slicer:
+    """A function that cuts columns into dicts of arrays."""
+    return lambda first, count, size: [
+        {"keys": list(columns), "values": values, "lengths": lengths}
+        for values, lengths in jagged_batches(columns, first, count, size)
+    ]
 
 
 def numpy_column(column: Column) -> Slicer:

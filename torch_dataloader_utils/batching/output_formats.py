@@ -10,20 +10,27 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.batching.batches import Form, Part
-from torch_dataloader_utils.batching.columns import ColumnForm, numpy_column
+from torch_dataloader_utils.batching.columns import ColumnForm, Jagged, numpy_column, numpy_jagged
 from torch_dataloader_utils.batching.tensors import TensorForm
 from torch_dataloader_utils.reading.blocks import Block
 
 
-def make_form(output_format: str, keys: Sequence[str], pin_memory: bool) -> Form:
-    """The form for this output format; `keys` are the output keys, in order."""
+def make_form(output_format: str, keys: Sequence[str], pin_memory: bool, jagged: Jagged | None = None) -> Form:
+    """The form for this output format.
+
+    Args:
+        output_format: its name.
+        keys: of blocks, in order.
+        pin_memory: whether tensors should be in page-locked memory.
+        jagged: target keys of batches with the keys of the columns of lists that they join.
+    """
     if output_format == "arrow":
         return ArrowForm(lambda batch: batch)
     if output_format == "dict":
         return ArrowForm(lambda batch: batch.to_pydict())
     if output_format == "numpy":
-        return ColumnForm(keys, numpy_column)
-    return TensorForm(keys, pin_memory)
+        return ColumnForm(keys, numpy_column, jagged or {}, numpy_jagged)
+    return TensorForm(keys, pin_memory, jagged or {})
 
 
 class ArrowForm:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from torch_dataloader_utils.batching.columns import (
     ColumnForm,
+    Jagged,
     Slicer,
     ends_of,
+    jagged_batches,
     list_column,
     longest_of,
     padded,
     ragged_batches,
     rebased,
 )
-from torch_dataloader_utils.convert.columns import Column, Dense, Padding, Ragged
+from torch_dataloader_utils.convert.columns import Column, Dense, Ragged
+from torch_dataloader_utils.convert.layouts import Padding
 
 Pin = Callable[[torch.Tensor], torch.Tensor]
 
@@ -28,8 +32,9 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 class TensorForm(ColumnForm):
     """Batches as dicts of output key -> tensor, dict of tensors or list."""
 
-    def __init__(self, keys: Sequence[str], pin_memory: bool) -> None:
-        super().__init__(keys, tensor_column(pin_memory and _can_pin()))
+    def __init__(self, keys: Sequence[str], pin_memory: bool, jagged: Jagged) -> None:
+        pin: Pin = torch.Tensor.pin_memory if pin_memory and _can_pin() else _as_is
+        super().__init__(keys, tensor_column(pin), jagged, partial(_jagged, pin=pin))
 
     def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
         """Normal tensors, even if the first is requested in inference mode: later ones may be trained on."""
@@ -47,9 +52,8 @@ def _can_pin() -> bool:
     return False
 
 
-def tensor_column(pin_memory: bool) -> Callable[[Column], Slicer]:
-    """A function that cuts a column into tensors; with `pin_memory`, each group is first copied to pinned memory."""
-    pin: Pin = torch.Tensor.pin_memory if pin_memory else _as_is
+def tensor_column(pin: Pin) -> Callable[[Column], Slicer]:
+    """A function that cuts a column into tensors; each group is first pinned, if `pin` does that."""
 
     def slicer(column: Column) -> Slicer:
         if isinstance(column, Dense):
@@ -106,6 +110,14 @@ def _padded(column: Ragged, padding: Padding, pin: Pin) -> Slicer:
         return {"values": pin(torch.from_numpy(rectangle)), "lengths": pin(torch.from_numpy(lengths))}
 
     return lambda first, count, size: [batch(*pair) for pair in ragged_batches(column, first, count, size)]
+
+
+def _jagged(columns: Mapping[str, Ragged], pin: Pin) -> Slicer:
+    def batch(values: Any, lengths: Any) -> dict[str, Any]:
+        tensors = {"values": pin(torch.from_numpy(values)), "lengths": pin(torch.from_numpy(lengths))}
+        return {"keys": list(columns), **tensors}
+
+    return lambda first, count, size: [batch(*pair) for pair in jagged_batches(columns, first, count, size)]
 
 
 def _nested(column: Ragged, pin: Pin) -> Slicer:

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.layouts import Padding
+
 Array: TypeAlias = npt.NDArray[Any]
 Memory: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]  # a writable array of so many bytes
 Header: TypeAlias = tuple[Any, ...]  # rebuilds the column from its arrays; opaque elsewhere
@@ -59,22 +61,6 @@ class Dense:
     def parts(self) -> tuple[Header, list[Array]]:
         """A header and the one array."""
         return (Dense,), [self.array]
-
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """The layout of lists that become rectangles, as long as the longest list of the batch.
-
-    Attributes:
-        value: what fills shorter lists up.
-        multiple: the length is rounded up to a multiple of this.
-    """
-
-    value: Any = 0
-    multiple: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.value}, to multiples of {self.multiple}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

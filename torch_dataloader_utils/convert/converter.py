@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
+from torch_dataloader_utils.convert.jagged import Jagged, checked_jagged, without_null_lists
 from torch_dataloader_utils.convert.leaves import ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.padding import with_padding
 from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
@@ -37,6 +38,7 @@ class Converter:
         plans: one per leaf of the schema.
         stacks: target key -> source keys, each [n] of the same dtype, which become [n, k].
         keys: the output keys, in order.
+        jagged: target key -> source keys, columns of lists that a batch holds as one entry.
         converts: False where blocks stay Arrow tables (`output_format` "arrow" and "dict").
     """
 
@@ -44,11 +46,12 @@ class Converter:
     stacks: Mapping[str, tuple[str, ...]]
     keys: tuple[str, ...]
     converts: bool = True
+    jagged: Jagged = field(default_factory=dict)
 
     def part(self, names: Sequence[str]) -> Converter:
         """The converter of some of the columns, by their names in the table; it does not stack them."""
         plans = tuple(plan for plan in self.plans if plan.column in names)
-        return replace(self, plans=plans, stacks={}, keys=tuple(_keys_of(plans)))
+        return replace(self, plans=plans, stacks={}, keys=tuple(_keys_of(plans)), jagged={})
 
     def dense(self) -> dict[str, str]:
         """The columns whose only output is `Dense`: name -> key."""
@@ -179,7 +182,11 @@ class Converter:
             target: {**reports[keys[0]], "shape": f"[B, {len(keys)}]", "stacked": list(keys)}
             for target, keys in self.stacks.items()
         }
-        return {key: reports[key] for key in self.keys}
+        reports |= {
+            target: {"kind": "jagged", "dtype": reports[keys[0]]["dtype"], "shape": "[*]", "jagged": list(keys)}
+            for target, keys in self.jagged.items()
+        }
+        return {key: reports[key] for key in stacked_keys(self.keys, self.jagged)}
 
 
 def _encoded(plan: ColumnPlan, types: Mapping[str, pa.DataType]) -> ColumnPlan:
@@ -208,6 +215,8 @@ def build_converter(
     if not converts:  # any type can stay as it is
         options = replace(options, strict_types=False, decimals="float64")
     plans = with_padding(column_plans(schema, options), padding or PadOptions())
+    jagged = checked_jagged(options.jagged or {}, plans)
+    plans = without_null_lists(plans, jagged)
     stacks = {target: check_stack(target, sources, plans) for target, sources in (options.stack or {}).items()}
     if not converts:
         _check_unique(schema.names)
@@ -216,7 +225,8 @@ def build_converter(
     _check_unique(keys)
     keys = stacked_keys(keys, stacks)
     _check_unique(keys)
-    return Converter(plans, stacks, tuple(keys))
+    _check_unique(stacked_keys(keys, jagged))
+    return Converter(plans, stacks, tuple(keys), jagged=jagged)
 
 
 def compact(table: pa.Table) -> pa.RecordBatch:

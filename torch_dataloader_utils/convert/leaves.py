@@ -23,8 +23,9 @@ from torch_dataloader_utils.convert.buffers import (
     plain_chunks,
     valid_rows,
 )
-from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Padding, Ragged, Text, join_offsets
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
 from torch_dataloader_utils.convert.elements import Element, read_elements
+from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.late_imports import pc
 
 
@@ -140,6 +141,7 @@ class ListLeaf:
     steps: tuple[str, ...]
     type: pa.DataType
     layout: str | Padding
+    null_is_empty: bool = False  # a null list counts as an empty one
 
     holds_null = False  # an empty list is not null
 
@@ -148,13 +150,16 @@ class ListLeaf:
         chunks = plain_chunks(chunks, self.steps)
         values, inner = read_elements(self.element, [chunk.flatten() for chunk in chunks], origin)
         offsets = self._offsets(chunks)
-        return Ragged(values, offsets, self.layout), self._settle(valid_rows(chunks), inner, offsets)
+        return Ragged(values, offsets, self.layout), self._settle(self._rows(chunks), inner, offsets)
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where rows are not null."""
         chunks = plain_chunks(chunks, self.steps)
         inner = valid_rows(plain_chunks([chunk.flatten() for chunk in chunks], self.element.steps))
-        return self._settle(valid_rows(chunks), inner, self._offsets(chunks))
+        return self._settle(self._rows(chunks), inner, self._offsets(chunks))
+
+    def _rows(self, chunks: Sequence[pa.Array]) -> Array | None:
+        return None if self.null_is_empty else valid_rows(chunks)
 
     def _offsets(self, chunks: Sequence[pa.Array]) -> Array:
         parts = [self._chunk_offsets(chunk) for chunk in chunks]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.convert.columns import Padding
+from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import ListLeaf
 from torch_dataloader_utils.convert.plan import ColumnPlan, fits
 from torch_dataloader_utils.errors import OptionError

@@ -14,9 +14,9 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import is_binary, plain_type
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
-from torch_dataloader_utils.convert.columns import Padding
 from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_column
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
+from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.late_imports import pc

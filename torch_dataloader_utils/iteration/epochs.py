@@ -230,8 +230,8 @@ class Epochs:
     @cached_property
     def _form(self) -> Form:
         """Kept across passes, with the memory it recycles."""
-        options = self._options
-        return make_form(options.batch.output_format, self.source.keys, options.worker.pin_memory)
+        options, source = self._options, self.source
+        return make_form(options.batch.output_format, source.keys, options.worker.pin_memory, source.scan.jagged)
 
     def _announce(self, plan: RankPlan, place: EpochPosition) -> None:
         self.verdicts.world = world = self.planner.world

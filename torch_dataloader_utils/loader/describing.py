@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
 from torch_dataloader_utils.options import Options, repeats_rows
@@ -149,7 +150,7 @@ class _Facts:
 def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
     """The dtype and shape of each key of a batch, in order."""
     report = source.scan.report()
-    for key in source.keys:
+    for key in stacked_keys(source.keys, source.scan.jagged):
         if key not in report:
             yield BatchKey(key, "bool", "[B]")  # the mask of real rows
         elif output_format in ("arrow", "dict"):
@@ -212,6 +213,8 @@ def _dtype_and_shape(leaf: Mapping[str, Any], output_format: str) -> tuple[str, 
     inner = shape.removeprefix("[B, *").removesuffix("]")
     if kind == "padded":
         return dtype, f"values [B, longest{inner}], lengths [B]"
+    if kind == "jagged":
+        return dtype, f"values [*], lengths [{len(leaf['jagged'])} * B]: lists of {', '.join(leaf['jagged'])}"
     return dtype, f"values [*{inner}], offsets [B + 1]"
 
 

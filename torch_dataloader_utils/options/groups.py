@@ -209,6 +209,9 @@ class ConvertOptions(Checked):
     stack: Mapping[str, Sequence[str]] | None = option(
         None, name_lists, doc='columns to join into one [B, k] tensor: {"key": ["column", ...]}'
     )
+    jagged: Mapping[str, Sequence[str]] | None = option(
+        None, name_lists, doc='columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}'
+    )
     # A torch or numpy dtype, or its name, or a dict of these.
     dtypes: Mapping[Any, Any] | Any = option(
         None, doc='casts: "float32" for all floats, or {"column" or "float64": dtype or its name}'

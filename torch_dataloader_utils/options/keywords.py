@@ -102,6 +102,7 @@ def check_packing(options: Options) -> None:
         ("output_format", batch.output_format, ("torch", "numpy")),
         ("lists", convert.lists, ("ragged",)),
         ("stack", convert.stack, (None,)),
+        ("jagged", convert.jagged, (None,)),
     ):
         if value not in only:
             raise OptionError(f"{name}={value!r} with pack: packed batches have it at {' or '.join(map(repr, only))}.")

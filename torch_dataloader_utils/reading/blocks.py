@@ -169,6 +169,10 @@ class Scan(Protocol):
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the rows before they are converted."""
 
+    @property
+    def jagged(self) -> Mapping[str, Sequence[str]]:
+        """Keys of batches that join columns of lists: target -> the keys of blocks."""
+
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key, except the mask of real rows: Arrow type; kind, dtype and shape of tensors."""
 

@@ -78,6 +78,11 @@ class CombinedScan:
         schema = self.scans[0].output_schema
         return schema if self.source is None else schema.append(pa.field(self.source.key, self.source.type))
 
+    @property
+    def jagged(self) -> Mapping[str, Sequence[str]]:
+        """The same in all parts."""
+        return self.scans[0].jagged
+
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key: the same in all parts."""
         report = self.scans[0].report()

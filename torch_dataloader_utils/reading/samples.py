@@ -45,6 +45,11 @@ class SampleScan:
         """The Arrow schema of the samples."""
         return pa.schema([(field.key, field.type) for field in self.fields])
 
+    @property
+    def jagged(self) -> Mapping[str, Sequence[str]]:
+        """None: samples are delivered as they are."""
+        return {}
+
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key."""
         return {field.key: {**field.report(), "arrow": str(field.type)} for field in self.fields}

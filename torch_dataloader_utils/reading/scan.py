@@ -92,6 +92,11 @@ class ScanSpec:
         shaped = self.selects_rows or self.transform is not None or self.arrow
         return not shaped and bool(self.given.equals(self.schema))
 
+    @property
+    def jagged(self) -> Mapping[str, Sequence[str]]:
+        """See `Converter.jagged`."""
+        return self.converter.jagged
+
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key (see `Converter.report`)."""
         report = self.converter.report()

@@ -92,7 +92,8 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     for member in members:
         if num_ranks is not None:
             member.part.check_ranks(num_ranks)
-    keys = tuple(outputs[0])
+    jagged = members[0].scan.jagged
+    keys = tuple(source for key in outputs[0] for source in jagged.get(key, (key,)))
     valid_key = mask_key(options, keys)
     keys = keys if valid_key is None else (*keys, valid_key)
     source_key = _source_key(options, keys, names)
@@ -220,7 +221,7 @@ def _outputs(scan: ScanSpec | SampleScan) -> dict[str, Output]:
     codes: Mapping[str, Any] = scan.converter.codes if isinstance(scan, ScanSpec) else {}
     outputs: dict[str, Output] = {}
     for key, leaf in scan.report().items():
-        outputs[key] = {name: leaf[name] for name in ("kind", "dtype", "shape", "padding") if name in leaf}
+        outputs[key] = {name: leaf[name] for name in ("kind", "dtype", "shape", "padding", "jagged") if name in leaf}
         if leaf["dtype"] == "object":
             outputs[key]["type"] = leaf["arrow"]
         if key in codes:

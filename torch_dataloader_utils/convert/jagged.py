@@ -1,0 +1,52 @@
+"""Checks `jagged=`: columns of lists that a batch holds one after another, as TorchRec's KeyedJaggedTensor does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch_dataloader_utils.convert.leaves import ListLeaf
+from torch_dataloader_utils.convert.plan import ColumnPlan
+from torch_dataloader_utils.errors import OptionError
+
+Jagged = Mapping[str, tuple[str, ...]]  # target key -> source keys
+
+
+def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPlan]) -> Jagged:
+    """The targets with their sources.
+
+    Raises:
+        OptionError: a source is not a column of lists, has another dtype than the others, or another target as well.
+    """
+    lists = {plan.key: plan.leaf for plan in plans if isinstance(plan.leaf, ListLeaf) and plan.nulls != "mask"}
+    taken: set[str] = set()
+    for target, sources in jagged.items():
+        if not sources:
+            raise OptionError(f"jagged={{{target!r}: []}}: expected a list of at least one column.")
+        for source in sources:
+            if source not in lists:
+                raise OptionError(
+                    f"jagged={{{target!r}: ...}} names {source!r}: expected columns of lists of numbers without a "
+                    f"mask, of {list(lists)}."
+                )
+            if source in taken:
+                raise OptionError(f"jagged={{{target!r}: ...}} names {source!r} a second time.")
+            taken.add(source)
+        dtypes = {source: str(lists[source].element.dtype) for source in sources}
+        if len(set(dtypes.values())) != 1:
+            raise OptionError(
+                f"jagged={{{target!r}: ...}}: expected columns of one dtype, got {dtypes}: make them equal with "
+                "dtypes=."
+            )
+    return {target: tuple(sources) for target, sources in jagged.items()}
+
+
+def without_null_lists(plans: Sequence[ColumnPlan], jagged: Jagged) -> tuple[ColumnPlan, ...]:
+    """The plans, in which a null list of a source is an empty one: it has length 0."""
+    sources = {source for keys in jagged.values() for source in keys}
+    return tuple(
+        replace(plan, leaf=replace(plan.leaf, layout="ragged", null_is_empty=True))
+        if plan.key in sources and isinstance(plan.leaf, ListLeaf)
+        else plan
+        for plan in plans
+    )
