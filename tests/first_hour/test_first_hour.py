@@ -291,7 +291,7 @@ def test_balanced_classes(run: Run) -> None:
 
 
 def test_two_datasets_half_and_half(run: Run) -> None:
-    assert run("26_mix")["from_small"] == [128] * 25
+    assert run("26_mix")["from_small"] == [128] * (2 * 3000 // 256)
 
 
 def test_time_waited_for_data_is_logged(run: Run) -> None:

@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
+import huggingface_hub.constants
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,7 +24,10 @@ MOVED = {name: parquet(100, 130) if name.endswith("a.parquet") else data for nam
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    # Other tests of this process keep Hugging Face's libraries offline; a worker process reads the variable itself.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     with hub_server() as hub:
         hub.commit(FILES)
         yield hub
@@ -48,7 +52,8 @@ def test_an_unpinned_revision_is_read_at_the_commit_of_its_construction(hub: Hub
 
 
 def test_worker_processes_read_the_same_commit(hub: Hub) -> None:
-    loader, _ = opened(hub, num_workers=2, worker_mode="process", timeout=60)
+    # "spawn": the fork server keeps the environment of its own start.
+    loader, _ = opened(hub, num_workers=2, worker_mode="process", multiprocessing_context="spawn", timeout=60)
     hub.commit(MOVED)
     assert sorted(ids(loader)) == list(range(50))
 

@@ -131,7 +131,7 @@ def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
         place = StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="train", split_rows=6)[1]
         keyed = StructuredDataset.create_dataloader(data, fraction=0.6, subset_by="name", split_rows=6)[1]
         options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "worker_mode": mode}
-        return batches(combine([place, keyed], **options)[0])
+        return batches(combine([place, keyed], batches="splits", **options)[0])
 
     assert both("process") == both("thread")
 
@@ -148,7 +148,7 @@ def test_a_state_of_another_subset_is_refused(data: str) -> None:
 def test_a_combination_knows_which_of_its_datasets_is_a_subset(data: str) -> None:
     def both(*given: dict[str, Any]) -> Any:
         datasets = [StructuredDataset.create_dataloader(data, columns=["id"], **options)[1] for options in given]
-        return combine(datasets, batch_size=4)[0]
+        return combine(datasets, batches="splits", batch_size=4)[0]
 
     keyed = {"fraction": 0.5, "subset_by": "name"}
     with pytest.raises(CheckpointMismatchError, match="subset: all; fraction"):
@@ -187,7 +187,7 @@ def test_parts_of_a_combination_keep_their_subsets(data: str) -> None:
         StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="val")[1],
         StructuredDataset.create_dataloader(data, limit=5)[1],
     ]
-    loader, _ = combine(parts, batch_size=4)
+    loader, _ = combine(parts, batches="splits", batch_size=4)
     rows = [int(row) for batch in loader for row in batch["id"]]
     assert sorted(rows) == sorted(ids(data, subsets=SUBSETS, subset="val") + list(range(5)))
 
