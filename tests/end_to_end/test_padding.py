@@ -78,6 +78,7 @@ def test_lists_of_only_empty_lists_have_no_width(tmp_path: Path) -> None:
             {"pad_values": {"label": 0}},
             r"pad_values names 'label': expected one of .*'ids', 'labels', 'weights'",
         ),
+        ({"jagged": {"x": ["ids"]}, "pad_values": {"ids": 1}}, r"pad_values names 'ids': expected one of .*'labels'"),
         ({"pad_values": {"ids": 0.5}}, r"pad_values=\{'ids': 0.5\}: expected a number that fits int32"),
         ({"pad_values": {"ids": 2**31}}, "expected a number that fits int32"),
         ({"lists": "ragged"}, r"pad_values=.*no lists are padded: add lists='padded'"),

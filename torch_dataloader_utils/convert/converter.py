@@ -214,9 +214,11 @@ def build_converter(
     converts = output_format in ("torch", "numpy")
     if not converts:  # any type can stay as it is
         options = replace(options, strict_types=False, decimals="float64")
-    plans = with_padding(column_plans(schema, options), padding or PadOptions())
+    plans = column_plans(schema, options)
     jagged = checked_jagged(options.jagged or {}, plans)
     plans = without_null_lists(plans, jagged)
+    if options.lists == "padded":
+        plans = with_padding(plans, padding or PadOptions())
     stacks = {target: check_stack(target, sources, plans) for target, sources in (options.stack or {}).items()}
     if not converts:
         _check_unique(schema.names)

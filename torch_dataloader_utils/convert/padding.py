@@ -22,9 +22,8 @@ def with_padding(plans: Sequence[ColumnPlan], options: PadOptions) -> tuple[Colu
         OptionError: `pad_values` names another column, or a value does not fit its column.
     """
     values = options.pad_values or {}
-    padded = {plan.key: plan.leaf for plan in plans if _is_padded(plan)}
-    if padded:
-        check_padded_names(values, padded)
+    padded = [plan.key for plan in plans if _is_padded(plan)]
+    check_padded_names(values, padded)
     return tuple(
         replace(plan, leaf=replace(plan.leaf, layout=_padding(plan.key, plan.leaf, options)))
         if isinstance(plan.leaf, ListLeaf) and plan.key in padded
