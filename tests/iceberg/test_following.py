@@ -16,6 +16,7 @@ from tests import forkrun
 from tests.iceberg.helpers import compact
 from tests.iceberg.test_advance import DRIVERS, config_of, ids_of, open_table, rows
 from tests.iceberg.test_advance import table as table
+from torch_dataloader_utils import combine
 from torch_dataloader_utils.errors import OptionError, ShardingError, SnapshotError
 
 NO_WAIT = {"follow": True, "wait_seconds": 0}
@@ -157,6 +158,11 @@ def test_options_that_exclude_each_other(table: Table) -> None:
         open_table(table, follow=True, steps_per_epoch=3)
     with pytest.raises(OptionError, match=r"wait_seconds=3 without follow=True"):
         open_table(table, wait_seconds=3)
+
+
+def test_a_combination_cannot_follow(table: Table) -> None:
+    with pytest.raises(OptionError, match=r"a dataset with follow=True .* cannot be combined"):
+        combine([open_table(table, **NO_WAIT)[1]])
 
 
 def test_a_copy_does_not_follow(table: Table) -> None:

@@ -57,7 +57,11 @@ def _source_of(item: Any, options: Options) -> Any:
         item = made(item, output_format=options.batch.output_format)[1]
     if isinstance(item, StructuredLoader):
         item = item.dataset
-    return item.source if isinstance(item, LoaderDataset) else item
+    if not isinstance(item, LoaderDataset):
+        return item
+    if item.options.follow.follow:
+        raise OptionError("a dataset with follow=True reads other rows in each pass: it cannot be combined.")
+    return item.source
 
 
 @made_by(_combine)
