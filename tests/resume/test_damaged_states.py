@@ -196,6 +196,22 @@ def test_states_without_a_digest_are_read(folder: str) -> None:
     assert batches(loader) == rest
 
 
+def test_a_cursor_beyond_the_blocks_of_its_plan_is_refused(folder: str) -> None:
+    """Packing, which the state says there was, makes few blocks of many."""
+    loader = make(folder, filters=KEPT, num_workers=2)
+    state = state_after(loader, 4)
+    del state[SEAL]
+    state["links"][0]["options"]["pack_rows"] = 4096
+    other = make(folder, filters=KEPT, num_workers=3)
+
+    def resume() -> None:
+        other.load_state_dict(state, strict=False)
+        batches(other)
+
+    with pytest.raises(CheckpointMismatchError, match=r"damaged: a worker has read \d+ blocks, but its plan has 1"):
+        resume()
+
+
 def test_states_of_merged_ranks_carry_a_digest(folder: str) -> None:
     states = [state_after(make(folder, num_ranks=2, rank=rank, filters=KEPT), 1 + rank) for rank in range(2)]
     merged = merge_state_dicts(states)

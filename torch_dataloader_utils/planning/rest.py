@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
@@ -109,6 +110,11 @@ def _after_batches(plans: Callable[[int], RankPlan], count: int, laps: bool) -> 
 def _after_cursor(tasks: Sequence[Task], at: WorkerCursor) -> list[Piece]:
     if at.lap:
         return []
+    if at.task + bool(at.rows) > len(tasks):
+        raise CheckpointMismatchError(
+            f"the state is damaged: a worker has read {at.task} blocks, but its plan has {len(tasks)}. Load an "
+            "intact copy, or an earlier checkpoint."
+        )
     begun = _begun(tasks[at.task].pieces, at) if at.rows else []
     return begun + [piece for task in tasks[at.task + bool(at.rows) :] for piece in task.pieces]
 
