@@ -266,6 +266,9 @@ class WorkerCursor:
     lap: int = 0
 
 
+END = WorkerCursor(2**31)  # after all tasks of a worker, however many there are
+
+
 @dataclass(frozen=True, slots=True)
 class RankCursor:
     """A rank's progress if row counts are unknown.

@@ -12,10 +12,10 @@ from torch_dataloader_utils.checkpoint.checks import check_cursors, check_reader
 from torch_dataloader_utils.checkpoint.fingerprint import counts_are_known, different_data, fingerprint
 from torch_dataloader_utils.checkpoint.form import VERSION, check_form, check_seal, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import END, link_of, phase_of
+from torch_dataloader_utils.checkpoint.state_dict import link_of, phase_of
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import RankCursor
+from torch_dataloader_utils.model import END, RankCursor
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.options import PlanOptions

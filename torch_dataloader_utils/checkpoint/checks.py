@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.state_dict import END
 from torch_dataloader_utils.errors import CheckpointMismatchError
+from torch_dataloader_utils.model import END
 from torch_dataloader_utils.planning.phases import Phase
 
 

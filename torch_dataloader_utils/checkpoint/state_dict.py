@@ -19,13 +19,12 @@ from typing import Any
 
 from torch_dataloader_utils.checkpoint.form import check_form, check_seal, sealed
 from torch_dataloader_utils.errors import CheckpointMismatchError
-from torch_dataloader_utils.model import RankCursor, WorkerCursor
+from torch_dataloader_utils.model import END, RankCursor, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 from torch_dataloader_utils.printing import shown
 
 COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text if states hold cursors
-END = WorkerCursor(2**31)  # after all tasks of a worker
 
 
 def phase_of(value: Mapping[str, Any]) -> Phase:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
-from torch_dataloader_utils.model import Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
+from torch_dataloader_utils.model import END, Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
 from torch_dataloader_utils.planning.order import Order, SplitTable, from_first
@@ -108,7 +108,7 @@ def _after_batches(plans: Callable[[int], RankPlan], count: int, laps: bool) -> 
 
 
 def _after_cursor(tasks: Sequence[Task], at: WorkerCursor) -> list[Piece]:
-    if at.lap:
+    if at.lap or at == END:
         return []
     if at.task + bool(at.rows) > len(tasks):
         raise CheckpointMismatchError(
