@@ -115,6 +115,19 @@ def test_workers_and_processes_do_not_change_the_order(folder: Path) -> None:
     assert ids(on_ranks(folder, 1, 1, **options)[0]) != found[0]
 
 
+def test_more_processes_than_datasets_read_two_passes_and_a_part_of_one(folder: Path) -> None:
+    names = ["web", "code"]
+    (expected,) = on_ranks(folder, 1, 0, names, num_workers=0, **MIX)
+    workers: dict[str, Any] = {"num_workers": 3, "worker_mode": "process"}
+    loader, dataset = combine(parts(folder, names), num_ranks=1, rank=0, **workers, **MIX)
+    dataset.set_epoch(0)
+    assert ids([next(iter(loader))]) == ids(expected[:1])
+    for _ in range(2):
+        dataset.set_epoch(0)
+        assert ids(loader) == ids(expected)
+    dataset.close()
+
+
 @pytest.mark.parametrize("shuffle", [False, "splits", True])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_every_row_before_any_twice_within_and_across_epochs(folder: Path, ranks: int, shuffle: Any) -> None:

@@ -231,8 +231,9 @@ class ProcessDriver:
         self._stopped = True
         if not self._closed:
             self._closed = True
-            for shard, member in enumerate(self._pool.members):
-                under_way = self._started[shard] and self._taken[shard] < len(self._tasks[shard])
+            for shard, started in enumerate(self._started):  # there may be more workers than shards
+                member = self._pool.members[shard]
+                under_way = started and self._taken[shard] < len(self._tasks[shard])
                 if under_way and not self._pool.closed and member.process.is_alive():
                     with suppress(BatchTimeoutError):  # then the next pass starts new workers
                         member.send(("stop", self._number))
