@@ -3,7 +3,10 @@
 import copy
 import gzip
 import json
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from pyiceberg.table import Table
 
 from tests.iceberg.conftest import sql_config
 from tests.memory import peak_memory, restart_peak
-from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError
+from torch_dataloader_utils.errors import CatalogError, DataLoaderUtilsError, FileReadError
 from torch_dataloader_utils.iceberg.catalog import open_table
 from torch_dataloader_utils.iceberg.plan import IcebergRead, plan_table
 
@@ -108,6 +111,55 @@ def test_compressed_metadata_that_expands_without_end_is_refused_in_bounded_memo
     with pytest.raises(FileReadError, match=r"v1.metadata.json.gz: is larger than 256 MiB \(decompressed\)"):
         open_table(path)
     assert peak_memory() - before < 560 * 2**20
+
+
+def test_damaged_compression_of_metadata_is_named(numbers: Table, tmp_path: Path) -> None:
+    data = gzip.compress(Path(numbers.metadata_location.removeprefix("file://")).read_bytes())
+    path = tmp_path / "v1.metadata.json.gz"
+    for damaged in (data[:100], data[:40] + bytes(40) + data[80:]):
+        path.write_bytes(damaged)
+        with pytest.raises(FileReadError, match=r"v1.metadata.json.gz: is not metadata"):
+            open_table(path)
+
+
+def test_metadata_of_a_catalog_that_expands_without_end_is_refused(numbers: Table, tmp_path: Path) -> None:
+    path = tmp_path / "v9.gz.metadata.json"
+    with gzip.open(path, "wb", compresslevel=1) as sink:
+        for _ in range(300):
+            sink.write(b" " * 2**20)
+    _move_metadata(tmp_path, path)
+    with pytest.raises(FileReadError, match=r"v9.gz.metadata.json: is larger than 256 MiB \(decompressed\)"):
+        open_table("ns.numbers", {"name": "test", **sql_config(tmp_path)})
+
+
+def test_compressed_metadata_of_a_catalog_is_read(numbers: Table, tmp_path: Path) -> None:
+    path = tmp_path / "v9.gz.metadata.json"
+    path.write_bytes(gzip.compress(Path(numbers.metadata_location.removeprefix("file://")).read_bytes()))
+    _move_metadata(tmp_path, path)
+    assert open_table("ns.numbers", {"name": "test", **sql_config(tmp_path)}).metadata == numbers.metadata
+
+
+def test_no_class_that_a_table_s_metadata_names_is_imported(numbers: Table, tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("raise SystemExit('imported')")
+    path = Path(numbers.metadata_location.removeprefix("file://"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"properties": {"py-io-impl": "planted.FileIO"}}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        table = open_table("ns.numbers", {"name": "test", **sql_config(tmp_path)})
+    assert table.metadata.properties["py-io-impl"] == "planted.FileIO"
+    assert "planted" not in sys.modules
+
+
+def test_a_class_that_the_catalog_s_own_configuration_names_reads_its_metadata(numbers: Table, tmp_path: Path) -> None:
+    config = {"name": "test", **sql_config(tmp_path), "py-io-impl": "tests.iceberg.no_such_module.FileIO"}
+    with pytest.raises(CatalogError, match=r"no_such_module"):
+        open_table("ns.numbers", config)
+
+
+def _move_metadata(folder: Path, path: Path) -> None:
+    """Make it the current metadata file of the catalog's table."""
+    with closing(sqlite3.connect(folder / "catalog.db")) as database, database:
+        database.execute("UPDATE iceberg_tables SET metadata_location = ?", [path.as_uri()])
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])

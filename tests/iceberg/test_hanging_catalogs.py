@@ -1,11 +1,14 @@
-"""REST catalogs that accept connections and never answer: an error within `timeout`."""
+"""Catalogs, and stores of their metadata, that accept connections and never answer: an error within `timeout`."""
 
 from __future__ import annotations
 
 import gc
 import socket
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
 
@@ -16,6 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
+from tests.iceberg.conftest import sql_config
 from tests.iceberg.test_catalog_hosts import CONFIG
 from tests.iceberg.test_catalog_hosts import catalog as serving
 from torch_dataloader_utils import IcebergDataset
@@ -46,6 +50,21 @@ def test_a_catalog_that_never_answers_is_named_within_the_timeout(silent: str) -
     begin = monotonic()
     with pytest.raises(BatchTimeoutError, match=rf"table 'a\.b': the catalog did not answer within timeout={TIMEOUT}"):
         IcebergDataset.create_dataloader("a.b", catalog_config={"type": "rest", "uri": silent}, timeout=TIMEOUT)
+    assert monotonic() - begin < TIMEOUT + SLACK
+
+
+def test_a_store_that_never_answers_a_database_s_catalog_is_named_within_the_timeout(
+    catalog: Catalog, silent: str, tmp_path: Path
+) -> None:
+    catalog.create_table("ns.t", schema=pa.schema({"id": pa.int64()}))
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
+        database.execute("UPDATE iceberg_tables SET metadata_location = 's3://bucket/v1.metadata.json'")
+    store = {"s3.endpoint": silent, "s3.region": "a", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
+    begin = monotonic()
+    with pytest.raises(BatchTimeoutError, match=rf"table 'ns\.t': the catalog did not answer within timeout={TIMEOUT}"):
+        IcebergDataset.create_dataloader(
+            "ns.t", catalog_config={"name": "test", **sql_config(tmp_path), **store}, timeout=TIMEOUT
+        )
     assert monotonic() - begin < TIMEOUT + SLACK
 
 

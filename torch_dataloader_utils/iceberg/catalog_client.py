@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config, merge_config
 
 from torch_dataloader_utils.errors import CatalogError
+from torch_dataloader_utils.iceberg.catalog_io import with_limits
 from torch_dataloader_utils.storage import printable
 from torch_dataloader_utils.storage.waiting import answered, limit
 
@@ -22,21 +23,27 @@ def table_of(name: str | None, properties: Mapping[str, Any], identifier: str) -
     """The table of the catalog that pyiceberg's `load_catalog` returns for these arguments.
 
     Raises:
-        BatchTimeoutError: a REST catalog does not answer within the time limit of this context.
+        BatchTimeoutError: the catalog, or the store of its metadata, does not answer within the time limit of this
+            context.
         CatalogError: a REST catalog sends its client to another host.
+        FileReadError: the metadata file is too large.
     """
     config = Config()
     chosen = config.get_default_catalog_name() if name is None else name
     merged: Any = merge_config(config.get_catalog_config(chosen) or {}, dict(properties))
     kind, uri = merged.get("type"), str(merged.get("uri") or "")
     rest = kind.lower() == "rest" if isinstance(kind, str) else uri.startswith("http")
-    if not rest or not uri or "py-catalog-impl" in properties:
-        return loaded(load_catalog(name, **properties), identifier)
-    return _limited(lambda: _HomeRestCatalog(chosen, **merged).load_table(identifier), identifier)
+    home = rest and uri and "py-catalog-impl" not in properties
+
+    def load() -> Table:
+        catalog = _HomeRestCatalog(chosen, **merged) if home else load_catalog(name, **properties)
+        return with_limits(catalog).load_table(identifier)
+
+    return _limited(load, identifier)
 
 
 def loaded(catalog: Catalog, identifier: str | tuple[str, ...]) -> Table:
-    """The table of this catalog.
+    """The table of this catalog, which the user created.
 
     Raises:
         BatchTimeoutError: a REST catalog does not answer within the time limit of this context.

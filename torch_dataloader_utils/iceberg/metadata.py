@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ _INVALID = (
     *(RecursionError, NotImplementedError),
 )
 _NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
-_MOST_BYTES = 2**28  # of metadata, after decompression
+MOST_BYTES = 2**28  # of metadata, after decompression
 _SHOWN = 3  # faults listed in an error
 
 
@@ -98,20 +99,36 @@ def fault_of(error: Exception) -> str:
 
 def _content(storage: Storage, path: str) -> Any:
     with Naming(path), storage.open(path) as source:
-        data = source.read(_MOST_BYTES + 1)
+        data = source.read(MOST_BYTES + 1)
     try:
-        if data.startswith(b"\x1f\x8b"):
-            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(_MOST_BYTES + 1)
-        if len(data) <= _MOST_BYTES:
-            return json.loads(data)
-    except (ValueError, OSError, EOFError) as error:
+        return json.loads(inflated(data, path))
+    except ValueError as error:
         raise FileReadError(f"{printable(path)}: is not metadata of an Iceberg table: {error}") from error
     except RecursionError:
         raise FileReadError(f"{printable(path)}: is not metadata of an Iceberg table: nested too deeply.") from None
-    raise FileReadError(
-        f"{printable(path)}: is larger than {_MOST_BYTES >> 20} MiB (decompressed), which no metadata of a table that "
-        "can be read is. Expire its snapshots, if it is."
-    )
+
+
+def inflated(data: bytes, path: str) -> bytes:
+    """The text of a metadata file, compressed or not.
+
+    Args:
+        data: of the file; its first `MOST_BYTES` + 1 bytes suffice.
+        path: for messages.
+
+    Raises:
+        FileReadError: the text is larger than `MOST_BYTES`, or its compression is damaged.
+    """
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileReadError(f"{printable(path)}: is not metadata of an Iceberg table: {error}") from error
+    if len(data) > MOST_BYTES:
+        raise FileReadError(
+            f"{printable(path)}: is larger than {MOST_BYTES >> 20} MiB (decompressed), which no metadata of a table "
+            "that can be read is. Expire its snapshots, if it is."
+        )
+    return data
 
 
 def _inline_manifests(content: dict[str, Any]) -> dict[int, list[str]]:
