@@ -65,8 +65,11 @@ def held(folder: Path) -> Held:
 
 
 def shared_names() -> set[str]:
-    """The shared segments of the machine; semaphores, which come and go with other programs, are left out."""
-    return {path.name for path in SHARED.glob("*") if not path.name.startswith("sem.")}
+    """The shared segments of the machine, without those that come and go with other programs.
+
+    These are semaphores, and the segments of PostgreSQL, which a test beside this one may run.
+    """
+    return {path.name for path in SHARED.glob("*") if not path.name.startswith(("sem.", "PostgreSQL."))}
 
 
 def left_over(before: Held, folder: Path, patience: float = PATIENCE) -> dict[str, dict[str, int]]:
