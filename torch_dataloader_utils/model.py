@@ -116,11 +116,15 @@ class FileLayout:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a source: what strategies see of it, its layout, and the values of its partition columns."""
+    """A file of a source: what strategies see of it, its layout, and the values of its partition columns.
+
+    `name_hash` is the hash of its name, from which copies of its rows are drawn; 0 if none are.
+    """
 
     info: DataFileInfo
     layout: FileLayout
     partition: tuple[tuple[str, Any], ...] = ()
+    name_hash: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +296,11 @@ class Task:
         rows: plan rows, or None if not known before reading.
         size_bytes: estimated decoded bytes over all columns of the segments it reads.
         pad: whether its rows are repeats.
+        epoch: the epoch, by which copies of rows are drawn.
     """
 
     pieces: tuple[Piece, ...]
     rows: int | None
     size_bytes: int
     pad: bool = False
+    epoch: int = 0

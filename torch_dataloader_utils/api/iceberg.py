@@ -68,6 +68,7 @@ class IcebergDataset(TableDataset):
         subset_seed: int = 0,
         fraction: float | None = None,
         limit: int | None = None,
+        class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = None,
         split_bytes: int | str | None = None,
         split_rows: int | None = None,
         split_strategy: Any = None,
@@ -169,6 +170,7 @@ class IcebergDataset(TableDataset):
             subset_seed: another seed makes other subsets and samples.
             fraction: a sample of this share by hash; a smaller one is contained in a larger one.
             limit: only the first rows in file order, after filters.
+            class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
             split_rows: the same in rows; overrides split_bytes.
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.

@@ -73,6 +73,7 @@ def check_together(options: Options) -> None:
             "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
             "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
+    check_class_weights(options)
     check_packing(options)
     check_last_batch(batch.last_batch, shard.even)
     if options.follow.follow and shard.steps_per_epoch is not None:
@@ -84,6 +85,21 @@ def check_together(options: Options) -> None:
         raise OptionError(
             f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
             "leave last_batch at 'partial'."
+        )
+
+
+def check_class_weights(options: Options) -> None:
+    """Check that no option needs the number of rows, which differs by epoch with `class_weights`.
+
+    Raises:
+        OptionError: rows are to be counted once for all epochs.
+    """
+    if options.subset.class_weights is None:
+        return
+    if options.shard.count_rows:
+        raise OptionError(
+            "count_rows=True with class_weights: the copies of rows are drawn anew in each epoch, so one count does "
+            "not hold for all. Use steps_per_epoch=n (exactly n steps) or even='sync' (all ranks stop with the first)."
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,40 @@ def _fraction(name: str, value: Any) -> int | float:
     return _plain(_share(name, value))
 
 
+_Label: TypeAlias = str | int | bool | None
+_MOST_COPIES = 1_000  # of a row; more would fill memory
+
+
+def _is_class_weights(value: Any) -> bool:
+    """Whether it is a dict of one column -> a dict of label -> weight."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return False
+    ((column, weights),) = value.items()
+    if not isinstance(column, str) or not column or not isinstance(weights, Mapping) or not weights:
+        return False
+    return all(isinstance(label, (str, int, np.integer, np.bool_, type(None))) for label in weights) and all(
+        isinstance(weight, _NUMBERS) and not isinstance(weight, bool) and bool(0 <= weight <= _MOST_COPIES)
+        for weight in weights.values()
+    )
+
+
+_class_weights = values(
+    f'a dict of one column -> a dict of label -> weight from 0 to {_MOST_COPIES:,}, such as {{"label": {{1: 5.0}}}}, '
+    "with strings, whole numbers, bools or None as labels",
+    _is_class_weights,
+)
+
+
+def _class_weights_of(name: str, value: Any) -> dict[str, dict[_Label, int | float]]:
+    ((column, weights),) = _class_weights(name, value).items()
+    return {column: {_plain_label(label): _plain(weight) for label, weight in weights.items()}}
+
+
+def _plain_label(label: Any) -> _Label:
+    plain: _Label = label.item() if isinstance(label, (np.integer, np.bool_)) else label
+    return plain
+
+
 def _columns(name: str, value: Any) -> list[str]:
     return names(name, [value] if isinstance(value, str) else value)
 
@@ -72,8 +106,19 @@ class SubsetOptions(Checked):
     )
     limit: int | None = option(None, maybe(whole(1)), doc="only the first rows in file order, after filters")
 
+    class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = option(
+        None,
+        maybe(_class_weights_of),
+        doc='copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}',
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.class_weights is not None and self.limit is not None:
+            raise OptionError(
+                f"limit={self.limit} with class_weights: how many copies rows have is known only after reading. Leave "
+                "one of them out, or pass fraction= instead of limit."
+            )
         subsets = self.subsets
         if (subsets is None) != (self.subset is None):
             given, other = ("subset", "subsets") if subsets is None else ("subsets", "subset")
@@ -99,7 +144,15 @@ class SubsetOptions(Checked):
     def text(self) -> str:
         """Which rows are chosen, as a short text that distinguishes them; "" for all."""
         first = "" if self.limit is None else f"the first {self.limit:,} rows"
-        return f"{first} of {self._by_hash_in_words}" if first and self.by_hash else first or self._by_hash_in_words
+        rows = f"{first} of {self._by_hash_in_words}" if first and self.by_hash else first or self._by_hash_in_words
+        return ", ".join(filter(None, [rows, self._copies_in_words]))
+
+    @property
+    def _copies_in_words(self) -> str:
+        if self.class_weights is None:
+            return ""
+        ((column, weights),) = self.class_weights.items()
+        return f"copies by {column!r} with weights {dict(weights)}, seed {self.subset_seed}"
 
     @property
     def _by_hash_in_words(self) -> str:

@@ -145,9 +145,9 @@ class RankPlan:
         """The decode jobs of a worker, in delivery order."""
         shard = self.shards[worker]
         if self.schedule is None:
-            return make_tasks(shard, self._segments)
+            return make_tasks(shard, self._segments, self.epoch)
         laps = groupby(shard, key=lambda piece: piece.order // self.num_all_splits)
-        return tuple(task for _, lap in laps for task in make_tasks(lap, self._segments))
+        return tuple(task for _, lap in laps for task in make_tasks(lap, self._segments, self.epoch))
 
     @cached_property
     def _segments(self) -> SegmentTable:

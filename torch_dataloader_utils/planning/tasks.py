@@ -120,18 +120,18 @@ class _OpenTask:
             self.rows += rows
             self.size += size
 
-    def closed(self) -> Task:
-        return Task(tuple(self.pieces), _rows_of(self.pieces), self.size, self.pad)
+    def closed(self, epoch: int) -> Task:
+        return Task(tuple(self.pieces), _rows_of(self.pieces), self.size, self.pad, epoch)
 
 
-def make_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> tuple[Task, ...]:
+def make_tasks(pieces: Iterable[Piece], segments: SegmentTable, epoch: int = 0) -> tuple[Task, ...]:
     """The tasks of a shard, in delivery order; together they deliver exactly these pieces, in the same order."""
     tasks: list[Task] = []
     for of_windows, run in groupby(pieces, key=_windows_of):
         if of_windows is None:
-            tasks += _split_tasks(run, segments)
+            tasks += _split_tasks(run, segments, epoch)
         else:
-            tasks.append(_window_task(tuple(run), segments))
+            tasks.append(_window_task(tuple(run), segments, epoch))
     return tuple(tasks)
 
 
@@ -141,14 +141,14 @@ def _windows_of(piece: Piece) -> tuple[int, int, bool] | None:
     return (source.index, source.task, piece.pad) if isinstance(source, Window) else None
 
 
-def _window_task(pieces: tuple[Piece, ...], segments: SegmentTable) -> Task:
+def _window_task(pieces: tuple[Piece, ...], segments: SegmentTable, epoch: int) -> Task:
     """The task of windows cut from the same runs."""
     read: dict[FileKey, set[int]] = {}
     for piece in split_pieces(pieces):
         key = split_of(piece).file.key
         read.setdefault(key, set()).update(segments[key].touched(piece))
     size = sum(segments[key].sizes[number] for key, numbers in read.items() for number in numbers)
-    return Task(pieces, _rows_of(pieces), size, pieces[0].pad)
+    return Task(pieces, _rows_of(pieces), size, pieces[0].pad, epoch)
 
 
 def _rows_of(pieces: Sequence[Piece]) -> int | None:
@@ -156,7 +156,7 @@ def _rows_of(pieces: Sequence[Piece]) -> int | None:
     return sum(map(len, pieces)) if all(piece.rows is not None for piece in pieces) else None
 
 
-def _split_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> Iterator[Task]:
+def _split_tasks(pieces: Iterable[Piece], segments: SegmentTable, epoch: int) -> Iterator[Task]:
     """The tasks of consecutive pieces that are not in windows."""
     tasks: list[_OpenTask] = []
     for piece in pieces:
@@ -165,7 +165,7 @@ def _split_tasks(pieces: Iterable[Piece], segments: SegmentTable) -> Iterator[Ta
         if not tasks or tasks[-1].file != key or tasks[-1].pad != piece.pad:
             tasks.append(_OpenTask(key, piece.pad, file.task_rows))
         _add_piece(tasks, piece, file)
-    return (task.closed() for task in tasks)
+    return (task.closed(epoch) for task in tasks)
 
 
 def _add_piece(tasks: list[_OpenTask], piece: Piece, file: FileSegments) -> None:

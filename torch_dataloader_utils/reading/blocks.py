@@ -124,12 +124,13 @@ class BlockReader(Protocol):
 class PieceReader(BlockReader, Protocol):
     """Also reads pieces without a task, for readers that are built on it."""
 
-    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[tuple[int, int]]]:
+    def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[tuple[int, int]]]:
         """The rows of pieces of splits as one block, and each piece's range of rows in it: (first row, row count).
 
         Args:
             pieces: the pieces.
             pad: whether they are repeats.
+            epoch: the epoch.
         """
 
 

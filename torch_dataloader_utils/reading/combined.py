@@ -132,7 +132,7 @@ class CombinedReader:
     def _mixed(self, task: Task) -> Block:
         """The rows of a task over windows that draw on several parts."""
         pieces = list(split_pieces(task.pieces))
-        block, spans = self.read(pieces, task.pad)
+        block, spans = self.read(pieces, task.pad, task.epoch)
         noted = recorder()
         noted.enter("shuffle")
         places, before = places_of(task.pieces, iter(spans)), 0
@@ -143,14 +143,14 @@ class CombinedReader:
             before = up_to
         return block.take(places)
 
-    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
+    def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
         """The rows of pieces of splits as one block, part by part, and each piece's range of rows in it."""
         spans: list[Span] = [(0, 0)] * len(pieces)
         blocks: list[Block] = []
         at = 0
         for part in sorted(_parts(pieces)):
             places = [i for i, piece in enumerate(pieces) if split_of(piece).file.part == part]
-            block, part_spans = self.readers[part].read([pieces[i] for i in places], pad)
+            block, part_spans = self.readers[part].read([pieces[i] for i in places], pad, epoch)
             for i, (first, count) in zip(places, part_spans, strict=True):
                 spans[i] = at + first, count
             blocks.append(block)

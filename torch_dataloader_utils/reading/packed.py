@@ -173,7 +173,7 @@ class PackedReader:
             return Block.joined([self._left(piece) for piece in pieces])
         splits = list(split_pieces(pieces))
         with noting(split_of(splits[0]).file.path):
-            documents, spans = self._reader.read(splits, pad=False)
+            documents, spans = self._reader.read(splits, pad=False, epoch=0)
             order = _order_of(pieces, spans)
             recorder().enter("convert")
             return self._packing.packed(documents, order, self._memory)

@@ -15,6 +15,7 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.ahead import FetchAhead, FileFetch
+from torch_dataloader_utils.reading.class_copies import COPIES, ClassCopies
 from torch_dataloader_utils.reading.decoding import copied_together, decoder_calls, read_columns
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
@@ -141,6 +142,20 @@ class RunReader:
     def decode(self, run: SegmentRun, schema: pa.Schema) -> pa.Table:
         """These columns of the run's rows, with the resolved types, as a table."""
         return pa.Table.from_arrays(self.arrays(run, list(schema)), schema=schema)
+
+    def counted(self, run: SegmentRun, schema: pa.Schema, copies: ClassCopies | None, epoch: int) -> pa.Table:
+        """As `decode`, with the number of copies of each row in the column `COPIES`, unless `copies` is None."""
+        if copies is None:
+            return self.decode(run, schema)
+        file, tables = self._files[run.file], []
+        for place in range(run.first, run.last):  # a segment read alone shows how many rows it has
+            table, number = (
+                self.decode(SegmentRun(run.file, place, place + 1), schema),
+                file.layout.segments[place].number,
+            )
+            made = copies.counted(table.column(copies.column), file.name_hash, number, epoch)
+            tables.append(table.append_column(COPIES, pa.array(made)))
+        return pa.concat_tables(tables)
 
     def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False) -> list[pa.ChunkedArray]:
         """These columns of the run's rows, with the resolved types; possibly read-only, if `copied`."""

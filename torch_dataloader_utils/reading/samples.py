@@ -91,9 +91,9 @@ class SampleReader:
         """The task's samples, as columns."""
         if of_windows(task):
             return shuffled(task, self.read)
-        return self.read(task.pieces, task.pad)[0]
+        return self.read(task.pieces, task.pad, task.epoch)[0]
 
-    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
+    def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
         """The samples of these pieces as one block of columns, and each piece's range of rows in it."""
         return self._block(pieces, pad), spans_of([len(piece) for piece in pieces])
 

@@ -19,6 +19,7 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, noting
 from torch_dataloader_utils.reading.buffers import BufferPool
+from torch_dataloader_utils.reading.class_copies import COPIES, ClassCopies, copied
 from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.gather import Gather
@@ -53,6 +54,7 @@ class ScanSpec:
         encoded: columns of `schema` that are read as dictionaries, although the files hold plain strings or bytes.
         arrow: whether the output stays Arrow.
         chosen: chooses rows by their keys; None for all.
+        copies: how many copies rows get by their class; None: one of each.
         packing: packs the rows as documents; None for none.
         pool: memory that rows are shuffled into.
     """
@@ -73,6 +75,7 @@ class ScanSpec:
     valid_key: str | None = None
     encoded: frozenset[str] = frozenset()
     chosen: ChosenKeys | None = field(default=None, compare=False)
+    copies: ClassCopies | None = field(default=None, compare=False)
     packing: Packing | None = None
     pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
@@ -83,8 +86,13 @@ class ScanSpec:
 
     @property
     def selects_rows(self) -> bool:
-        """Whether rows that are read may be left out."""
-        return self.predicate is not None or self.chosen is not None or bool(self.converter.drop_columns)
+        """Whether rows that are read may be left out, or copied."""
+        return (
+            self.copies is not None
+            or self.predicate is not None
+            or self.chosen is not None
+            or bool(self.converter.drop_columns)
+        )
 
     @property
     def columns_stand_alone(self) -> bool:
@@ -124,7 +132,7 @@ class TaskReader:
     def block(self, task: Task) -> Block:
         """The task's rows, converted."""
         if not of_windows(task):
-            return self.read(task.pieces, task.pad)[0]
+            return self.read(task.pieces, task.pad, task.epoch)[0]
         shared = self.share(task)
         return (shared.read(self) if shared is not None else None) or shuffled(task, self.read, self._spec.pool.lease)
 
@@ -141,13 +149,13 @@ class TaskReader:
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
         return WindowRead(gather, runs, calls, self._spec.converter, marks)
 
-    def read(self, pieces: Sequence[Piece], pad: bool) -> tuple[Block, list[Span]]:
+    def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
         """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
         runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
         self._runs.announce(runs)
         where = self._runs.where(runs)
         with noting(where, DataLoaderUtilsError):
-            block, spans = self._converted(self._rows(runs, owners, pieces), where)
+            block, spans = self._converted(self._rows(runs, owners, pieces, epoch), where)
             return block.marked(self._spec.valid_key, not pad), spans
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
@@ -218,27 +226,34 @@ class TaskReader:
         """Close the open files."""
         self._runs.close()
 
-    def _rows(self, runs: Sequence[SegmentRun], owners: Sequence[int], pieces: Sequence[Piece]) -> list[pa.Table]:
+    def _rows(
+        self, runs: Sequence[SegmentRun], owners: Sequence[int], pieces: Sequence[Piece], epoch: int
+    ) -> list[pa.Table]:
         """The rows of each piece that pass the filter; each segment is decoded once."""
         by_run: list[list[int]] = [[] for _ in runs]
         for place, owner in enumerate(owners):
             by_run[owner].append(place)
         tables: dict[int, pa.Table] = {}
         for run, places in zip(runs, by_run, strict=True):
-            tables |= zip(places, self._rows_of(run, [pieces[place] for place in places]), strict=True)
+            tables |= zip(places, self._rows_of(run, [pieces[place] for place in places], epoch), strict=True)
         return [tables[place] for place in range(len(pieces))]
 
-    def _rows_of(self, run: SegmentRun, pieces: Sequence[Piece]) -> list[pa.Table]:
+    def _rows_of(self, run: SegmentRun, pieces: Sequence[Piece], epoch: int) -> list[pa.Table]:
         """The rows of each piece that pass the filter; all pieces are in one run."""
-        table = self._runs.decode(run, self._spec.schema)
+        table = self._runs.counted(run, self._spec.schema, self._spec.copies, epoch)
         counted = self._runs.layout(run).counted
         if counted:
             table, _ = self._filter(table, [table.num_rows])
         start = self._runs.start(run)
         parts = [narrow(table, piece, start) for piece in pieces]
-        if counted:
+        copies = self._spec.copies is not None
+        if counted and not copies:
             return parts
-        table, counts = self._filter(joined(parts), [part.num_rows for part in parts])
+        table, counts = joined(parts), [part.num_rows for part in parts]
+        if not counted:
+            table, counts = self._filter(table, counts)
+        if copies:
+            table, counts = copied(table, counts)
         return [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
 
     def _filter(self, table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
@@ -249,6 +264,8 @@ class TaskReader:
         recorder().enter("filter")
         spec = self._spec
         asked = table if spec.given.equals(spec.schema) else project(table, spec.given.names)
+        if COPIES in table.column_names and asked is not table:
+            asked = asked.append_column(COPIES, table.column(COPIES))
         masks = [spec.converter.null_mask(asked), None if spec.chosen is None else spec.chosen.mask(table)]
         masks += [] if spec.predicate is None else [evaluate(table.select(spec.predicate_columns), spec.predicate)]
         keep = reduce(pc.and_, given) if (given := [mask for mask in masks if mask is not None]) else None

@@ -20,7 +20,7 @@ from torch_dataloader_utils.seeding import window_order
 
 Places: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 Span: TypeAlias = tuple[int, int]  # (first row, row count) in a block
-ReadPieces: TypeAlias = Callable[[Sequence[Piece], bool], tuple[Block, list[Span]]]
+ReadPieces: TypeAlias = Callable[[Sequence[Piece], bool, int], tuple[Block, list[Span]]]
 
 
 def of_windows(task: Task) -> bool:
@@ -33,11 +33,11 @@ def shuffled(task: Task, read: ReadPieces, memory: Memory | None = None) -> Bloc
 
     Args:
         task: over windows.
-        read: maps pieces of splits, and whether they are repeats, to their rows as one block and each piece's range of
-            rows in it.
+        read: maps pieces of splits, whether they are repeats, and the epoch to their rows as one block and each piece's
+            range of rows in it.
         memory: makes the arrays of dense columns; None: numpy does.
     """
-    block, spans = read(list(split_pieces(task.pieces)), task.pad)
+    block, spans = read(list(split_pieces(task.pieces)), task.pad, task.epoch)
     recorder().enter("shuffle")
     return block.take(places_of(task.pieces, iter(spans)), memory)
 

@@ -34,6 +34,11 @@ def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options)
     pack = options.pack
     if pack.pack is None or pack.pack_length is None:
         return {}
+    for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
+        if isinstance(part, ScanSpec) and part.copies is not None:
+            raise OptionError(
+                "class_weights with pack: a sequence holds documents of several classes. Leave one of them out."
+            )
     report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
     _check_columns(pack, keys, report)
     _check_names(pack, keys, valid_key)

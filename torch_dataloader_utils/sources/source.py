@@ -36,7 +36,7 @@ from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.packing import packed
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
 from torch_dataloader_utils.sources.skipped import SkippedFile
-from torch_dataloader_utils.sources.subsets import chosen_keys, first_rows, keyed, subset_of
+from torch_dataloader_utils.sources.subsets import chosen_keys, class_copies, first_rows, keyed, named, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, url_of, usable_cores
 
@@ -128,7 +128,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         began = perf_counter()
         manifest = make(sharers)
         options = replace(options, subset=keyed(options.subset, manifest))
-        manifest = subset_of(manifest, options.subset)
+        manifest = named(subset_of(manifest, options.subset), options.subset)
         listed = perf_counter() - began
         report_pruned(manifest, name)
         report_skipped(manifest, name)
@@ -214,6 +214,9 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     if chosen is not None:
         keys = (top_level(manifest.schema, name) for name in chosen.columns)
         predicate_columns = tuple(dict.fromkeys([*predicate_columns, *keys]))
+    copies = class_copies(manifest, options.subset)
+    if copies is not None:
+        predicate_columns = tuple(dict.fromkeys([*predicate_columns, copies.column]))
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     return ScanSpec(
         opener=manifest.opener,
@@ -231,6 +234,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         arrow=options.batch.output_format in ("arrow", "dict"),
         valid_key=mask_key(options, converter.keys),
         chosen=chosen,
+        copies=copies,
     )
 
 
@@ -285,7 +289,7 @@ def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
 def _check_nulls(manifest: FileManifest, options: Options, converter: Converter) -> None:
     """Raise for nulls that the footers prove, if they would be an error later and nothing could remove them."""
     some = manifest.predicate is not None or options.subset.by_hash or options.subset.limit is not None
-    if some or options.read.transform is not None:
+    if some or options.read.transform is not None or options.subset.class_weights is not None:
         return
     for column, path in manifest.null_evidence.items():
         if column in converter.null_error_columns:

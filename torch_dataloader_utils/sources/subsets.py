@@ -9,9 +9,13 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
-from torch_dataloader_utils.errors import OptionError
+import pyarrow as pa
+
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import SubsetOptions
+from torch_dataloader_utils.reading.class_copies import ClassCopies
+from torch_dataloader_utils.schemas.columns import available_columns
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
 from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.storage import usable_cores
@@ -39,6 +43,53 @@ def chosen_keys(manifest: FileManifest, options: SubsetOptions) -> ChosenKeys | 
         return None
     check_keys(options.subset_by, manifest.schema)
     return ChosenKeys(choice, options.subset_by)
+
+
+def named(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
+    """The manifest whose files have the hashes of their names, if copies of their rows are drawn."""
+    if options.class_weights is None:
+        return manifest
+    relative = manifest.relative or {}
+    return replace(
+        manifest, files=tuple(replace(file, name_hash=name_hash(_name(file, relative))) for file in manifest.files)
+    )
+
+
+def class_copies(manifest: FileManifest, options: SubsetOptions) -> ClassCopies | None:
+    """How many copies rows get by their class; None unless `class_weights` is given.
+
+    Raises:
+        ColumnNotFoundError: there is no such column.
+        OptionError: the column's type has no labels, or not these.
+    """
+    if options.class_weights is None:
+        return None
+    ((column, weights),) = options.class_weights.items()
+    if column not in manifest.schema.names:
+        raise ColumnNotFoundError(f"class_weights: no column {column!r}: {available_columns(manifest.schema, column)}")
+    kind = manifest.schema.field(column).type
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    types = pa.types
+    python: type = int
+    if types.is_boolean(plain):
+        python = bool
+    elif types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain):
+        python = str
+    elif not types.is_integer(plain):
+        raise OptionError(
+            f"class_weights: column {column!r} has type {kind}: expected labels that are strings, whole numbers "
+            "or bools."
+        )
+    for label in weights:
+        if label is not None and type(label) is not python:
+            raise OptionError(
+                f"class_weights: label {label!r} of column {column!r}, of type {kind}: expected {python.__name__}."
+            )
+    try:
+        labels = pa.array(list(weights), plain)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise OptionError(f"class_weights: a label does not fit column {column!r} of type {kind}: {error}") from error
+    return ClassCopies(column, labels, tuple(map(float, weights.values())), options.subset_seed)
 
 
 def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:

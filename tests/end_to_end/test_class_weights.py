@@ -1,0 +1,207 @@
+"""`class_weights`: every copy that the law gives is delivered, for any ranks, workers, batches, and states."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils.errors import ColumnNotFoundError, CountsRequiredError, OptionError
+from torch_dataloader_utils.subsets.copies import ClassDraw
+from torch_dataloader_utils.subsets.hashing import name_hash
+
+WEIGHTS = {0: 0.4, 1: 2.5, None: 0}
+ROWS, FILES, GROUP = 60, 3, 25  # rows of each file
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("classes")
+    for file in range(FILES):
+        ids = np.arange(ROWS) + file * ROWS
+        labels = pa.array([None if i % 7 == 0 else int(i % 3) for i in ids])
+        names = pa.array([None if label is None else f"c{label}" for label in labels.to_pylist()]).dictionary_encode()
+        table = pa.table({"id": ids, "label": labels, "name": names, "odd": pa.array(ids % 2 == 1)})
+        pq.write_table(table, path / f"{file}.parquet", row_group_size=GROUP)
+    return path
+
+
+def expected(epoch: int, weights: dict[Any, float], seed: int = 0) -> Counter[int]:
+    """The copies of each row, from the law and the rows' places alone."""
+    counts: Counter[int] = Counter()
+    for file in range(FILES):
+        for segment, first in enumerate(range(0, ROWS, GROUP)):
+            ids = [file * ROWS + row for row in range(first, min(first + GROUP, ROWS))]
+            of_rows = np.array([weights.get(None if i % 7 == 0 else i % 3, 1.0) for i in ids], np.float64)
+            copies = ClassDraw(seed, epoch).copies(of_rows, name_hash(f"{file}.parquet"), segment)
+            counts.update(dict(zip(ids, copies.tolist(), strict=True)))
+    return +counts
+
+
+def loader(folder: Path, rank: int = 0, ranks: int = 1, **options: Any) -> tuple[Any, Any]:
+    given = {
+        "class_weights": {"label": WEIGHTS}, "columns": ["id"], "batch_size": 7, "num_workers": 0, "split_rows": 25
+    } | options  # fmt: skip
+    return StructuredDataset.create_dataloader(str(folder), rank=rank, num_ranks=ranks, **given)
+
+
+def ids_of(batches: Any) -> list[int]:
+    return [int(i) for batch in batches for i in batch["id"]]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_copies_do_not_depend_on_ranks_and_workers(folder: Path, ranks: int, workers: int, shuffle: bool) -> None:
+    for epoch in (0, 1):
+        seen: Counter[int] = Counter()
+        for rank in range(ranks):
+            batches, dataset = loader(folder, rank, ranks, num_workers=workers, shuffle=shuffle)
+            dataset.set_epoch(epoch)
+            got = list(batches)
+            assert all(set(batch) == {"id"} for batch in got)  # the label is read, not delivered
+            seen.update(ids_of(got))
+        assert seen == expected(epoch, WEIGHTS)
+    assert expected(0, WEIGHTS) != expected(1, WEIGHTS)
+
+
+def test_processes_deliver_the_copies_of_their_epoch(folder: Path) -> None:
+    batches, dataset = loader(folder, num_workers=2, worker_mode="process", shuffle=True)
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        assert Counter(ids_of(batches)) == expected(epoch, WEIGHTS)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_any_step_resumes_with_the_draws_of_its_epoch(folder: Path, workers: int, shuffle: bool) -> None:
+    options: dict[str, Any] = {"num_workers": workers, "shuffle": shuffle}
+    batches, dataset = loader(folder, **options)
+    dataset.set_epoch(3)
+    whole = [batch["id"].tolist() for batch in batches]
+    for step in range(len(whole)):
+        first, dataset = loader(folder, **options)
+        dataset.set_epoch(3)
+        live = iter(first)
+        for _ in range(step):
+            next(live)
+        second, resumed = loader(folder, **options)
+        resumed.load_state_dict(dataset.state_dict())
+        assert [batch["id"].tolist() for batch in second] == whole[step:]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_other_ranks_take_over_at_any_step(folder: Path, shuffle: bool) -> None:
+    for steps in range(1, 14):
+        seen: Counter[int] = Counter()
+        states = []
+        for rank in range(2):
+            batches, dataset = loader(folder, rank, 2, shuffle=shuffle)
+            dataset.set_epoch(2)
+            live = iter(batches)
+            for _, batch in zip(range(steps), live, strict=False):
+                seen.update(batch["id"].tolist())
+            states.append(dataset.state_dict())
+        for rank in range(3):
+            batches, dataset = loader(folder, rank, 3, shuffle=shuffle)
+            dataset.load_state_dict(merge_state_dicts(states))
+            seen.update(ids_of(batches))
+        assert seen == expected(2, WEIGHTS)
+
+
+def test_a_filter_leaves_the_draws_of_the_other_rows(folder: Path) -> None:
+    got = Counter(ids_of(loader(folder, filters=[("odd", "=", True)])[0]))
+    assert got == Counter({i: n for i, n in expected(0, WEIGHTS).items() if i % 2})
+
+
+def test_a_subset_by_key_leaves_the_draws(folder: Path) -> None:
+    subsets = {"subsets": {"train": 0.5, "val": 0.5}, "subset_by": "id"}
+    parts = [Counter(ids_of(loader(folder, **subsets, subset=name)[0])) for name in ("train", "val")]
+    assert parts[0] + parts[1] == expected(0, WEIGHTS)
+    assert not set(parts[0]) & set(parts[1])
+
+
+def test_a_subset_by_place_is_copied(folder: Path) -> None:
+    options: dict[str, Any] = {"subsets": {"train": 0.5, "val": 0.5}, "subset": "train"}
+    chosen = ids_of(loader(folder, class_weights=None, **options)[0])
+    got = Counter(ids_of(loader(folder, class_weights={"label": {0: 2, 1: 3, 2: 0}}, **options)[0]))
+    assert got == +Counter({i: 1 if i % 7 == 0 else (2, 3, 0)[i % 3] for i in chosen})
+
+
+def test_labels_are_strings_or_bools(folder: Path) -> None:
+    names = {"c0": 0.4, "c1": 2.5, None: 0}
+    assert Counter(ids_of(loader(folder, class_weights={"name": names})[0])) == expected(0, WEIGHTS)
+    odd = Counter(ids_of(loader(folder, class_weights={"odd": {True: 2, False: 0}})[0]))
+    assert odd == Counter(dict.fromkeys(range(1, ROWS * FILES, 2), 2))
+
+
+def test_another_seed_makes_other_draws(folder: Path) -> None:
+    got = Counter(ids_of(loader(folder, subset_seed=5)[0]))
+    assert got == expected(0, WEIGHTS, seed=5) != expected(0, WEIGHTS)
+
+
+def test_csv_files_are_copied(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,label\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(50)))
+    batches, _ = StructuredDataset.create_dataloader(
+        str(tmp_path), batch_size=8, columns=["id"], class_weights={"label": {"a": 0, "b": 2}}, num_workers=0
+    )
+    assert Counter(ids_of(batches)) == Counter(dict.fromkeys(range(1, 50, 2), 2))
+
+
+def test_steps_per_epoch_repeats_the_copies_of_the_epoch(folder: Path) -> None:
+    of_one = expected(0, WEIGHTS)
+    steps = 2 * of_one.total() // 7
+    batches, _ = loader(folder, steps_per_epoch=steps, shuffle=True)
+    got = ids_of(batches)
+    assert len(got) == steps * 7
+    assert Counter(got[: of_one.total()]) == of_one
+    assert not Counter(got) - (of_one + of_one)
+
+
+def test_a_combination_merges_splits_but_has_no_proportions(folder: Path) -> None:
+    parts = [loader(folder)[0], loader(folder, class_weights=None)[0]]
+    merged, _ = combine(parts, batch_size=7, num_workers=0, batches="splits")
+    assert Counter(ids_of(merged)) == expected(0, WEIGHTS) + Counter(range(ROWS * FILES))
+    with pytest.raises(CountsRequiredError, match="only after reading"):
+        combine(parts, batch_size=7, batches="proportional")
+
+
+def test_what_needs_counts_is_refused(folder: Path) -> None:
+    with pytest.raises(CountsRequiredError, match="steps_per_epoch"):
+        loader(folder, even="pad")
+    with pytest.raises(OptionError, match="count_rows"):
+        loader(folder, count_rows=True)
+    with pytest.raises(OptionError, match="limit"):
+        loader(folder, limit=3)
+    with pytest.raises(TypeError):
+        len(loader(folder)[0])
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [{}, {"label": {}}, {"label": {1: -1}}, {"label": {1: float("nan")}}, {"label": {1: 1001}}, {"label": {1.5: 1}},
+     {"label": {1: 1}, "odd": {True: 1}}, {"label": {"1": 2}}, {"label": {True: 2}}, {"id": {2**70: 1}}],
+)  # fmt: skip
+def test_wrong_weights_are_refused(folder: Path, weights: Any) -> None:
+    with pytest.raises(OptionError, match="class_weights"):
+        loader(folder, class_weights=weights)
+
+
+def test_a_missing_column_is_named(folder: Path) -> None:
+    with pytest.raises(ColumnNotFoundError, match="lable"):
+        loader(folder, class_weights={"lable": {1: 2}})
+
+
+def test_describe_and_states_know_the_weights(folder: Path) -> None:
+    batches, dataset = loader(folder)
+    assert "copies by 'label'" in str(dataset.describe())
+    next(iter(batches))
+    _, other = loader(folder, class_weights={"label": {1: 3}})
+    with pytest.raises(Exception, match="copies by 'label'"):
+        other.load_state_dict(dataset.state_dict())
