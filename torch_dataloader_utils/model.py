@@ -107,24 +107,19 @@ class FileLayout:
     def plan_starts(self) -> tuple[int, ...]:
         """Plan row number of each segment's first row, followed by the end of the last segment."""
         if self.counted:
-            ends = np.cumsum([0, *(segment.live_rows or 0 for segment in self.segments)])
-            return tuple(int(end) for end in ends)
-        starts = [segment.first_row for segment in self.segments]
+            return tuple(np.cumsum([0, *(segment.live_rows or 0 for segment in self.segments)]).tolist())
         last = self.segments[-1] if self.segments else Segment(0, 0, 0, 0)
-        return (*starts, last.first_row + (last.rows or 0))
+        return (*(segment.first_row for segment in self.segments), last.first_row + (last.rows or 0))
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a source: what strategies see of it, its layout, and the values of its partition columns.
-
-    `name_hash` is the hash of its name, from which copies of its rows are drawn; 0 if none are.
-    """
+    """A file of a source: what strategies see of it, its layout, and the values of its partition columns."""
 
     info: DataFileInfo
     layout: FileLayout
     partition: tuple[tuple[str, Any], ...] = ()
-    name_hash: int = 0
+    name_hash: int = 0  # of its name; set if copies of its rows are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +291,10 @@ class Task:
         rows: plan rows, or None if not known before reading.
         size_bytes: estimated decoded bytes over all columns of the segments it reads.
         pad: whether its rows are repeats.
-        epoch: the epoch, by which copies of rows are drawn.
     """
 
     pieces: tuple[Piece, ...]
     rows: int | None
     size_bytes: int
     pad: bool = False
-    epoch: int = 0
+    epoch: int = 0  # by which copies of rows are drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def expected(epoch: int, weights: dict[Any, float], seed: int = 0) -> Counter[in
 
 
 def loader(folder: Path, rank: int = 0, ranks: int = 1, **options: Any) -> tuple[Any, Any]:
-    given = {
+    given: dict[str, Any] = {
         "class_weights": {"label": WEIGHTS}, "columns": ["id"], "batch_size": 7, "num_workers": 0, "split_rows": 25
     } | options  # fmt: skip
     return StructuredDataset.create_dataloader(str(folder), rank=rank, num_ranks=ranks, **given)
@@ -121,7 +122,7 @@ def test_a_filter_leaves_the_draws_of_the_other_rows(folder: Path) -> None:
 
 
 def test_a_subset_by_key_leaves_the_draws(folder: Path) -> None:
-    subsets = {"subsets": {"train": 0.5, "val": 0.5}, "subset_by": "id"}
+    subsets: dict[str, Any] = {"subsets": {"train": 0.5, "val": 0.5}, "subset_by": "id"}
     parts = [Counter(ids_of(loader(folder, **subsets, subset=name)[0])) for name in ("train", "val")]
     assert parts[0] + parts[1] == expected(0, WEIGHTS)
     assert not set(parts[0]) & set(parts[1])
@@ -173,14 +174,46 @@ def test_a_combination_merges_splits_but_has_no_proportions(folder: Path) -> Non
 
 
 def test_what_needs_counts_is_refused(folder: Path) -> None:
-    with pytest.raises(CountsRequiredError, match="steps_per_epoch"):
-        loader(folder, even="pad")
+    options: dict[str, Any]
+    for options in ({"even": "pad"}, {"even": "drop"}, {"last_batch": "wrap"}, {"canonical_ranks": 2}):
+        with pytest.raises(CountsRequiredError, match=r"class_weights needs the number of copies.*steps_per_epoch"):
+            loader(folder, **options)
     with pytest.raises(OptionError, match="count_rows"):
         loader(folder, count_rows=True)
     with pytest.raises(OptionError, match="limit"):
         loader(folder, limit=3)
     with pytest.raises(TypeError):
         len(loader(folder)[0])
+
+
+def test_documents_are_not_packed(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"ids": [[1, 2], [3]], "label": [0, 1]}), tmp_path / "a.parquet")
+    options: dict[str, Any] = {"columns": ["ids"], "class_weights": {"label": {1: 2}}}
+    packing: dict[str, Any] = {"pack": ["ids"], "pack_length": 4}
+    with pytest.raises(OptionError, match="class_weights with pack"):
+        StructuredDataset.create_dataloader(str(tmp_path), **options, **packing)
+    part = StructuredDataset.create_dataloader(str(tmp_path), batch_size=2, **options)[0]
+    with pytest.raises(OptionError, match="class_weights with pack"):
+        combine([part, part], batch_size=2, batches="splits", **packing)
+
+
+@pytest.mark.parametrize("output_format", ["arrow", "dict", "numpy"])
+def test_copies_of_all_outputs_and_transforms(folder: Path, output_format: str) -> None:
+    def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(np.asarray(batch["id"]) * 2)], ["id"])
+
+    batches, _ = loader(folder, output_format=output_format, transform=doubled, shuffle=True)
+    got = [
+        value for batch in batches for value in (batch["id"].to_pylist() if output_format == "arrow" else batch["id"])
+    ]
+    assert Counter(int(value) // 2 for value in got) == expected(0, WEIGHTS)
+
+
+def test_copies_are_adjacent_in_order_and_spread_by_shuffle(folder: Path) -> None:
+    in_order = ids_of(loader(folder, class_weights={"odd": {True: 3, False: 3}})[0])
+    assert in_order == [i for i in range(ROWS * FILES) for _ in range(3)]
+    shuffled = ids_of(loader(folder, class_weights={"odd": {True: 3, False: 3}}, shuffle=True)[0])
+    assert sum(a == b for a, b in pairwise(shuffled)) < len(shuffled) / 5
 
 
 @pytest.mark.parametrize(

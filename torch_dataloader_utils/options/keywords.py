@@ -93,6 +93,7 @@ def check_class_weights(options: Options) -> None:
 
     Raises:
         OptionError: rows are to be counted once for all epochs.
+        CountsRequiredError: an option needs the number of rows.
     """
     if options.subset.class_weights is None:
         return
@@ -101,6 +102,7 @@ def check_class_weights(options: Options) -> None:
             "count_rows=True with class_weights: the copies of rows are drawn anew in each epoch, so one count does "
             "not hold for all. Use steps_per_epoch=n (exactly n steps) or even='sync' (all ranks stop with the first)."
         )
+    _refuse_counted(options, "class_weights needs the number of copies, which is drawn in each epoch")
 
 
 def check_packing(options: Options) -> None:
@@ -113,7 +115,7 @@ def check_packing(options: Options) -> None:
     if options.pack.pack is None:
         _check_padded(options)
         return
-    shard, batch, convert = options.shard, options.batch, options.convert
+    batch, convert = options.batch, options.convert
     for name, value, only in (
         ("output_format", batch.output_format, ("torch", "numpy")),
         ("lists", convert.lists, ("ragged",)),
@@ -124,15 +126,20 @@ def check_packing(options: Options) -> None:
             raise OptionError(f"{name}={value!r} with pack: packed batches have it at {' or '.join(map(repr, only))}.")
     if options.pad.pad_multiple != 1:
         raise OptionError(f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.")
+    _refuse_counted(options, "pack needs the number of sequences, which is known only after packing")
+
+
+def _refuse_counted(options: Options, why: str) -> None:
+    """Refuse the options that need counts which `count_rows` does not give."""
+    shard = options.shard
     counted = {
         f"even={shard.even!r}": shard.even in ("drop", "pad"),
-        "last_batch='wrap'": batch.last_batch == "wrap",
+        "last_batch='wrap'": options.batch.last_batch == "wrap",
         f"canonical_ranks={shard.canonical_ranks}": shard.canonical_ranks is not None,
     }
     for text in (text for text, needed in counted.items() if needed):
         raise CountsRequiredError(
-            f"{text} with pack needs the number of sequences, which is known only after packing: use steps_per_epoch=n "
-            "(exactly n steps) or even='sync' (all ranks stop with the first)."
+            f"{text} with {why}: use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first)."
         )
 
 
