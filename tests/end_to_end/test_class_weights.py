@@ -238,3 +238,13 @@ def test_describe_and_states_know_the_weights(folder: Path) -> None:
     _, other = loader(folder, class_weights={"label": {1: 3}})
     with pytest.raises(Exception, match="copies by 'label'"):
         other.load_state_dict(dataset.state_dict())
+
+
+def test_codes_are_learned_of_all_rows_even_if_they_have_no_copies(folder: Path) -> None:
+    options: dict[str, Any] = {"columns": ["id", "name"], "strings": "codes", "nulls": "drop"}
+    batches, dataset = loader(folder, class_weights={"name": {"c0": 0, "c1": 1.5}}, **options)
+    names = dataset.vocabulary("name")
+    assert "c0" in names
+    got = [(int(i), names[code]) for batch in batches for i, code in zip(batch["id"], batch["name"], strict=True)]
+    assert all(name == f"c{i % 3}" for i, name in got)
+    assert Counter(i for i, _ in got) == expected(0, {0: 0, 1: 1.5, None: 0})
