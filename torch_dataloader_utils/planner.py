@@ -159,7 +159,7 @@ class Planner:
         options = plan_options(self._options)
         # A function by its name: the repr of an object may hold its address, which differs between ranks.
         parts = astuple(replace(options, sharding=policy_name(options.sharding)))
-        others = (self._options.shard.sync_every, self._source.exact, self._options.pack.text)
+        others = (self._options.shard.sync_every, self._source.exact, self._options.pack.text, self._options.buckets)
         return digest(map(str, (*parts, *others)))
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
@@ -233,11 +233,12 @@ class Planner:
 
 def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
     """The options a plan depends on, with another number of shards if given."""
-    shard, mixing, pack = options.shard, options.mixing, options.pack
+    shard, mixing, pack, bucket = options.shard, options.mixing, options.pack, options.bucket
+    buckets = bucket.batch_tokens is not None  # a row of a plan is then a batch
     if mixing is not None:
         num_shards = 1  # the workers of a rank share the reading of all datasets
     return PlanOptions(
-        batch_size=options.batch.batch_size,
+        batch_size=1 if buckets else options.batch.batch_size,
         shuffle=options.shuffle.shuffle is not False,
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
@@ -252,8 +253,9 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         steps_per_epoch=shard.steps_per_epoch,
         canonical_ranks=shard.canonical_ranks,
         mixing=mixing,
-        pack_rows=None if pack.pack is None else pack.documents,
-        pack_bytes=pack.window_bytes,
+        pack_rows=bucket.rows if buckets else None if pack.pack is None else pack.documents,
+        pack_bytes=bucket.window_bytes if buckets else pack.window_bytes,
+        pack_keyed=buckets,
     )
 
 

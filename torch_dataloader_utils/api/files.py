@@ -93,6 +93,9 @@ class StructuredDataset(LoaderDataset):
         valid_key: str = "valid",
         output_format: OutputFormat = "torch",  # type: ignore[assignment]
         collate_fn: Callable[[Any], Collated] | None = None,
+        batch_tokens: int | None = None,
+        length_column: str | None = None,
+        long_rows: Literal["error", "single", "drop"] = "error",
         pack: Sequence[str] | None = None,
         pack_length: int | None = None,
         pack_method: Literal["best_fit"] = "best_fit",
@@ -186,6 +189,9 @@ class StructuredDataset(LoaderDataset):
             valid_key: the batch entry that is False for repeated rows, if there can be any.
             output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
             collate_fn: maps each finished batch to whatever the loader should yield.
+            batch_tokens: the most tokens of a batch, rows * longest row; batch_size is then the most rows.
+            length_column: the lists, strings or whole numbers that say how long rows are; None: the only lists.
+            long_rows: rows longer than batch_tokens: raise, deliver each as a batch of its own, or leave out.
             pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
             pack_length: tokens of a sequence (L).
             pack_method: best-fit decreasing in windows of documents, which stay whole.

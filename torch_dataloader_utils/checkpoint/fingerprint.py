@@ -50,6 +50,8 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         components["subset"] = ([source.subset], short(source.subset))
     if options.pack.text:
         components["pack"] = ([options.pack.text], short(options.pack.text))
+    if options.buckets:
+        components["buckets"] = ([options.buckets], short(options.buckets))
     if source.skipped:
         skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
         components[SKIPPED] = (skipped, short(skipped_names(source.skipped)))

@@ -183,7 +183,9 @@ _OPTIONS: dict[str, Check] = {
     "pack_bytes": _whole(),
     **dict.fromkeys(("buffer_rows", "window_bytes", "steps_per_epoch", "total_shards", "pack_rows"), _maybe(_whole(1))),
     "open_splits": lambda value: value in (None, "all") or _whole(1)(value),
-    **dict.fromkeys(("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "levelled"), _flag),
+    **dict.fromkeys(
+        ("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "levelled", "pack_keyed"), _flag
+    ),
     **dict.fromkeys(("assignment", "even", "last_batch", "strategy"), _word),
     "mixing": _mixing,
     "sharding": lambda value: _word(value) or (isinstance(value, Mapping) and _word(value.get("policy"))),

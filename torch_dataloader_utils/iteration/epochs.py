@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
+from torch_dataloader_utils.batching.bucketed import BucketForm
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
@@ -231,7 +232,8 @@ class Epochs:
     def _form(self) -> Form:
         """Kept across passes, with the memory it recycles."""
         options, source = self._options, self.source
-        return make_form(options.batch.output_format, source.keys, options.worker.pin_memory, source.scan.jagged)
+        form = make_form(options.batch.output_format, source.keys, options.worker.pin_memory, source.scan.jagged)
+        return form if options.bucket.batch_tokens is None else BucketForm(form)
 
     def _announce(self, plan: RankPlan, place: EpochPosition) -> None:
         self.verdicts.world = world = self.planner.world

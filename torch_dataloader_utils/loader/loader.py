@@ -98,6 +98,11 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
                 "the number of batches is known only after reading, because sequences are counted as documents are "
                 "packed. Set steps_per_epoch=n to fix the number."
             )
+        if steps is None and self.dataset.options.bucket.batch_tokens is not None:
+            raise TypeError(
+                "the number of batches is known only after reading, because batch_tokens cuts them by the lengths of rows. "
+                "Set steps_per_epoch=n to fix the number."
+            )
         if steps is None:
             raise TypeError(
                 "the number of batches is known only after reading, because a filter, nulls='drop', "

@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import numpy as np
 
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError, UnknownOptionError
+from torch_dataloader_utils.options.bucket_checks import check_buckets
+from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.options.delta import DeltaOptions
 from torch_dataloader_utils.options.follow import FollowOptions
 from torch_dataloader_utils.options.groups import (
@@ -46,6 +48,7 @@ class Options:
     shard: ShardOptions
     shuffle: ShuffleOptions
     batch: BatchOptions
+    bucket: BucketOptions
     pack: PackOptions
     pad: PadOptions
     convert: ConvertOptions
@@ -53,6 +56,11 @@ class Options:
     follow: FollowOptions
     mix: MixOptions = field(default_factory=MixOptions)
     mixing: Mapping[str, Any] | None = None
+
+    @property
+    def buckets(self) -> str:
+        """How batches are cut by length, as text; "" if they are not."""
+        return self.bucket.text(self.batch.batch_size, self.pad.pad_multiple)
 
 
 _GROUPS: dict[str, type] = {name: kind for name, kind in get_type_hints(Options).items() if isinstance(kind, type)}
@@ -75,6 +83,7 @@ def check_together(options: Options) -> None:
         )
     check_class_weights(options)
     check_packing(options)
+    check_buckets(options.bucket, options.batch, options.shard, packs=options.pack.pack is not None)
     check_last_batch(batch.last_batch, shard.even)
     if options.follow.follow and shard.steps_per_epoch is not None:
         raise OptionError(

@@ -49,6 +49,7 @@ class PlanOptions(PolicyOptions):
             "rows": of each dataset in an epoch, "rates": of each dataset}; None: their splits are merged.
         pack_rows: the fewest documents that are packed together, if a worker has so many; None if none are packed.
         pack_bytes: their fewest decoded bytes.
+        pack_keyed: whether each of their windows has the key of a permutation, although rows are not shuffled.
         levelled: whether ranks get equal numbers of full steps although `even` is `"none"`, and share the rest.
     """
 
@@ -68,6 +69,7 @@ class PlanOptions(PolicyOptions):
     mixing: Mapping[str, Any] | None = None
     pack_rows: int | None = None
     pack_bytes: int = 0
+    pack_keyed: bool = False
     levelled: bool = False
 
     def __post_init__(self) -> None:

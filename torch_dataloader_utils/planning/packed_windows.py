@@ -13,11 +13,12 @@ from torch_dataloader_utils.planning.opened import Opened, Run, is_begun, opened
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.tasks import SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
+from torch_dataloader_utils.seeding import window_key
 
 _MOST_BYTES = 64 << 20  # enough for a window, however few documents that are
 
 
-def packed_together(shards: Shards, segments: SegmentTable, options: PlanOptions) -> Shards:
+def packed_together(shards: Shards, segments: SegmentTable, options: PlanOptions, key: tuple[int | str, ...]) -> Shards:
     """The shards of a rank, with rows grouped into windows whose documents are packed together, in their order.
 
     Begun windows and padding are not changed. A window has whole segments of one or several splits.
@@ -25,22 +26,24 @@ def packed_together(shards: Shards, segments: SegmentTable, options: PlanOptions
     Args:
         shards: the pieces of each worker, in delivery order.
         segments: the segments of each file.
-        options: the size of windows.
+        options: the size of windows, and whether they have keys.
+        key: the key of the rank's windows; a worker's number and a window's number complete it.
     """
     return tuple(
         (
             *(piece for piece in shard if is_begun(piece)),
-            *_windows(opened_pieces(shard, segments), options),
+            *_windows(opened_pieces(shard, segments), options, (*key, worker)),
             *(piece for piece in shard if piece.pad),
         )
-        for shard in map(tuple, shards)
+        for worker, shard in enumerate(map(tuple, shards))
     )
 
 
-def _windows(opened: Sequence[Opened], options: PlanOptions) -> Iterator[Piece]:
+def _windows(opened: Sequence[Opened], options: PlanOptions, key: tuple[int | str, ...]) -> Iterator[Piece]:
     for task, runs in enumerate(_runs(opened, options.pack_rows or 1, options.pack_bytes)):
         size = sum(size for _, size in runs)
-        yield Piece(Window(tuple(piece for piece, _ in runs), None, None, size, task), None, -1)
+        permuted = window_key(options.seed, *key, task) if options.pack_keyed else None
+        yield Piece(Window(tuple(piece for piece, _ in runs), permuted, None, size, task), None, -1)
 
 
 def _runs(opened: Sequence[Opened], rows: int, least: int) -> Iterator[list[Run]]:

@@ -231,11 +231,11 @@ class Plan:
         if mix is not None:
             return self._mixed_shards(mix, epoch, rank)
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
+        key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         if self.options.shuffles_rows:
-            key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
             return windowed(shards, SegmentTable(self._layouts(shards)), self.options, key, exact=self.exact)
         if self.options.pack_rows is not None:
-            return packed_together(shards, SegmentTable(self._layouts(shards)), self.options)
+            return packed_together(shards, SegmentTable(self._layouts(shards)), self.options, key)
         return shards
 
     def _mixed_shards(self, mix: MixShares, epoch: int, rank: int) -> Shards:

@@ -13,7 +13,8 @@ from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.events import Work, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReader, Scan, SharedRead
-from torch_dataloader_utils.reading.packed import PackedReader, Packing
+from torch_dataloader_utils.reading.bucketed import Bucketing
+from torch_dataloader_utils.reading.packed import Packing
 from torch_dataloader_utils.reading.windows import Span, places_of
 
 
@@ -54,13 +55,13 @@ class CombinedScan:
         scans: the scans; they do not pack.
         names: of the datasets, for metrics; empty: their numbers.
         source: the column that says which dataset a row is of, if there is one.
-        packing: packs the documents of all parts; None for none.
+        packing: packs the documents of all parts, or cuts their rows into batches by length; None for neither.
     """
 
     scans: tuple[Scan, ...]
     names: tuple[str, ...] = ()
     source: SourceKey | None = None
-    packing: Packing | None = None
+    packing: Packing | Bucketing | None = None
 
     @property
     def local(self) -> bool:
@@ -100,7 +101,7 @@ class CombinedScan:
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = CombinedReader(self, [cast(PieceReader, scan.open(files)) for scan in self.scans])
-        return reader if self.packing is None else PackedReader(reader, self.packing)
+        return reader if self.packing is None else self.packing.reader(reader)
 
 
 class CombinedReader:

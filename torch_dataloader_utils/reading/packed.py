@@ -61,6 +61,10 @@ class Packing:
         packed = {"kind": "dense", "shape": f"[B, {self.length}]"}
         return {key: {**documents[key], **packed} for key in self.pads} | added
 
+    def reader(self, reader: PieceReader) -> PackedReader:
+        """A reader of sequences, by this reader of documents."""
+        return PackedReader(reader, self)
+
     def packed(self, block: Block, order: Array | None, memory: Workspace) -> Block:
         """The documents of a block, packed in fresh memory; a row of the result is a sequence.
 

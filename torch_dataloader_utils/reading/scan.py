@@ -18,12 +18,13 @@ from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, noting
+from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.class_copies import COPIES, ClassCopies, copied
 from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.gather import Gather
-from torch_dataloader_utils.reading.packed import PackedReader, Packing
+from torch_dataloader_utils.reading.packed import Packing
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.shared import WindowRead, WindowReader, marks_of
 from torch_dataloader_utils.reading.transforms import transformed
@@ -55,7 +56,7 @@ class ScanSpec:
         arrow: whether the output stays Arrow.
         chosen: chooses rows by their keys; None for all.
         copies: how many copies rows get by their class; None: one of each.
-        packing: packs the rows as documents; None for none.
+        packing: packs the rows as documents, or cuts them into batches by length; None for neither.
         pool: memory that rows are shuffled into.
     """
 
@@ -76,7 +77,7 @@ class ScanSpec:
     encoded: frozenset[str] = frozenset()
     chosen: ChosenKeys | None = field(default=None, compare=False)
     copies: ClassCopies | None = field(default=None, compare=False)
-    packing: Packing | None = None
+    packing: Packing | Bucketing | None = None
     pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
     @property
@@ -117,7 +118,7 @@ class ScanSpec:
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = TaskReader(self, files)
-        return reader if self.packing is None else PackedReader(reader, self.packing)
+        return reader if self.packing is None else self.packing.reader(reader)
 
 
 class TaskReader:

@@ -14,10 +14,12 @@ from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, options_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
+from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.combined import CombinedScan, SourceKey
 from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.mixing import Names, check_counted, check_mixable, for_each, is_mixed, labels
 from torch_dataloader_utils.sources.packing import packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
@@ -112,7 +114,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         subset=_subsets(datasets),
         listed=sum(dataset.listed for dataset in datasets if isinstance(dataset, Source)),
     )
-    return replace(source, **packed(scan, keys, options))
+    return replace(source, **packed(scan, keys, options), **bucketed(scan, options))
 
 
 def _subsets(datasets: Sequence[Any]) -> str:
@@ -162,6 +164,10 @@ def _structured(source: Source, number: int, label: str, part: Part, options: Op
         raise OptionError(
             f"output_format={options.batch.output_format!r} with {label}, which was made for "
             f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: use the same output_format for both."
+        )
+    if isinstance(scan.packing, Bucketing):
+        raise OptionError(
+            f"dataset {number} has batch_tokens: pass it to combine, which cuts batches from all datasets."
         )
     if scan.packing is not None:
         raise OptionError(f"dataset {number} packs its documents: pass pack= to combine, which packs those of all.")

@@ -74,6 +74,11 @@ def check_mixable(options: Options) -> None:
             f"pack={options.pack.pack} with batches={options.mix.batches!r}: sequences hold several rows. Use "
             "batches='splits', which merges the datasets split by split."
         )
+    if options.bucket.batch_tokens is not None:
+        raise OptionError(
+            f"batch_tokens={options.bucket.batch_tokens} with batches={options.mix.batches!r}, which mixes a fixed number of "
+            "rows: use batches='splits', which merges the datasets split by split."
+        )
     remedies = {
         "sharding": (shard.sharding not in _SHARDING, "each dataset is cut into equal parts for the ranks"),
         "canonical_ranks": (shard.canonical_ranks is not None, "the schedule is per rank"),

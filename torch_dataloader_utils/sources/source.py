@@ -32,6 +32,7 @@ from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
+from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.packing import packed
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
@@ -154,7 +155,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
         subset=options.subset.text, listed=listed
     )  # fmt: skip
-    return replace(source, **packed(scan, scan.converter.keys, options))
+    return replace(source, **packed(scan, scan.converter.keys, options), **bucketed(scan, options))
 
 
 def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:

@@ -1,0 +1,146 @@
+"""Blocks of batches with a budget of tokens: a row of such a block is a batch, a group of rows of similar length.
+
+A task is cut as a whole, so its batches depend on nothing else: they are the same in any thread or process, and a pass
+that resumes in the middle cuts the task again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged, Text
+from torch_dataloader_utils.convert.grouped import Grouped
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.model import Piece, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.packing.buckets import Budget, buckets_of
+from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
+from torch_dataloader_utils.reading.windows import Span, places_of
+from torch_dataloader_utils.seeding import derive_key
+
+
+@dataclass(frozen=True)
+class Bucketing:
+    """How rows are cut into batches by length; picklable.
+
+    Attributes:
+        column: the key of the column that says how long rows are.
+        budget: of a batch.
+        strict: whether a row over the budget is an error.
+    """
+
+    column: str
+    budget: Budget
+    strict: bool
+
+    def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The content of batches by key: that of the rows."""
+        return {key: dict(value) for key, value in rows.items()}
+
+    def reader(self, reader: PieceReader) -> BucketedReader:
+        """A reader of batches, by this reader of rows."""
+        return BucketedReader(reader, self)
+
+    def lengths(self, columns: Mapping[str, Column]) -> Array:
+        """The length of each row, int64 [n].
+
+        Raises:
+            OptionError: a length is negative.
+        """
+        column = columns[self.column]
+        if isinstance(column, (Ragged, Text)):
+            return np.diff(column.offsets)
+        assert isinstance(column, Dense)
+        if len(column.array) and int(column.array.min()) < 0:
+            raise OptionError(
+                f"length_column={self.column!r} holds {column.array.min()}: expected lengths of at least 0."
+            )
+        return column.array.astype(np.int64)
+
+
+class BucketedReader:
+    """Executes tasks of batches with a budget. One per thread or process.
+
+    Args:
+        reader: reads the rows.
+        bucketing: cuts them.
+    """
+
+    def __init__(self, reader: PieceReader, bucketing: Bucketing) -> None:
+        self._reader = reader
+        self._bucketing = bucketing
+
+    def block(self, task: Task) -> Block:
+        """The task's batches."""
+        return self._batches(task.pieces, task.pad)
+
+    def share(self, task: Task) -> None:
+        """None: rows are sorted together."""
+
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """None: rows are sorted together."""
+        return None
+
+    def close(self) -> None:
+        """Close the open files."""
+        self._reader.close()
+
+    def _batches(self, pieces: Sequence[Piece], pad: bool) -> Block:
+        """The batches of these pieces: those left of begun windows, or their rows cut together."""
+        if _begun(pieces[0]):
+            return Block.joined([self._left(piece, pad) for piece in pieces])
+        splits = list(split_pieces(pieces))
+        with noting(split_of(splits[0]).file.path):
+            rows, spans = self._reader.read(splits, pad=pad)
+            recorder().enter("shuffle")
+            columns = rows.columns or {}
+            lengths = self._bucketing.lengths(columns)
+            if self._bucketing.strict:
+                self._check(lengths, splits, spans)
+            order = places_of(pieces, iter(spans)).astype(np.int64)
+            found = buckets_of(lengths, self._bucketing.budget, _key(pieces), order)
+            taken = rows.take(found.rows).columns or {}
+        groups: dict[str, Any] = {key: Grouped(column, found.offsets) for key, column in taken.items()}
+        return Block.of_columns(len(found.offsets) - 1, groups)
+
+    def _left(self, begun: Piece, pad: bool) -> Block:
+        """The batches of a begun window that are to be delivered: the rows of its piece count batches."""
+        window, rows = begun.source, begun.rows
+        assert isinstance(window, Window)
+        assert rows is not None
+        whole = window.pieces if _begun(window.pieces[0]) else [replace(begun, rows=None)]
+        return self._batches(whole, pad).take(rows.numbers())
+
+    def _check(self, lengths: Array, splits: Sequence[Piece], spans: Sequence[Span]) -> None:
+        """Raise an OptionError for the first row that is over the budget, with its file and row."""
+        budget = self._bucketing.budget
+        long = np.flatnonzero(budget.padded(lengths) > budget.tokens)
+        if not len(long):
+            return
+        row = int(long[0])
+        piece, first = next(
+            (piece, first) for piece, (first, rows) in zip(splits, spans, strict=True) if first <= row < first + rows
+        )
+        start = "" if piece.rows is None else f", which begin at row {piece.rows.start} of the file"
+        padded = "" if budget.multiple == 1 else f" ({budget.padded(lengths)[row]} padded)"
+        raise OptionError(
+            f"{split_of(piece).file.path}: row {row - first} of the rows read{start}, has length {lengths[row]}{padded} "
+            f"in {self._bucketing.column!r}, more than batch_tokens={budget.tokens}. Use a larger batch_tokens, or "
+            "long_rows='single' (a batch of its own) or 'drop'."
+        )
+
+
+def _key(pieces: Sequence[Piece]) -> int:
+    """The key of the order of the batches: of the first window, whose key depends on seed, epoch and window."""
+    source = pieces[0].source
+    key = source.key if isinstance(source, Window) else None
+    return derive_key("buckets", 0 if key is None else key)
+
+
+def _begun(piece: Piece) -> bool:
+    """Whether the piece is what an earlier phase left of a window: only then does it count batches."""
+    return isinstance(piece.source, Window) and piece.rows is not None

@@ -1,0 +1,72 @@
+"""Checks the options of length buckets against the columns that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.packing.buckets import Budget
+from torch_dataloader_utils.reading.bucketed import Bucketing
+from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.scan import ScanSpec
+
+_LISTS = ("ragged", "padded", "nested")
+
+
+def bucketed(scan: ScanSpec | CombinedScan, options: Options) -> dict[str, Any]:
+    """What changes in a source if its batches have a budget of tokens; empty if they have none.
+
+    How many batches there are is known only after reading.
+
+    Args:
+        scan: reads the rows.
+        options: of the loader.
+
+    Raises:
+        ColumnNotFoundError: `length_column` does not exist.
+        UnsupportedTypeError: it has no length.
+        OptionError: it was not given, and there is not exactly one column of lists.
+    """
+    bucket = options.bucket
+    if bucket.batch_tokens is None:
+        return {}
+    column = _length_column(bucket.length_column, scan.report())
+    long = "drop" if bucket.long_rows == "drop" else "single"
+    budget = Budget(bucket.batch_tokens, options.batch.batch_size, options.pad.pad_multiple, long)
+    return {"scan": replace(scan, packing=Bucketing(column, budget, bucket.long_rows == "error")), "exact": False}
+
+
+def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -> str:
+    found = [key for key, each in report.items() if _has_length(each)]
+    if given is None:
+        lists = [key for key in found if report[key]["kind"] in _LISTS and not _is_text(report[key])]
+        if len(lists) != 1:
+            raise OptionError(
+                f"batch_tokens needs length_column: there {'is no column' if not lists else 'are several columns'} of "
+                f"lists {lists if lists else ''}. Name the column that says how long rows are, one of {found}."
+            )
+        return lists[0]
+    if given not in report:
+        raise ColumnNotFoundError(f"length_column={given!r}: expected one of the columns {found}.")
+    if given not in found:
+        raise UnsupportedTypeError(
+            f"length_column={given!r} is a column of {report[given].get('arrow', report[given]['kind'])}: expected "
+            f"lists, strings or whole numbers, such as {found}."
+        )
+    return given
+
+
+def _is_text(each: Mapping[str, Any]) -> bool:
+    return str(each.get("arrow")) in ("string", "large_string", "binary", "large_binary")
+
+
+def _has_length(each: Mapping[str, Any]) -> bool:
+    if each["kind"] in _LISTS:
+        return True
+    if each["kind"] == "list":
+        return each["dtype"] in ("str", "bytes")
+    whole = str(each.get("dtype", "")).startswith(("int", "uint"))
+    return each["kind"] == "dense" and whole and each["shape"] == "[B]" and "codes" not in each and "unit" not in each
