@@ -100,7 +100,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             )
         if steps is None and self.dataset.options.bucket.batch_tokens is not None:
             raise TypeError(
-                "the number of batches is known only after reading, because batch_tokens cuts them by the lengths of rows. "
+                "the number of batches is known only after reading, because batch_tokens cuts them by length. "
                 "Set steps_per_epoch=n to fix the number."
             )
         if steps is None:

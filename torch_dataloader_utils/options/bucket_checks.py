@@ -26,9 +26,7 @@ def check_buckets(bucket: BucketOptions, batch: BatchOptions, shard: ShardOption
     if packs:
         raise OptionError(f"{text} with pack: packed batches have batch_size * pack_length tokens. Leave one out.")
     if batch.output_format not in ("torch", "numpy"):
-        raise OptionError(
-            f"output_format={batch.output_format!r} with {text}: expected 'torch' or 'numpy', whose columns have lengths."
-        )
+        raise OptionError(f"output_format={batch.output_format!r} with {text}: expected 'torch' or 'numpy'.")
     if shard.split_batches:
         raise OptionError(f"split_batches=True with {text}: batch_tokens is the budget of a batch of one rank.")
     counted = {

@@ -128,7 +128,7 @@ class BucketedReader:
         start = "" if piece.rows is None else f", which begin at row {piece.rows.start} of the file"
         padded = "" if budget.multiple == 1 else f" ({budget.padded(lengths)[row]} padded)"
         raise OptionError(
-            f"{split_of(piece).file.path}: row {row - first} of the rows read{start}, has length {lengths[row]}{padded} "
+            f"{split_of(piece).file.path}: row {row - first} of the rows read{start} has length {lengths[row]}{padded} "
             f"in {self._bucketing.column!r}, more than batch_tokens={budget.tokens}. Use a larger batch_tokens, or "
             "long_rows='single' (a batch of its own) or 'drop'."
         )

@@ -166,9 +166,7 @@ def _structured(source: Source, number: int, label: str, part: Part, options: Op
             f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: use the same output_format for both."
         )
     if isinstance(scan.packing, Bucketing):
-        raise OptionError(
-            f"dataset {number} has batch_tokens: pass it to combine, which cuts batches from all datasets."
-        )
+        raise OptionError(f"dataset {number} has batch_tokens: pass it to combine, for all datasets.")
     if scan.packing is not None:
         raise OptionError(f"dataset {number} packs its documents: pass pack= to combine, which packs those of all.")
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)

@@ -76,7 +76,7 @@ def check_mixable(options: Options) -> None:
         )
     if options.bucket.batch_tokens is not None:
         raise OptionError(
-            f"batch_tokens={options.bucket.batch_tokens} with batches={options.mix.batches!r}, which mixes a fixed number of "
+            f"batch_tokens={options.bucket.batch_tokens} with batches={options.mix.batches!r} mixes fixed numbers of "
             "rows: use batches='splits', which merges the datasets split by split."
         )
     remedies = {

@@ -1,0 +1,149 @@
+"""Length buckets: the law of the batches, and every row exactly once under ranks, workers and resumes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.packing.helpers import write_documents
+from tests.resume.helpers import batches, pass_with_states, through_json
+from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError
+from torch_dataloader_utils.options.buckets import BucketOptions
+from torch_dataloader_utils.packing.buckets import Budget, buckets_of
+
+LENGTHS = np.random.default_rng(0).integers(1, 24, 60).tolist()
+ORDERS: list[dict[str, Any]] = [{}, {"shuffle": True, "shuffle_buffer_size": 20}]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_documents(tmp_path_factory.mktemp("documents"), LENGTHS)
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BucketOptions, "rows", 10)
+    monkeypatch.setattr(BucketOptions, "batches", 1)
+
+
+def make(path: str, **options: Any) -> Any:
+    given = {
+        "num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 6, "split_rows": 12, "batch_tokens": 48,
+        "length_column": "input_ids",
+    } | options  # fmt: skip
+    return StructuredDataset.create_dataloader(path, **given)[0]
+
+
+def ranks_of(path: str, num_ranks: int, **options: Any) -> list[Any]:
+    return [make(path, num_ranks=num_ranks, rank=rank, **options) for rank in range(num_ranks)]
+
+
+def held(loader: Any) -> list[int]:
+    """The first tokens of all rows; each batch is checked against the budget."""
+    found: list[int] = []
+    for batch in loader:
+        offsets = np.asarray(batch["input_ids"]["offsets"])
+        sizes = np.diff(offsets)
+        assert len(sizes) <= 6
+        assert len(sizes) * sizes.max() <= 48
+        found += np.asarray(batch["input_ids"]["values"])[offsets[:-1]].tolist()
+    return found
+
+
+@given(
+    lengths=st.lists(st.integers(0, 60), max_size=80), tokens=st.integers(1, 80), rows=st.integers(1, 9),
+    multiple=st.integers(1, 9), long=st.sampled_from(["single", "drop"]), key=st.integers(0, 2**63),
+)  # fmt: skip
+def test_batches_hold_every_row_once_within_the_budget(
+    lengths: list[int], tokens: int, rows: int, multiple: int, long: str, key: int
+) -> None:
+    budget = Budget(tokens, rows, multiple, long)
+    sizes = np.array(lengths, np.int64)
+    found = buckets_of(sizes, budget, key, np.arange(len(sizes))[::-1])
+    padded = budget.padded(sizes)
+    kept = np.flatnonzero((padded <= tokens) | (long == "single"))
+    assert sorted(found.rows.tolist()) == kept.tolist()
+    for first, last in pairwise(found.offsets.tolist()):
+        group = found.rows[first:last]
+        assert 1 <= len(group) <= rows
+        assert len(group) == 1 or len(group) * padded[group].max() <= tokens
+        assert (np.diff(group) < 0).all()  # in the order of the stream
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_each_row_is_delivered_once(data: str, num_workers: int, order: dict[str, Any]) -> None:
+    for num_ranks in (1, 2, 3):
+        found = [held(each) for each in ranks_of(data, num_ranks, num_workers=num_workers, **order)]
+        assert sorted(sum(found, [])) == [1000 * i for i in range(60)]
+
+
+def test_threads_and_processes_deliver_the_same_batches(data: str) -> None:
+    processes = make(data, num_workers=2, worker_mode="process")
+    assert batches(processes) == batches(make(data, num_workers=2))
+    processes.dataset.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("order", [*ORDERS, {"steps_per_epoch": 30}], ids=str)
+def test_a_pass_resumes_at_every_step(data: str, order: dict[str, Any], num_workers: int) -> None:
+    whole, states = pass_with_states(make(data, num_workers=num_workers, **order))
+    for taken, state in enumerate(states[:-1]):
+        loader = make(data, num_workers=num_workers, **order)
+        loader.load_state_dict(state)
+        assert batches(loader) == whole[taken:]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_other_ranks_finish_the_epoch(data: str, order: dict[str, Any]) -> None:
+    for taken in (0, 1, 3):
+        done, states = [], []
+        for loader in ranks_of(data, 2, num_workers=2, **order):
+            taking = iter(loader)
+            done += held([next(taking) for _ in range(taken)])
+            states.append(loader.state_dict())
+            loader.dataset.close()
+        state = through_json(merge_state_dicts(states))
+        for loader in ranks_of(data, 3, **order):
+            loader.load_state_dict(state)
+            done += held(loader)
+        assert sorted(done) == [1000 * i for i in range(60)]
+
+
+def test_a_long_row_is_an_error_that_names_it(data: str) -> None:
+    with pytest.raises(OptionError, match=r"parquet: row \d+ of the rows read.*more than batch_tokens=20"):
+        list(make(data, batch_tokens=20))
+    for long, kept in (("single", 60), ("drop", sum(length <= 20 for length in LENGTHS))):
+        found = make(data, batch_tokens=20, long_rows=long)
+        assert sum(len(batch["input_ids"]["offsets"]) - 1 for batch in found) == kept
+
+
+def test_combined_rows_share_batches_only_by_splits(data: str) -> None:
+    parts = [StructuredDataset.create_dataloader(data)[1] for _ in range(2)]
+    options = {"batch_tokens": 48, "length_column": "labels", "batch_size": 6}
+    with pytest.raises(OptionError, match="batches='splits'"):
+        combine(parts, **options)
+    loader, _ = combine(parts, batches="splits", **options)
+    assert sorted(held(loader)) == sorted([1000 * i for i in range(60)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_tokens": None}, OptionError, "was given without batch_tokens"),
+        ({"length_column": None}, OptionError, "several columns of lists"),
+        ({"even": "drop"}, CountsRequiredError, "steps_per_epoch=n"),
+        ({"last_batch": "drop"}, OptionError, "none is short"),
+        ({"output_format": "arrow"}, OptionError, "'torch' or 'numpy'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_an_error(data: str, options: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(data, **options)
