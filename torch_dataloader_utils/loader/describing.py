@@ -66,6 +66,7 @@ class _Facts:
             subset=source.subset,
             mix=mix_in_words(source, self.options),
             packing=self.options.pack.text,
+            buckets=self.options.buckets,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
             segments=len(segments),

@@ -57,6 +57,7 @@ class Description:
         skipped: damaged files that are left out.
         subset: which rows `subset`, `fraction` and `limit` choose; "" for all.
         mix: how much an epoch takes of each dataset, and how their rows are mixed; "" if they are not.
+        buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
@@ -90,6 +91,7 @@ class Description:
     subset: str
     mix: str
     packing: str
+    buckets: str
     stored_bytes: int
     decoded_bytes: int
     segments: int
@@ -137,7 +139,7 @@ class Description:
         sections: list[Section] = [
             Facts(self.dataset, self._overview),
             Table(
-                f"A batch: {self.batch_type}, B = {plural(self.batch_rows, 'row')}",
+                f"A batch: {self.batch_type}, B = {self.buckets or plural(self.batch_rows, 'row')}",
                 ("key", "dtype", "shape"),
                 self._key_rows,
             ),
