@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,10 +88,53 @@ def test_each_row_is_delivered_once(data: str, num_workers: int, order: dict[str
         assert sorted(sum(found, [])) == [1000 * i for i in range(60)]
 
 
-def test_threads_and_processes_deliver_the_same_batches(data: str) -> None:
-    processes = make(data, num_workers=2, worker_mode="process")
-    assert batches(processes) == batches(make(data, num_workers=2))
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_threads_and_processes_deliver_the_same_batches(data: str, order: dict[str, Any]) -> None:
+    processes = make(data, num_workers=2, worker_mode="process", **order)
+    assert batches(processes) == batches(make(data, num_workers=2, **order))
     processes.dataset.close()
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_each_epoch_has_an_order_of_its_own(data: str, order: dict[str, Any]) -> None:
+    loader = make(data, **order)
+    first = held(loader)
+    loader.dataset.set_epoch(1)
+    assert held(loader) != first
+    loader.dataset.set_epoch(0)
+    assert held(loader) == first
+    assert held(make(data, shuffle_seed=1, **order)) != first
+
+
+def test_batches_waste_little(data: str) -> None:
+    lengths = np.random.default_rng(1).lognormal(5, 1, 4096).astype(np.int64) + 1
+    found = buckets_of(lengths, Budget(16_384, 1024, long="single"), 0)
+    padded = sum(
+        (last - first) * int(lengths[found.rows[first:last]].max()) for first, last in pairwise(found.offsets.tolist())
+    )
+    assert lengths.sum() / padded > 0.95
+
+
+def test_ranks_in_step_stop_together(data: str) -> None:
+    steps = [len(list(loader)) for loader in ranks_of(data, 1, even="sync")]
+    assert steps == [len(list(make(data)))]
+
+
+def test_filters_transforms_and_class_weights_come_before_the_batches(data: str, tmp_path: Path) -> None:
+    def longer(batch: Any) -> Any:
+        return batch.filter(pc.greater(pc.list_value_length(batch["input_ids"]), 5))
+
+    rows = [1000 * i for i, length in enumerate(LENGTHS) if length > 5]
+    assert sorted(held(make(data, transform=longer, transform_rows="any"))) == rows
+    table = pq.read_table(data)
+    pq.write_table(table.append_column("id", pa.array(range(60))), tmp_path / "a.parquet", row_group_size=7)
+    given = {
+        "columns": ["input_ids"],
+        "filters": [("id", "<", 30)],
+        "class_weights": {"id": dict.fromkeys(range(9), 2)},
+    }
+    twice = sorted([*range(9), *range(30)])
+    assert sorted(held(make(str(tmp_path), **given))) == [1000 * i for i in twice]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -140,6 +187,10 @@ def test_combined_rows_share_batches_only_by_splits(data: str) -> None:
         ({"length_column": None}, OptionError, "several columns of lists"),
         ({"even": "drop"}, CountsRequiredError, "steps_per_epoch=n"),
         ({"last_batch": "drop"}, OptionError, "none is short"),
+        ({"last_batch": "wrap"}, CountsRequiredError, "steps_per_epoch=n"),
+        ({"canonical_ranks": 4}, CountsRequiredError, "steps_per_epoch=n"),
+        ({"sharding": "strided", "split_batches": True}, OptionError, "batch of one rank"),
+        ({"pack": ["input_ids"], "pack_length": 8}, OptionError, "Leave one out"),
         ({"output_format": "arrow"}, OptionError, "'torch' or 'numpy'"),
     ],
     ids=str,

@@ -76,7 +76,7 @@ class BucketedReader:
 
     def block(self, task: Task) -> Block:
         """The task's batches."""
-        return self._batches(task.pieces, task.pad)
+        return self._batches(task.pieces, task)
 
     def share(self, task: Task) -> None:
         """None: rows are sorted together."""
@@ -89,13 +89,13 @@ class BucketedReader:
         """Close the open files."""
         self._reader.close()
 
-    def _batches(self, pieces: Sequence[Piece], pad: bool) -> Block:
+    def _batches(self, pieces: Sequence[Piece], task: Task) -> Block:
         """The batches of these pieces: those left of begun windows, or their rows cut together."""
         if _begun(pieces[0]):
-            return Block.joined([self._left(piece, pad) for piece in pieces])
+            return Block.joined([self._left(piece, task) for piece in pieces])
         splits = list(split_pieces(pieces))
         with noting(split_of(splits[0]).file.path):
-            rows, spans = self._reader.read(splits, pad=pad)
+            rows, spans = self._reader.read(splits, task.pad, task.epoch)
             recorder().enter("shuffle")
             columns = rows.columns or {}
             lengths = self._bucketing.lengths(columns)
@@ -107,13 +107,13 @@ class BucketedReader:
         groups: dict[str, Any] = {key: Grouped(column, found.offsets) for key, column in taken.items()}
         return Block.of_columns(len(found.offsets) - 1, groups)
 
-    def _left(self, begun: Piece, pad: bool) -> Block:
+    def _left(self, begun: Piece, task: Task) -> Block:
         """The batches of a begun window that are to be delivered: the rows of its piece count batches."""
         window, rows = begun.source, begun.rows
         assert isinstance(window, Window)
         assert rows is not None
         whole = window.pieces if _begun(window.pieces[0]) else [replace(begun, rows=None)]
-        return self._batches(whole, pad).take(rows.numbers())
+        return self._batches(whole, task).take(rows.numbers())
 
     def _check(self, lengths: Array, splits: Sequence[Piece], spans: Sequence[Span]) -> None:
         """Raise an OptionError for the first row that is over the budget, with its file and row."""

@@ -1,0 +1,160 @@
+"""Checks that options of different groups do not exclude each other."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING
+
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError
+from torch_dataloader_utils.options.groups import check_last_batch
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.options.keywords import Options
+
+_REACHABLE = "define it at the top level of a module, or leave worker_mode at 'thread'."
+
+
+def check_together(options: Options) -> None:
+    """Check that options of different groups do not exclude each other.
+
+    Raises:
+        OptionError: two options exclude each other.
+    """
+    check_sent(options)
+    shard, batch = options.shard, options.batch
+    if shard.count_rows and options.read.transform_rows == "any":
+        raise OptionError(
+            "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
+            "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
+        )
+    check_class_weights(options)
+    check_packing(options)
+    check_buckets(options)
+    check_last_batch(batch.last_batch, shard.even)
+    if options.follow.follow and shard.steps_per_epoch is not None:
+        raise OptionError(
+            f"follow=True with steps_per_epoch={shard.steps_per_epoch}: a pass reads each appended row once. Leave one "
+            "of them out; even='pad' or even='drop' gives all ranks equal steps."
+        )
+    if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
+        raise OptionError(
+            f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
+            "leave last_batch at 'partial'."
+        )
+
+
+def check_class_weights(options: Options) -> None:
+    """Check that no option needs the number of rows, which differs by epoch with `class_weights`.
+
+    Raises:
+        OptionError: rows are to be counted once for all epochs.
+        CountsRequiredError: an option needs the number of rows.
+    """
+    if options.subset.class_weights is None:
+        return
+    if options.shard.count_rows:
+        raise OptionError(
+            "count_rows=True with class_weights: the copies of rows are drawn anew in each epoch, so one count does "
+            "not hold for all. Use steps_per_epoch=n (exactly n steps) or even='sync' (all ranks stop with the first)."
+        )
+    _refuse_counted(options, "class_weights needs the number of copies, which is drawn in each epoch")
+
+
+def check_packing(options: Options) -> None:
+    """Check that no option contradicts packing: batches are tensors, and sequences are counted only by reading.
+
+    Raises:
+        OptionError: two options exclude each other.
+        CountsRequiredError: an option needs the number of sequences.
+    """
+    if options.pack.pack is None:
+        _check_padded(options)
+        return
+    batch, convert = options.batch, options.convert
+    for name, value, only in (
+        ("output_format", batch.output_format, ("torch", "numpy")),
+        ("lists", convert.lists, ("ragged",)),
+        ("stack", convert.stack, (None,)),
+        ("jagged", convert.jagged, (None,)),
+    ):
+        if value not in only:
+            raise OptionError(f"{name}={value!r} with pack: packed batches have it at {' or '.join(map(repr, only))}.")
+    if options.pad.pad_multiple != 1:
+        raise OptionError(f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.")
+    _refuse_counted(options, "pack needs the number of sequences, which is known only after packing")
+
+
+def check_buckets(options: Options) -> None:
+    """Check that no option contradicts `batch_tokens`: batches are counted only by reading, and none is short.
+
+    Raises:
+        OptionError: two options exclude each other.
+        CountsRequiredError: an option needs the number of batches.
+    """
+    if options.bucket.batch_tokens is None:
+        return
+    text, batch = f"batch_tokens={options.bucket.batch_tokens}", options.batch
+    if options.pack.pack is not None:
+        raise OptionError(f"{text} with pack: packed batches have batch_size * pack_length tokens. Leave one out.")
+    if batch.output_format not in ("torch", "numpy"):
+        raise OptionError(f"output_format={batch.output_format!r} with {text}: expected 'torch' or 'numpy'.")
+    if options.shard.split_batches:
+        raise OptionError(f"split_batches=True with {text}: batch_tokens is the budget of a batch of one rank.")
+    _refuse_counted(options, f"{text} needs the number of batches, which is known only after reading")
+    if batch.last_batch != "partial":
+        raise OptionError(
+            f"last_batch={batch.last_batch!r} with {text}: batches differ in their rows, so none is short; leave "
+            "last_batch at 'partial'."
+        )
+
+
+def _refuse_counted(options: Options, why: str) -> None:
+    """Refuse the options that need counts which `count_rows` does not give."""
+    shard = options.shard
+    counted = {
+        f"even={shard.even!r}": shard.even in ("drop", "pad"),
+        "last_batch='wrap'": options.batch.last_batch == "wrap",
+        f"canonical_ranks={shard.canonical_ranks}": shard.canonical_ranks is not None,
+    }
+    for text in (text for text, needed in counted.items() if needed):
+        raise CountsRequiredError(
+            f"{text} with {why}: use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first)."
+        )
+
+
+def _check_padded(options: Options) -> None:
+    pad = options.pad
+    if (pad.pad_values or pad.pad_multiple != 1) and options.convert.lists != "padded":
+        name = "pad_values" if pad.pad_values else "pad_multiple"
+        raise OptionError(
+            f"{name}={getattr(pad, name)!r}, but no lists are padded: add lists='padded', or pack=. In a combination, "
+            "give it to the create_dataloader of each dataset."
+        )
+
+
+def check_sent(options: Options) -> None:
+    """Check that worker processes can receive the functions that run in them.
+
+    Raises:
+        OptionError: they could not import the function `transform`.
+    """
+    transform, worker = options.read.transform, options.worker
+    context = worker.multiprocessing_context
+    method = context if context is None or isinstance(context, str) else context.get_start_method()
+    if transform is None or worker.worker_mode != "process" or not worker.num_workers or method == "fork":
+        return
+    try:
+        data = bytes(ForkingPickler.dumps(transform))
+    except RuntimeError:  # locks and similar objects can only be passed to a process while it starts
+        return
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise OptionError(
+            f"transform={transform!r} cannot be sent to worker processes ({error}): {_REACHABLE}"
+        ) from error
+    if b"__main__" in data and not os.path.exists(getattr(sys.modules["__main__"], "__file__", "")):
+        raise OptionError(
+            f"transform={transform!r} was defined interactively, so worker processes cannot import it: {_REACHABLE}"
+        )
