@@ -16,7 +16,7 @@ QUICK := $(wildcard $(addprefix tests/,batching convert filters formats options 
 # Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 
-.PHONY: help demo quick test check docs horovod browser lock audit clean
+.PHONY: help bench-quick demo quick test check docs horovod browser lock audit clean
 
 help:
 	@sed -n '1,5s/^# \{0,1\}//p' Makefile
@@ -52,6 +52,10 @@ check: .venv/dev
 docs: .venv/dev
 	$(BIN)/mkdocs build --strict
 	@echo "docs: OK (open site/index.html)"
+
+# Under five minutes; `benchmarks/peers` alone races all loaders, each in an environment of its own.
+bench-quick: .venv/demo
+	$(BIN)/python benchmarks/peers --quick
 
 # Build Horovod into .venv, so that its test runs: some minutes, with make and g++.
 horovod: .venv/horovod

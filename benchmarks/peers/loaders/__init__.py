@@ -1,0 +1,1 @@
+"""One module per loader: `batches` as its own docs recommend, `prepare` for one with a format of its own."""
