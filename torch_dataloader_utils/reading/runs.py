@@ -149,10 +149,8 @@ class RunReader:
             return self.decode(run, schema)
         file, tables = self._files[run.file], []
         for place in range(run.first, run.last):  # a segment read alone shows how many rows it has
-            table, number = (
-                self.decode(SegmentRun(run.file, place, place + 1), schema),
-                file.layout.segments[place].number,
-            )
+            table = self.decode(SegmentRun(run.file, place, place + 1), schema)
+            number = file.layout.segments[place].number
             made = copies.counted(table.column(copies.column), file.name_hash, number, epoch)
             tables.append(table.append_column(COPIES, pa.array(made)))
         return pa.concat_tables(tables)
