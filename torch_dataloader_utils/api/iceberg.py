@@ -47,6 +47,7 @@ class IcebergDataset(TableDataset):
         start_snapshot_id: int | None = None,
         end_snapshot_id: int | None = None,
         non_appends: Literal["error", "ignore"] = "error",
+        replay: float = 0.0,
         scan_filter: Any = None,
         metadata_columns: Sequence[str] = (),
         columns: Sequence[str] | None = None,
@@ -152,6 +153,7 @@ class IcebergDataset(TableDataset):
             start_snapshot_id: read only rows appended after this snapshot.
             end_snapshot_id: read rows appended up to this snapshot; None for the current one.
             non_appends: for appended rows: overwrites and deletes among the appends are errors, or are left out.
+            replay: for appended rows: how many older rows are read beside each, drawn anew each time.
             scan_filter: rules out files and row groups like filters, but drops no single row.
             metadata_columns: columns such as "_file" and "_pos" to add.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.

@@ -17,6 +17,7 @@ from torch_dataloader_utils.iceberg.file_scan import FileScan
 from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
 from torch_dataloader_utils.iceberg.pruning import Pruning
+from torch_dataloader_utils.iceberg.replay import NO_REPLAY, drawn
 from torch_dataloader_utils.iceberg.row_ids import ROW_KEY, check_row_ids, hashes_row_ids
 from torch_dataloader_utils.iceberg.schema import (
     check_metadata_columns,
@@ -24,13 +25,21 @@ from torch_dataloader_utils.iceberg.schema import (
     table_schema,
     unreadable_columns,
 )
-from torch_dataloader_utils.iceberg.snapshots import Resolved, SnapshotChoice, cursor_of, described, resolve
+from torch_dataloader_utils.iceberg.snapshots import (
+    Resolved,
+    SnapshotChoice,
+    cursor_of,
+    described,
+    resolve,
+    snapshots_after,
+)
 from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage import Naming, Renewal, Storage, printable
 from torch_dataloader_utils.storage.waiting import limited
+from torch_dataloader_utils.subsets.hashing import name_hash
 
 _NAME_MAPPING = "schema.name-mapping.default"
 
@@ -47,6 +56,7 @@ class IcebergRead:
         columns: the columns to read; None for all.
         metadata_columns: such as "_file" and "_pos".
         subset: selects a subset of the rows, perhaps by their ids.
+        replay: older rows that are read per appended row, if only appended ones are selected.
         storage_options: for the table's files; they override the catalog's.
         filesystem: for the table's files; used instead of storage options.
         progress: shows the reading of manifests.
@@ -59,6 +69,7 @@ class IcebergRead:
     columns: Sequence[str] | None = None
     metadata_columns: Sequence[str] = ()
     subset: SubsetOptions = field(default_factory=SubsetOptions)
+    replay: float = 0.0
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: Any = field(default=None, repr=False)
     progress: Progress = LOGGED
@@ -99,7 +110,14 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
     places = _places(opened, read)
     pruning = Pruning([item for item in (rows, scan) if item is not None], resolved.schema, metadata.specs())
     scanned = FileScan(opened, resolved, places, pruning, read.progress)
-    files = scanned.files()
+    files, replay = scanned.files(), NO_REPLAY
+    if read.replay and resolved.appends is not None and files:
+        whole = FileScan(opened, replace(resolved, appends=None), places, pruning, read.progress).files()
+        new = snapshots_after(metadata, start, resolved.snapshot)
+        older = [planned for planned in whole if planned.info.snapshot_id not in new]
+        key = name_hash(read.subset.subset_seed, str(start), str(resolved.snapshot and resolved.snapshot.snapshot_id))
+        replay = drawn(read.replay, files, older, key)
+        files = (*files, *replay.files)
     if by_row_id:
         check_row_ids(opened.name, files)
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
@@ -116,6 +134,7 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
         row_filter=None if rows is None else rows.rows,
         scan_filter=None if scan is None else scan.rows,
         pruned=scanned.pruned,
+        replay=replay,
     )
 
 

@@ -13,6 +13,7 @@ from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, Iceberg
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
+from torch_dataloader_utils.iceberg.replay import NO_REPLAY, Replay
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
@@ -20,6 +21,7 @@ from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck
+from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
@@ -52,7 +54,7 @@ class IcebergPlan:
     Attributes:
         name: the table's name, for messages.
         location: the table's location, as spelled in its metadata.
-        files: ordered by commit, then by path, regardless of the order of manifests.
+        files: ordered by commit, then by path, regardless of the order of manifests; then those of `replay`.
         table: the information about the table that readers need.
         storage: where the files are.
         snapshot: the snapshot, or None if the table has none.
@@ -62,6 +64,7 @@ class IcebergPlan:
         pruned: counts before and after pruning.
         row_key: the column whose values choose a subset of the rows, unless columns are given for that.
         hidden: columns of `table.schema` that are read, but not delivered.
+        replay: older files, whose rows are read beside appended ones.
     """
 
     name: str
@@ -76,6 +79,7 @@ class IcebergPlan:
     pruned: PrunedFiles = PrunedFiles()
     row_key: str | None = None
     hidden: tuple[str, ...] = ()
+    replay: Replay = NO_REPLAY
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
@@ -110,19 +114,20 @@ class IcebergPlan:
         for file in after:
             for name in sorted(null_evidence(file.layout, self.table)):
                 evidence.setdefault(name, file.info.path)
+        opener = IcebergOpener(self.table)
         return FileManifest(
-            files=tuple(file for file in after if file.layout.segments),
+            files=tuple(file for file in map(self.replay.of, after) if file.layout.segments),
             schema=self.table.schema.remove_metadata(),
             partition_names=(),
             storage=self.storage,
-            opener=IcebergOpener(self.table),
+            opener=opener if self.replay.choice is None else LiveOpener(opener),
             pruned=replace(pruned_counts(before, after), files_before=self.pruned.files_before),
             file_count=len(before),
             has_rows=self.pruned.files_before > self.pruned.files_after or any(file.layout.segments for file in before),
             null_evidence=evidence,
             format_options=given,
             predicate=self.row_filter,
-            origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}",
+            origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}{self.replay.text}",
             skipped=skipped,
             row_key=self.row_key,
             hidden=self.hidden,

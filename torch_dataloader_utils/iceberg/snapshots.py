@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, Literal
 
 from pyiceberg.schema import Schema
@@ -212,6 +213,12 @@ def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
     number = choice.end_snapshot_id
     end = _current(metadata) if number is None else _by_id(metadata, number, f"end_snapshot_id={number}")
     return Resolved(end, metadata.schema(), _appends(metadata, choice, choice.start_snapshot_id, end))
+
+
+def snapshots_after(metadata: TableMetadata, start: int | str | None, end: Snapshot | None) -> frozenset[int]:
+    """The ids of all snapshots after `start` up to and including `end`, whatever they did."""
+    later = takewhile(lambda snapshot: snapshot.snapshot_id != start, ancestors_of(end, metadata))
+    return frozenset(snapshot.snapshot_id for snapshot in later)
 
 
 def _appends(

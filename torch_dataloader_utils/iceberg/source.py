@@ -64,6 +64,7 @@ class IcebergSource:
             columns=read.columns,
             metadata_columns=tuple(chosen.metadata_columns),
             subset=options.subset,
+            replay=float(chosen.replay),
             storage_options=read.storage_options,
             filesystem=read.filesystem,
             progress=progress_of(options),

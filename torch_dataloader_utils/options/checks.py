@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from itertools import islice
+from math import inf
 from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, OptionError
@@ -140,6 +141,7 @@ word = values("a name", lambda value: isinstance(value, str) and value != "")
 path = values("a path", lambda value: isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)))
 seconds = values("seconds (0 for none)", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
 seconds_or_zero = values("seconds of at least 0", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
+not_below_zero = values("a number of at least 0", lambda value: _is_number(value, (int, float)) and 0 <= value < inf)
 interval = values("seconds above 0", lambda value: _is_number(value, (int, float)) and float(value) > 0)
 
 

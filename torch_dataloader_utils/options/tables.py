@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from torch_dataloader_utils.options.checks import Checked, credentials, one_of, option, values
+from torch_dataloader_utils.options.checks import Checked, credentials, not_below_zero, one_of, option, values
 
 _column_names = values(
     "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
@@ -36,6 +36,9 @@ class TableOptions(Checked):
         "error",
         one_of("error", "ignore"),
         doc="for appended rows: overwrites and deletes among the appends are errors, or are left out",
+    )
+    replay: float = option(
+        0.0, not_below_zero, doc="for appended rows: how many older rows are read beside each, drawn anew each time"
     )
     scan_filter: Any = option(None, doc="rules out files and row groups like filters, but drops no single row")
     metadata_columns: Sequence[str] = option((), _column_names, doc='columns such as "_file" and "_pos" to add')

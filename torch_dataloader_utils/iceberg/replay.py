@@ -1,0 +1,78 @@
+"""Older rows that are read again beside the appended ones: of a few files drawn by hash, as many as were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.sources.deleted_rows import chosen_file
+from torch_dataloader_utils.subsets.choice import Choice, Interval
+from torch_dataloader_utils.subsets.hashing import name_hash
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.iceberg.planned import PlannedFile
+
+_WHOLE = 1 << 64
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What is read again.
+
+    Attributes:
+        files: the older files.
+        choice: which of their rows; None for all.
+    """
+
+    files: tuple[PlannedFile, ...] = ()
+    choice: Choice | None = None
+
+    def of(self, file: DataFile) -> DataFile:
+        """The file with the rows that are read: all of an appended file."""
+        if self.choice is None or file.info.path not in self._paths:
+            return file
+        return chosen_file(file, self.choice, name_hash(file.info.path))
+
+    @property
+    def text(self) -> str:
+        """What is read again, as a text that distinguishes it; "" if nothing is."""
+        return f", replay of {len(self.files)} files, {self.choice}" if self.files else ""
+
+    @cached_property
+    def _paths(self) -> frozenset[str]:
+        return frozenset(planned.info.path for planned in self.files)
+
+
+NO_REPLAY = Replay()
+
+
+def drawn(share: float, appended: Sequence[PlannedFile], older: Sequence[PlannedFile], key: int) -> Replay:
+    """Older files with at least `share` times as many rows as the appended ones, and about so many of their rows.
+
+    No more files are drawn than needed, so that the rest of the table is not read. Rows are counted before deletes and
+    filters, of the older files as of the appended ones.
+
+    Args:
+        share: older rows per appended row.
+        appended: the files that were appended.
+        older: those from before.
+        key: another key draws other files and rows.
+    """
+    quota, rows = share * _rows(appended), 0
+    files: list[PlannedFile] = []
+    for planned in sorted(older, key=lambda one: name_hash("replay", key, one.info.path)):
+        if rows >= quota:
+            break
+        files.append(planned)
+        rows += _rows([planned])
+    if rows <= quota:
+        return Replay(tuple(files))
+    kept = max(int(quota / rows * _WHOLE), 1)
+    return Replay(tuple(files), Choice((Interval(name_hash("replayed", key), 0, kept),)))
+
+
+def _rows(files: Sequence[PlannedFile]) -> int:
+    return sum(max(one.file.record_count, 0) for one in files)
