@@ -61,6 +61,8 @@ _SYNONYMS = {
     "map": "transform",
     "map_fn": "transform",
     "max_seq_length": "pack_length",
+    "max_tokens": "batch_tokens",
+    "max_tokens_per_batch": "batch_tokens",
     "num_proc": "num_workers",
     "num_threads": "num_workers",
     "packing": "pack",
@@ -75,6 +77,7 @@ _SYNONYMS = {
     "seed": "shuffle_seed",
     "select": "columns",
     "seq_length": "pack_length",
+    "token_budget": "batch_tokens",
     "transforms": "transform",
     "usecols": "columns",
     "where": "filters",
@@ -96,5 +99,6 @@ def advice(name: str, known: Collection[str], owner: str) -> str:
     if name in _SYNONYMS:
         return f"use {_SYNONYMS[name]}."
     begun = [option for option in known if option.startswith(f"{name}_")]
-    close = begun if len(begun) == 1 else difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+    # Of several that begin so, the most similar: `batch` is batch_size, not batch_tokens.
+    close = difflib.get_close_matches(name, begun or known, n=1, cutoff=_ALIKE if not begun else 0.0)
     return f"did you mean {close[0]!r}?" if close else f"see help({owner}.create_dataloader) for all options."
