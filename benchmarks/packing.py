@@ -10,9 +10,7 @@ before it.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from limit import decode
 
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.packing.best_fit import best_fit
@@ -40,30 +39,6 @@ def fill(length: int) -> tuple[float, float]:
         seconds.append(time.perf_counter() - begin)
         shares.append(lengths.sum() / (length * (sequences.max() + 1)))
     return statistics.mean(shares), statistics.median(seconds)
-
-
-def limit(files: list[Path], column: str) -> None:
-    """Decode the column of every row group on all cores."""
-    groups = iter([(file, group) for file in files for group in range(pq.read_metadata(file).num_row_groups)])
-    lock = threading.Lock()
-
-    def work() -> None:
-        opened: dict[Path, pq.ParquetFile] = {}
-        while True:
-            with lock:
-                task = next(groups, None)
-            if task is None:
-                return
-            file, group = task
-            if file not in opened:
-                opened[file] = pq.ParquetFile(file, pre_buffer=False)
-            opened[file].read_row_group(group, columns=[column], use_threads=False)
-
-    threads = [threading.Thread(target=work) for _ in os.sched_getaffinity(0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -92,7 +67,7 @@ def main() -> None:
         )
         sequences = sum(len(batch["document_ids"]) for batch in loader)
         pairs = [
-            (seconds_of(lambda: limit(files, args.column)), seconds_of(lambda loader=loader: list(map(len, loader))))
+            (seconds_of(lambda: decode(files, [args.column])), seconds_of(lambda loader=loader: list(map(len, loader))))
             for _ in range(args.rounds)
         ]
         ratio = statistics.median(most / got for most, got in pairs)

@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from limit import decode
 from tables import TABLES, write
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -57,32 +57,9 @@ CONTENDERS = (
 
 def limit(folder: Path, by_column: bool = False) -> float:
     """Rows/s of decoding every row group on all cores and discarding it at once."""
-    files = sorted(folder.glob("*.parquet"))
-    footers = {file: pq.read_metadata(file) for file in files}
-    groups = iter([(file, group) for file in files for group in range(footers[file].num_row_groups)])
-    lock = threading.Lock()
-
-    def work() -> None:
-        opened: dict[Path, pq.ParquetFile] = {}
-        while True:
-            with lock:
-                task = next(groups, None)
-            if task is None:
-                return
-            file, group = task
-            reader = opened.get(file)
-            if reader is None:
-                reader = opened[file] = pq.ParquetFile(file, metadata=footers[file], pre_buffer=False)
-            for columns in [[name] for name in reader.schema_arrow.names] if by_column else [None]:
-                reader.read_row_group(group, columns=columns, use_threads=False)
-
-    threads = [threading.Thread(target=work) for _ in range(CORES)]
     begin = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(footer.num_rows for footer in footers.values()) / (time.perf_counter() - begin)
+    rows = decode(sorted(folder.glob("*.parquet")), by_column=by_column)
+    return rows / (time.perf_counter() - begin)
 
 
 class HandWritten(IterableDataset[Any]):
