@@ -194,7 +194,7 @@ class Planner:
 
     def _warn_of_shares(self, plan: Plan, epoch: int, when: str) -> None:
         idle = None if plan.num_ranks == 1 else idle_ranks_advice(plan, epoch)
-        advice = idle or uneven_steps_advice(plan, epoch)
+        advice = idle or uneven_steps_advice(plan, epoch, not self._options.uncounted)
         if advice is None:
             return
         if when == "iteration" and when not in self._warned and joining():

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
-from torch_dataloader_utils.errors import ColumnNotFoundError, CountsRequiredError, OptionError
+from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, CountsRequiredError, OptionError
 from torch_dataloader_utils.subsets.copies import ClassDraw
 from torch_dataloader_utils.subsets.hashing import name_hash
 
@@ -182,7 +182,7 @@ def test_what_needs_counts_is_refused(folder: Path) -> None:
         loader(folder, count_rows=True)
     with pytest.raises(OptionError, match="limit"):
         loader(folder, limit=3)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="class_weights draws the copies"):
         len(loader(folder)[0])
 
 
@@ -233,10 +233,13 @@ def test_a_missing_column_is_named(folder: Path) -> None:
 
 def test_describe_and_states_know_the_weights(folder: Path) -> None:
     batches, dataset = loader(folder)
-    assert "copies by 'label'" in str(dataset.describe())
+    described = str(dataset.describe())
+    assert "copies by 'label'" in described
+    assert "class_weights draws the copies of rows in each epoch" in " ".join(described.split())
+    assert "count_rows" not in described
     next(iter(batches))
     _, other = loader(folder, class_weights={"label": {1: 3}})
-    with pytest.raises(Exception, match="copies by 'label'"):
+    with pytest.raises(CheckpointMismatchError, match="copies by 'label'"):
         other.load_state_dict(dataset.state_dict())
 
 

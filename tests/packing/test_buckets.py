@@ -106,6 +106,19 @@ def test_each_epoch_has_an_order_of_its_own(data: str, order: dict[str, Any]) ->
     assert held(make(data, shuffle_seed=1, **order)) != first
 
 
+def test_descriptions_and_plans_tell_of_batches_by_length(data: str) -> None:
+    loader = make(data)
+    described = " ".join(str(loader.dataset.describe()).split())
+    assert "B = up to 48 tokens and 6 rows by length of input_ids" in described
+    assert "batch_tokens cuts batches by length" in described
+    assert "batches are permuted in 5 windows, each sorted by length and cut into batches" in described
+    plan = repr(loader.dataset.plan(0, 0))
+    assert "(batches by length)" in plan
+    assert "permuted in 5 windows, each sorted by length" in plan
+    with pytest.raises(TypeError, match="batch_tokens cuts batches by length"):
+        len(loader)
+
+
 def test_batches_waste_little(data: str) -> None:
     lengths = np.random.default_rng(1).lognormal(5, 1, 4096).astype(np.int64) + 1
     found = buckets_of(lengths, Budget(16_384, 1024, long="single"), 0)

@@ -67,6 +67,9 @@ def test_uneven_steps_name_the_counts() -> None:
     assert "not known before reading" in unknown.problem
     for remedy in ("count_rows=True", "steps_per_epoch=n", "even='sync'"):
         assert remedy in unknown.remedy
+    uncounted = uneven_steps_advice(make_plan(TEXT, 2, exact=False), 0, countable=False)
+    assert uncounted is not None
+    assert uncounted.remedy == "Use steps_per_epoch=n or even='sync'."
 
 
 def test_a_long_list_of_ranks_is_cut() -> None:

@@ -66,6 +66,7 @@ class _Facts:
             subset=source.subset,
             mix=mix_in_words(source, self.options),
             packing=self.options.pack.text,
+            uncounted=self.options.uncounted,
             buckets=self.options.buckets,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
@@ -88,7 +89,7 @@ class _Facts:
             worker_splits=worker_splits,
             shuffle=shuffle_sentence(self.options.shuffle.shuffle, own),
             shuffle_window=own.window,
-            batch_variance=None if own.window is None else own.window.variance_ratio(own.batch_rows),
+            batch_variance=None if own.window is None or own.by_length else own.window.variance_ratio(own.batch_rows),
             warnings=tuple(self._warnings(plan, own, worker_splits)),
         )
 
@@ -142,7 +143,8 @@ class _Facts:
         if not self.source.splits:
             yield Advice("There is nothing to read.", "Check the filter, or the table.")
             return
-        of_ranks = plan and (idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch))
+        countable = not self.options.uncounted
+        of_ranks = plan and (idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch, countable))
         of_order = small_windows_advice(own, self.options.shuffle) if own.window else sorted_advice(self.source)
         of_workers = None if own.joint else idle_workers_advice(worker_splits)
         yield from filter(None, [of_ranks, of_workers, of_order])
@@ -169,7 +171,8 @@ def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
     """
     if plan.window is not None:
         order = "splits stay in file order" if shuffle is False else "each epoch has another order"
-        return f"rows are permuted in {window_in_words(plan.window, plan.batch_rows)}; {order}"
+        what = "batches" if plan.by_length else "rows"
+        return f"{what} are permuted in {window_in_words(plan.window, plan.batch_rows, plan.by_length)}; {order}"
     if shuffle is False:
         return "off: each epoch delivers the rows in file order"
     return (

@@ -59,6 +59,7 @@ class Description:
         mix: how much an epoch takes of each dataset, and how their rows are mixed; "" if they are not.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
+        uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
         segments: the number of row groups, stripes or other smallest units of reading.
@@ -91,6 +92,7 @@ class Description:
     subset: str
     mix: str
     packing: str
+    uncounted: str
     buckets: str
     stored_bytes: int
     decoded_bytes: int
@@ -180,7 +182,7 @@ class Description:
             documents = "an unknown number" if self.rows_unfiltered is None else f"{self.rows_unfiltered:,}"
             return f"{documents} before filters; sequences are counted as they are packed"
         before = "" if self.rows_unfiltered is None else f" ({self.rows_unfiltered:,} before filters and transform)"
-        return f"known only after reading{before}; count_rows=True counts them"
+        return f"known only after reading{before}; {self.uncounted or 'count_rows=True counts them'}"
 
     @property
     def _key_rows(self) -> list[Row]:

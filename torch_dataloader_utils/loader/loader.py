@@ -93,15 +93,10 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             TypeError: the number is known only after reading (with a filter on rows, for example).
         """
         steps = self.dataset.steps()
-        if steps is None and self.dataset.options.pack.pack is not None:
+        if steps is None and (why := self.dataset.options.uncounted):
             raise TypeError(
-                "the number of batches is known only after reading, because sequences are counted as documents are "
-                "packed. Set steps_per_epoch=n to fix the number."
-            )
-        if steps is None and self.dataset.options.bucket.batch_tokens is not None:
-            raise TypeError(
-                "the number of batches is known only after reading, because batch_tokens cuts them by length. "
-                "Set steps_per_epoch=n to fix the number."
+                f"the number of batches is known only after reading, because {why}. Set steps_per_epoch=n to fix the "
+                "number."
             )
         if steps is None:
             raise TypeError(

@@ -54,6 +54,15 @@ class Options:
     mixing: Mapping[str, Any] | None = None
 
     @property
+    def uncounted(self) -> str:
+        """Why `count_rows` cannot count what an epoch delivers, as a clause; "" if it can."""
+        if self.pack.pack is not None:
+            return "sequences are counted as documents are packed"
+        if self.bucket.batch_tokens is not None:
+            return "batch_tokens cuts batches by length"
+        return "" if self.subset.class_weights is None else "class_weights draws the copies of rows in each epoch"
+
+    @property
     def buckets(self) -> str:
         """How batches are cut by length, as text; "" if they are not."""
         return self.bucket.text(self.batch.batch_size, self.pad.pad_multiple)

@@ -41,17 +41,23 @@ def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
     )
 
 
-def uneven_steps_advice(plan: Plan, epoch: int) -> Advice | None:
-    """Advice about ranks whose steps differ; None if they do not, or if the options make them equal."""
+def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advice | None:
+    """Advice about ranks whose steps differ; None if they do not, or if the options make them equal.
+
+    Args:
+        plan: of all ranks.
+        epoch: the epoch.
+        countable: whether `count_rows` can count the rows of the plan.
+    """
     if plan.num_ranks == 1 or plan.options.even != "none" or plan.options.steps_per_epoch is not None:
         return None
     steps = plan.steps(epoch)
     if steps is None:
         return Advice(
             f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}",
-            "Use steps_per_epoch=n or even='sync'."
-            if plan.options.pack_rows is not None
-            else "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'.",
+            "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'."
+            if countable
+            else "Use steps_per_epoch=n or even='sync'.",
         )
     if len(set(steps)) == 1:
         return None

@@ -115,6 +115,7 @@ class Plan:
             num_ranks=self.num_ranks,
             schedule=None if mix is None else mix.schedule(rank),
             num_all_splits=max(len(self.splits), 1),
+            by_length=self.options.pack_keyed,
             amplification=partial(self.read_amplification, epoch),
         )
         return plan.as_repeats() if lap else plan

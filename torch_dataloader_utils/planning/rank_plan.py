@@ -53,6 +53,7 @@ class RankPlan:
         num_ranks: the number of ranks.
         schedule: for a mix, whose shards are datasets (and padding): the rows of each in every batch.
         num_all_splits: for a mix, the number of splits of all datasets, by which the orders of laps differ.
+        by_length: whether rows are cut into batches by length (`batch_tokens`), so that a batch counts as one row.
         amplification: computes `read_amplification` from the rows of all ranks.
     """
 
@@ -67,6 +68,7 @@ class RankPlan:
     num_ranks: int = 1
     schedule: Schedule | None = None
     num_all_splits: int = 1
+    by_length: bool = False
     amplification: Callable[[], float] = field(default=lambda: 1.0, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -104,12 +106,14 @@ class RankPlan:
     def _title(self) -> str:
         rows = "rows known only after reading" if self.rows is None else plural(self.rows, "row")
         steps = "" if self.steps is None else f" in {plural(self.steps, 'step')}"
+        batches = "batches by length" if self.by_length else f"batches of {plural(self.batch_rows, 'row')}"
         lines = [
             f"RankPlan: epoch {self.epoch}, rank {self.rank} of {self.num_ranks}",
-            f"{rows}{steps} (batches of {plural(self.batch_rows, 'row')}), {plural(self.num_splits, 'split')}",
+            f"{rows}{steps} ({batches}), {plural(self.num_splits, 'split')}",
         ]
         if self.window is not None:
-            lines += wrap(f"shuffled in {window_in_words(self.window, self.batch_rows)}", _WIDTH)
+            how = "permuted" if self.by_length else "shuffled"
+            lines += wrap(f"{how} in {window_in_words(self.window, self.batch_rows, self.by_length)}", _WIDTH)
         return "\n".join(lines)
 
     @property
