@@ -135,10 +135,14 @@ class BucketedReader:
 
 
 def _key(pieces: Sequence[Piece]) -> int:
-    """The key of the order of the batches: of the first window, whose key depends on seed, epoch and window."""
+    """The key of the order of the batches: of the first window, whose key depends on seed, epoch and window.
+
+    If an earlier phase began several windows at once, a window without a key holds them.
+    """
     source = pieces[0].source
-    key = source.key if isinstance(source, Window) else None
-    return derive_key("buckets", 0 if key is None else key)
+    while isinstance(source, Window) and source.key is None:
+        source = source.pieces[0].source
+    return derive_key("buckets", source.key or 0 if isinstance(source, Window) else 0)
 
 
 def _begun(piece: Piece) -> bool:
