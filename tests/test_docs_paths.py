@@ -18,7 +18,7 @@ OF_THE_HOUSE = {"CONTRIBUTING.md", "design.md"}
 
 SPAN = re.compile(r"`([^`\n]+)`")
 COMMANDS = re.compile(r"^```(?:bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TARGET = re.compile(r"^(?:\w+=\S+ )*make ([a-z]+)", re.MULTILINE)
+TARGET = re.compile(r"^(?:\w+=\S+ )*make ([a-z-]+)", re.MULTILINE)
 PATH = re.compile(r"(?:tests|docs|scripts|examples|benchmarks|torch_dataloader_utils|\.ci)/[\w./-]*")
 FILE = re.compile(r"(?:[\w-]+/)*[\w-]+\.(?:py|sh|md|toml|txt|svg)|(?:[a-z_]+/)+[a-z_]*")
 DATA = re.compile(r"[\w-]+\.(?:parquet|csv|json)")
@@ -33,7 +33,7 @@ def missing(page: str, text: str) -> list[str]:
 
 
 def _targets(text: str) -> Iterator[str]:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command in (*SPAN.findall(text), *COMMANDS.findall(text)):
         for target in TARGET.findall(command):
             if target not in targets:
