@@ -125,7 +125,7 @@ class BucketedReader:
         piece, first = next(
             (piece, first) for piece, (first, rows) in zip(splits, spans, strict=True) if first <= row < first + rows
         )
-        start = "" if piece.rows is None else f", which begin at row {piece.rows.start} of the file"
+        start = "" if piece.rows is None else f", which begin at row {piece.rows.start} of the file,"
         padded = "" if budget.multiple == 1 else f" ({budget.padded(lengths)[row]} padded)"
         raise OptionError(
             f"{split_of(piece).file.path}: row {row - first} of the rows read{start} has length {lengths[row]}{padded} "
