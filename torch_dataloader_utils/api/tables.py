@@ -95,7 +95,7 @@ class TableDataset(SnapshotDataset):
         long_rows: Literal["error", "single", "drop"] = "error",
         pack: Sequence[str] | None = None,
         pack_length: int | None = None,
-        pack_method: Literal["best_fit"] = "best_fit",
+        pack_method: Literal["best_fit", "wrap"] = "best_fit",
         pack_long: Literal["split", "truncate", "drop", "error"] = "split",
         pad_values: Mapping[str, float] | None = None,
         pad_multiple: int = 1,
@@ -182,7 +182,7 @@ class TableDataset(SnapshotDataset):
             long_rows: rows longer than batch_tokens: raise, deliver each as a batch of its own, or leave out.
             pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
             pack_length: tokens of a sequence (L).
-            pack_method: best-fit decreasing in windows of documents, which stay whole.
+            pack_method: "best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them.
             pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
             pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
             pad_multiple: lists="padded": the length is a multiple of this, such as 8.

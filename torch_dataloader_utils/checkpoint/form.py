@@ -179,7 +179,7 @@ _OPTIONS: dict[str, Check] = {
     "num_ranks": _whole(1, _RANKS),
     "num_shards": _whole(1, _SHARDS),
     "canonical_ranks": _maybe(_whole(1, _RANKS)),
-    **dict.fromkeys(("batch_size", "global_batch"), _whole(1)),
+    **dict.fromkeys(("batch_size", "global_batch", "sequence_length"), _whole(1)),
     "pack_bytes": _whole(),
     **dict.fromkeys(("buffer_rows", "window_bytes", "steps_per_epoch", "total_shards", "pack_rows"), _maybe(_whole(1))),
     "open_splits": lambda value: value in (None, "all") or _whole(1)(value),

@@ -160,7 +160,7 @@ def show(found: Overview, screen: Screen) -> None:
     said = found.description
     screen.line(
         f"epoch {said.epoch} on {plural(said.num_ranks, 'rank')}: sharding={said.sharding!r}, even={said.even!r}, "
-        f"batches of {plural(said.batch_rows, 'row')}",
+        f"batches of {said.batch_in_words}",
         "bold",
     )
     screen.facts(_facts(found))
@@ -176,9 +176,14 @@ def show(found: Overview, screen: Screen) -> None:
 def _facts(found: Overview) -> list[tuple[str, str]]:
     said = found.description
     rows = "known only after reading" if said.rows is None else f"{said.rows:,}"
-    facts = [("rows", rows), ("splits", f"{said.splits:,}"), ("shuffle", said.shuffle), ("ranks", said.ranks_from)]
+    facts = [(said.units, rows), ("splits", f"{said.splits:,}"), ("shuffle", said.shuffle), ("ranks", said.ranks_from)]
     if said.not_delivered:
-        facts.append(("left out", f"{plural(said.not_delivered, 'row')} that no rank delivers in this epoch"))
+        facts.append(
+            (
+                "left out",
+                f"{plural(said.not_delivered, said.units.removesuffix('s'))} that no rank delivers in this epoch",
+            )
+        )
     if found.amplification > 1:
         facts.append(("decoded", f"{found.amplification:.2f} times: ranks share {said.segment_name}s"))
     return facts

@@ -247,6 +247,10 @@ class Format(ABC):
         """
         return {}
 
+    def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
+        """The number of values (without nulls) in the lists of a column, for each segment; by default unknown: None."""
+        return None
+
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
         """The result of `layout`, as bytes that a manifest file can store (never a pickle)."""
         return pack_layout(layout, schema, *self.pack_metadata(layout.metadata))

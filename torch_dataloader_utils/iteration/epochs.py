@@ -11,6 +11,7 @@ from typing import Any
 from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
 from torch_dataloader_utils.batching.bucketed import BucketForm
 from torch_dataloader_utils.batching.output_formats import make_form
+from torch_dataloader_utils.batching.wrapped import SequenceForm
 from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.agreement import check_reports
@@ -233,6 +234,8 @@ class Epochs:
         """Kept across passes, with the memory it recycles."""
         options, source = self._options, self.source
         form = make_form(options.batch.output_format, source.keys, options.worker.pin_memory, source.scan.jagged)
+        if options.pack.wraps:
+            return SequenceForm(form, options.pack.token_length)
         return form if options.bucket.batch_tokens is None else BucketForm(form)
 
     def _announce(self, plan: RankPlan, place: EpochPosition) -> None:

@@ -47,7 +47,8 @@ class PassProgress:
         self._shows = progress.show  # otherwise there is time until the first line, and no last one
         if self._shows:
             self._expect(begun)
-        self._shown = progress.begin(f"epoch {begun.epoch}", "rows", self._total, self._before)
+        units = "rows" if options.sequence_length == 1 else "tokens"
+        self._shown = progress.begin(f"epoch {begun.epoch}", units, self._total, self._before)
         self.due = self._shown.due
 
     def update(self, live: ShownPass) -> None:

@@ -75,7 +75,8 @@ class _Facts:
             splits=len(source.splits),
             rows=self._rows if source.exact else None,
             rows_unfiltered=self._rows,
-            batch_rows=own.batch_rows,
+            batch_rows=own.batch_rows // own.sequence_length,
+            sequence_length=own.sequence_length,
             batch_type=self._batch_type,
             keys=tuple(batch_keys(source, self.options.batch.output_format)),
             epoch=self.epoch,
@@ -171,8 +172,9 @@ def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
     """
     if plan.window is not None:
         order = "splits stay in file order" if shuffle is False else "each epoch has another order"
-        what = "batches" if plan.by_length else "rows"
-        return f"{what} are permuted in {window_in_words(plan.window, plan.batch_rows, plan.by_length)}; {order}"
+        what = "batches" if plan.by_length else "rows" if plan.sequence_length == 1 else "documents"
+        words = window_in_words(plan.window, plan.batch_rows, plan.by_length, plan.unit)
+        return f"{what} are permuted in {words}; {order}"
     if shuffle is False:
         return "off: each epoch delivers the rows in file order"
     return (

@@ -67,7 +67,8 @@ class Description:
         splits: the number of runs of segments; ranks and workers share them, and shuffling permutes them.
         rows: the number of rows; None if known only after reading.
         rows_unfiltered: the number of rows before filters and `transform`; None if the format does not record it.
-        batch_rows: rows per batch of one rank (B).
+        batch_rows: rows, or sequences, per batch of one rank (B).
+        sequence_length: if above 1, rows are counted in tokens, so many of which are a sequence.
         batch_type: the type of a batch, in words.
         keys: the keys of a batch.
         epoch: the epoch that is described.
@@ -102,6 +103,7 @@ class Description:
     rows: int | None
     rows_unfiltered: int | None
     batch_rows: int
+    sequence_length: int
     batch_type: str
     keys: tuple[BatchKey, ...]
     epoch: int
@@ -141,19 +143,31 @@ class Description:
         sections: list[Section] = [
             Facts(self.dataset, self._overview),
             Table(
-                f"A batch: {self.batch_type}, B = {self.buckets or plural(self.batch_rows, 'row')}",
+                f"A batch: {self.batch_type}, B = {self.batch_in_words}",
                 ("key", "dtype", "shape"),
                 self._key_rows,
             ),
             Table(
                 f"Epoch {self.epoch} on {ranks}: sharding={self.sharding!r}, even={self.even!r}",
-                ("rank", "rows", "steps", "padding"),
+                ("rank", self.units, "steps", "padding"),
                 self._rank_rows,
             ),
             Facts("", self._notes),
             Sentences("Warnings", [_capitalised(str(advice)) for advice in self.warnings]),
         ]
         return [section for section in sections if section]
+
+    @property
+    def batch_in_words(self) -> str:
+        """How large a batch is."""
+        if self.sequence_length > 1:
+            return f"{plural(self.batch_rows, 'sequence')} of {self.sequence_length:,} tokens"
+        return self.buckets or plural(self.batch_rows, "sequence" if self.packing else "row")
+
+    @property
+    def units(self) -> str:
+        """What is counted as rows."""
+        return "rows" if self.sequence_length == 1 else "tokens"
 
     @property
     def _overview(self) -> list[tuple[str, str]]:
@@ -164,7 +178,7 @@ class Description:
             *([("mix", self.mix)] if self.mix else []),
             *([("left out", self._skipped_in_words)] if self.skipped else []),
             *([("packed", self.packing)] if self.packing else []),
-            ("documents" if self.packing else "rows", self._rows_in_words),
+            ("documents" if self.packing and self.units == "rows" else self.units, self._rows_in_words),
             (f"{self.segment_name}s", f"{self.segments:,}"),
             ("splits", f"{self.splits:,}: runs of {self.segment_name}s, shared among ranks and workers"),
             ("shuffle", self.shuffle),
@@ -210,7 +224,8 @@ class Description:
         if self.idle_ranks:
             notes.append(("idle", f"{plural(len(self.idle_ranks), 'rank')} without rows: {_listed(self.idle_ranks)}"))
         if self.not_delivered:
-            notes.append(("left out", f"{plural(self.not_delivered, 'row')} that no rank delivers in this epoch"))
+            left = plural(self.not_delivered, self.units.removesuffix("s"))
+            notes.append(("left out", f"{left} that no rank delivers in this epoch"))
         if len(self.worker_splits) > 1:
             notes.append(("workers", f"those of this rank read {_listed(self.worker_splits)} splits"))
         return notes

@@ -56,7 +56,7 @@ class Options:
     @property
     def uncounted(self) -> str:
         """Why `count_rows` cannot count what an epoch delivers, as a clause; "" if it can."""
-        if self.pack.pack is not None:
+        if self.pack.pack is not None and not self.pack.wraps:
             return "sequences are counted as documents are packed"
         if self.bucket.batch_tokens is not None:
             return "batch_tokens cuts batches by length"

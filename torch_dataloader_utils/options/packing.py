@@ -21,7 +21,9 @@ class PackOptions(Checked):
     )
     pack_length: int | None = option(None, maybe(whole(1, _MOST_TOKENS)), doc="tokens of a sequence (L)")
     pack_method: str = option(
-        "best_fit", one_of("best_fit"), doc="best-fit decreasing in windows of documents, which stay whole"
+        "best_fit",
+        one_of("best_fit", "wrap"),
+        doc='"best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them',
     )
     pack_long: str = option(
         "split",
@@ -47,6 +49,21 @@ class PackOptions(Checked):
             raise OptionError(
                 f"pack={self.pack} needs pack_length, the number of tokens of a sequence, such as pack_length=2048."
             )
+        if self.wraps and self.pack_long != "split":
+            raise OptionError(
+                f"pack_long={self.pack_long!r} with pack_method='wrap', which cuts documents wherever a sequence ends: "
+                "leave pack_long at 'split', or use pack_method='best_fit'."
+            )
+
+    @property
+    def wraps(self) -> bool:
+        """Whether documents follow one another and are cut where a sequence ends, so that tokens are counted."""
+        return self.pack is not None and self.pack_method == "wrap"
+
+    @property
+    def token_length(self) -> int:
+        """How many rows of a plan a sequence has: L if they are tokens, else 1."""
+        return self.pack_length or 1 if self.wraps else 1
 
     @property
     def text(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,25 @@ def check_packing(options: Options) -> None:
             raise OptionError(f"{name}={value!r} with pack: packed batches have it at {' or '.join(map(repr, only))}.")
     if options.pad.pad_multiple != 1:
         raise OptionError(f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.")
-    _refuse_counted(options, "pack needs the number of sequences, which is known only after packing")
+    if options.pack.wraps:
+        _check_wrapping(options)
+    else:
+        _refuse_counted(options, "pack needs the number of sequences, which is known only after packing")
+
+
+def _check_wrapping(options: Options) -> None:
+    """Check that no option contradicts documents that follow one another, of which only tokens are counted."""
+    shard, limit = options.shard, options.subset.limit
+    policy = shard.sharding.get("policy") if isinstance(shard.sharding, Mapping) else shard.sharding
+    single = policy == "strided" and not (shard.shard_batches or shard.split_batches)
+    for text, given, remedy in (
+        ("sharding='strided'", single, "ranks would take single tokens in turn. Add shard_batches=True"),
+        (f"canonical_ranks={shard.canonical_ranks}", shard.canonical_ranks is not None, "leave it out"),
+        (f"limit={limit}", limit is not None, "limit counts rows. Use fraction="),
+        ("pad_values", bool(options.pad.pad_values), "no sequence is padded. Leave it out"),
+    ):
+        if given:
+            raise OptionError(f"{text} with pack_method='wrap': {remedy}, or use pack_method='best_fit'.")
 
 
 def check_buckets(options: Options) -> None:

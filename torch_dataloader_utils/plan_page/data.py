@@ -55,7 +55,7 @@ def plan_values(options: Options, num_ranks: int) -> Values:
     return {
         "num_ranks": num_ranks,
         "num_workers": options.worker.num_workers,
-        "batch_size": options.batch.batch_size,
+        "batch_size": options.batch.batch_size * options.pack.token_length,
         "sharding": sharding if isinstance(sharding, str) else None,
         **{item.name: getattr(shard, item.name) for item in fields(PolicyOptions)},
         "canonical_ranks": shard.canonical_ranks,

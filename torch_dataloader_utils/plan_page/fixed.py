@@ -30,6 +30,8 @@ def why_fixed(source: Source, options: Options) -> str | None:
         return "the sharding policy is a function of your own"
     if options.shard.canonical_ranks is not None:
         return "canonical_ranks shards for virtual ranks"
+    if options.pack.wraps:
+        return "its rows are tokens, which are delivered in whole sequences"
     if abs(options.shuffle.shuffle_seed) >= _SAFE_INTEGER:
         return "the seed is too large for a browser's numbers"
     return None

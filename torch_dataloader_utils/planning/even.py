@@ -40,7 +40,9 @@ def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, in
     return parts
 
 
-def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, levelled: bool = False) -> I64:
+def even_targets(
+    even: str, counts: I64, batch_rows: int, deals_evenly: bool, levelled: bool = False, unit: int = 1
+) -> I64:
     """Real rows that each rank must hold, shape [ranks].
 
     Args:
@@ -50,11 +52,14 @@ def even_targets(even: str, counts: I64, batch_rows: int, deals_evenly: bool, le
         deals_evenly: whether rows were assigned in turn; no row needs to move if the steps of `even="pad"` have room
             for the rows of each rank.
         levelled: whether ranks get equal numbers of full steps with `even="none"`, and share the rest.
+        unit: rows of a sequence, which are shared together if it is not 1; what is left goes to the last rank.
     """
     total, ranks = int(counts.sum()), len(counts)
     if even in ("none", "sync") and levelled:
         steps, left = divmod(total, ranks * batch_rows)
-        return steps * batch_rows + np.diff(np.arange(ranks + 1, dtype=np.int64) * left // ranks)
+        shares = np.diff(np.arange(ranks + 1, dtype=np.int64) * (left // unit) // ranks) * unit
+        shares[-1] += left % unit
+        return steps * batch_rows + shares
     if even == "drop":
         return np.full(ranks, total // ranks, dtype=np.int64)
     padded = -(-total // (ranks * batch_rows)) * batch_rows

@@ -22,6 +22,7 @@ _AT_LEAST_ONE = (
     "canonical_ranks",
     "steps_per_epoch",
     "pack_rows",
+    "sequence_length",
 )
 
 
@@ -51,6 +52,7 @@ class PlanOptions(PolicyOptions):
         pack_bytes: their fewest decoded bytes.
         pack_keyed: whether each of their windows has the key of a permutation, although rows are not shuffled.
         levelled: whether ranks get equal numbers of full steps although `even` is `"none"`, and share the rest.
+        sequence_length: rows that stay together in batches, because they are the tokens of a sequence (L); else 1.
     """
 
     batch_size: int = 1024
@@ -71,6 +73,7 @@ class PlanOptions(PolicyOptions):
     pack_bytes: int = 0
     pack_keyed: bool = False
     levelled: bool = False
+    sequence_length: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,9 +110,10 @@ class PlanOptions(PolicyOptions):
                 f"total_shards={self.total_shards} with num_ranks={num_ranks}: total_shards must be a multiple of "
                 "num_ranks, so that each rank gets one shard per epoch."
             )
-        if self.split_batches and self.batch_size % num_ranks:
+        batch_size = self.batch_size // self.sequence_length
+        if self.split_batches and batch_size % num_ranks:
             raise ShardingError(
-                f"split_batches=True with batch_size={self.batch_size} and num_ranks={num_ranks}: batch_size must be "
+                f"split_batches=True with batch_size={batch_size} and num_ranks={num_ranks}: batch_size must be "
                 "a multiple of num_ranks."
             )
 

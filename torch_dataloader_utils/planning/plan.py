@@ -116,6 +116,7 @@ class Plan:
             schedule=None if mix is None else mix.schedule(rank),
             num_all_splits=max(len(self.splits), 1),
             by_length=self.options.pack_keyed,
+            sequence_length=self.options.sequence_length,
             amplification=partial(self.read_amplification, epoch),
         )
         return plan.as_repeats() if lap else plan

@@ -43,17 +43,18 @@ def html_of_plan(title: str, shards: Shards) -> str:
     return f"<div><b>{heading}</b>{below}{html_table(header, rows)}</div>"
 
 
-def window_in_words(window: ShuffleWindow, batch_rows: int, by_length: bool = False) -> str:
+def window_in_words(window: ShuffleWindow, batch_rows: int, by_length: bool = False, unit: str = "row") -> str:
     """How a window mixes rows, in words; the variance is that of data whose splits differ as much as possible.
 
     Args:
         window: the window.
         batch_rows: rows per batch.
         by_length: whether its rows are cut into batches by length: then it mixes batches.
+        unit: what a row of the plan is.
     """
     if by_length:
         return f"{plural(window.windows, 'window')}, each sorted by length and cut into batches"
-    rows = "" if window.rows is None else f" of {plural(window.rows, 'row')}"
+    rows = "" if window.rows is None else f" of {plural(window.rows, unit)}"
     if window.windows == 1:
         return f"one window{rows}: every order is equally likely"
     return (

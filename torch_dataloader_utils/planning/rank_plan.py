@@ -54,6 +54,7 @@ class RankPlan:
         schedule: for a mix, whose shards are datasets (and padding): the rows of each in every batch.
         num_all_splits: for a mix, the number of splits of all datasets, by which the orders of laps differ.
         by_length: whether rows are cut into batches by length (`batch_tokens`), so that a batch counts as one row.
+        sequence_length: if above 1, rows are tokens, so many of which are a sequence (`pack_method="wrap"`).
         amplification: computes `read_amplification` from the rows of all ranks.
     """
 
@@ -69,6 +70,7 @@ class RankPlan:
     schedule: Schedule | None = None
     num_all_splits: int = 1
     by_length: bool = False
+    sequence_length: int = 1
     amplification: Callable[[], float] = field(default=lambda: 1.0, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -104,17 +106,23 @@ class RankPlan:
 
     @property
     def _title(self) -> str:
-        rows = "rows known only after reading" if self.rows is None else plural(self.rows, "row")
+        rows = "rows known only after reading" if self.rows is None else plural(self.rows, self.unit)
         steps = "" if self.steps is None else f" in {plural(self.steps, 'step')}"
-        batches = "batches by length" if self.by_length else f"batches of {plural(self.batch_rows, 'row')}"
+        batches = "batches by length" if self.by_length else f"batches of {plural(self.batch_rows, self.unit)}"
         lines = [
             f"RankPlan: epoch {self.epoch}, rank {self.rank} of {self.num_ranks}",
             f"{rows}{steps} ({batches}), {plural(self.num_splits, 'split')}",
         ]
         if self.window is not None:
             how = "permuted" if self.by_length else "shuffled"
-            lines += wrap(f"{how} in {window_in_words(self.window, self.batch_rows, self.by_length)}", _WIDTH)
+            words = window_in_words(self.window, self.batch_rows, self.by_length, self.unit)
+            lines += wrap(f"{how} in {words}", _WIDTH)
         return "\n".join(lines)
+
+    @property
+    def unit(self) -> str:
+        """What a row of this plan is, in a word."""
+        return "row" if self.sequence_length == 1 else "token"
 
     @property
     def num_splits(self) -> int:

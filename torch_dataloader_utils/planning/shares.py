@@ -60,8 +60,7 @@ class Shares:
 
     def rows(self) -> list[int]:
         """The number of real rows of each rank, without padding."""
-        dropped = self.targets % self.batch_rows if self._drops_last else 0
-        rows: list[int] = (self.targets - dropped).tolist()
+        rows: list[int] = (self.targets - self.targets % self._whole).tolist()
         return rows
 
     def delivered(self, rank: int) -> Pieces:
@@ -73,8 +72,8 @@ class Shares:
             repeated = pieces.first(missing) or self.following(len(self.orders) - 1)
             return replace(pieces, pads=tuple(padding(repeated, missing)))
         if self.options.even == "none":
-            return end_with(pieces, self.batch_rows, self.options.last_batch, self.following(rank))
-        return pieces
+            pieces = end_with(pieces, self.batch_rows, self.options.last_batch, self.following(rank))
+        return pieces if pieces.pads or self._whole == 1 else pieces.first(pieces.rows - pieces.rows % self._whole)
 
     def again(self, rank: int, key: int | None) -> Pieces:
         """A rank's rows again (if it has none, those of the ranks after it), in an order drawn by `key`."""
@@ -90,7 +89,7 @@ class Shares:
         """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
         for order in self.left_out:
             yield from order.runs().trimmed().pieces()
-        if self._drops_last:
+        if self._whole > 1:
             for rank, (count, kept) in enumerate(zip(self.targets.tolist(), self.rows(), strict=True)):
                 yield from take(self.pieces(rank), kept, count)
 
@@ -102,8 +101,12 @@ class Shares:
         return (joined(parts) if parts else order.runs(0, 0)).trimmed()
 
     @property
-    def _drops_last(self) -> bool:
-        return self.options.even == "none" and self.options.last_batch == "drop"
+    def _whole(self) -> int:
+        """What the rows of a rank are a multiple of; those beyond it are not delivered."""
+        if self.options.even == "none" and self.options.last_batch == "drop":
+            return self.batch_rows
+        filled = self.options.even == "pad" or self.options.last_batch in ("pad", "wrap")
+        return 1 if filled else self.options.sequence_length
 
     @property
     def _padded_steps(self) -> int:
@@ -167,7 +170,8 @@ def assign(
     by_dataset = [_shares_of(share, whole.popleft(), left_out, num_ranks, epoch) for share in datasets]
     orders = tuple(mixed(datasets, shares) for shares in zip(*by_dataset, strict=True))
     counts = np.array([len(share) for share in orders], dtype=np.int64)
-    targets = even_targets(options.even, counts, batch_rows, _are_even(orders), options.levelled)
+    unit = options.sequence_length
+    targets = even_targets(options.even, counts, batch_rows, _are_even(orders), options.levelled, unit)
     return Shares(orders, tuple(left_out), counts, targets, options, batch_rows)
 
 

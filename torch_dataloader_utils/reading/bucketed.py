@@ -16,7 +16,7 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged,
 from torch_dataloader_utils.convert.grouped import Grouped
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.model import Piece, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.windows import Span, places_of
@@ -41,7 +41,7 @@ class Bucketing:
         """The content of batches by key: that of the rows."""
         return {key: dict(value) for key, value in rows.items()}
 
-    def reader(self, reader: PieceReader) -> BucketedReader:
+    def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> BucketedReader:
         """A reader of batches, by this reader of rows."""
         return BucketedReader(reader, self)
 

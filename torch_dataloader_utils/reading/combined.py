@@ -16,6 +16,7 @@ from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReade
 from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.packed import Packing
 from torch_dataloader_utils.reading.windows import Span, places_of
+from torch_dataloader_utils.reading.wrapped import Wrapping
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,14 @@ class CombinedScan:
         scans: the scans; they do not pack.
         names: of the datasets, for metrics; empty: their numbers.
         source: the column that says which dataset a row is of, if there is one.
-        packing: packs the documents of all parts, or cuts their rows into batches by length; None for neither.
+        packing: packs the documents of all parts, makes one stream of tokens of them, or cuts their rows into batches
+            by length; None for none of these.
     """
 
     scans: tuple[Scan, ...]
     names: tuple[str, ...] = ()
     source: SourceKey | None = None
-    packing: Packing | Bucketing | None = None
+    packing: Packing | Wrapping | Bucketing | None = None
 
     @property
     def local(self) -> bool:
@@ -101,7 +103,7 @@ class CombinedScan:
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = CombinedReader(self, [cast(PieceReader, scan.open(files)) for scan in self.scans])
-        return reader if self.packing is None else self.packing.reader(reader)
+        return reader if self.packing is None else self.packing.reader(reader, files)
 
 
 class CombinedReader:

@@ -74,3 +74,7 @@ class FileOpener(Protocol):
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The minimum and maximum of top-level columns in a segment, where they are known without reading it."""
         ...
+
+    def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
+        """The number of values in the lists of a top-level column, for each segment, if known without reading it."""
+        ...

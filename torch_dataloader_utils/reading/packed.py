@@ -16,13 +16,12 @@ import numpy as np
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.model import Piece, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
+from torch_dataloader_utils.reading.sequence_columns import KEYS, Numbers, sequence_columns, sequence_report
 from torch_dataloader_utils.reading.windows import Span, places_of
-
-POSITIONS, DOCUMENTS, ENDS, LONGEST = KEYS = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,9 @@ class Packing:
 
     def report(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `documents` is that of the columns before they are packed."""
-        shapes = (f"[B, {self.length}]",) * 2 + ("[documents + 1]", "a number")
-        added = {
-            key: {"kind": "dense", "dtype": "int32" if key != LONGEST else "int", "shape": shape, "arrow": "int32"}
-            for key, shape in zip(KEYS, shapes, strict=True)
-        }
-        packed = {"kind": "dense", "shape": f"[B, {self.length}]"}
-        return {key: {**documents[key], **packed} for key in self.pads} | added
+        return sequence_report(self.pads, self.length, documents)
 
-    def reader(self, reader: PieceReader) -> PackedReader:
+    def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> PackedReader:
         """A reader of sequences, by this reader of documents."""
         return PackedReader(reader, self)
 
@@ -83,16 +76,7 @@ class Packing:
         return Block.of_columns(len(sequences), self._columns(columns, sequences, memory))
 
     def _lengths(self, columns: Mapping[str, Ragged]) -> Array:
-        first, *others = self.pads
-        lengths = np.diff(columns[first].offsets)
-        for key in others:
-            differing = np.flatnonzero(lengths != np.diff(columns[key].offsets))
-            if len(differing):
-                raise SchemaMismatchError(
-                    f"pack={list(self.pads)}: in row {differing[0]} of the {len(lengths)} rows read, {first!r} has "
-                    f"{lengths[differing[0]]} values and {key!r} has {np.diff(columns[key].offsets)[differing[0]]}: "
-                    "expected one value of each column per token."
-                )
+        lengths = document_lengths(columns, list(self.pads))
         if self.long == "error" and lengths.max(initial=0) > self.length:
             raise OptionError(
                 f"pack_long='error': row {lengths.argmax()} of the {len(lengths)} rows read has {lengths.max()} "
@@ -101,19 +85,33 @@ class Packing:
         return lengths
 
     def _columns(self, columns: Mapping[str, Ragged], sequences: Sequences, memory: Workspace) -> dict[str, Column]:
-        shape, lengths = (len(sequences), self.length), sequences.lengths
-        # All int32: of int64, they would take several times as long.
-        positions = np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
-        np.subtract(memory.numbers(len(positions)), positions, out=positions)
-        documents = np.repeat(sequences.documents.astype(np.int32), lengths)
-        runs = lengths.astype(np.int32), sequences.offsets
-        return {
-            **{key: Dense(_gathered(columns[key], pad, sequences, memory.tokens)) for key, pad in self.pads.items()},
-            POSITIONS: Dense(positions.reshape(shape)),
-            DOCUMENTS: Dense(documents.reshape(shape)),
-            ENDS: Ragged(*runs, "ends"),
-            LONGEST: Ragged(*runs, "longest"),
-        }
+        shape = len(sequences), self.length
+        tokens = {key: Dense(_gathered(columns[key], pad, sequences, memory.tokens)) for key, pad in self.pads.items()}
+        added = sequence_columns(sequences.lengths, sequences.documents, sequences.offsets, shape, memory.numbers)
+        return {**tokens, **added}
+
+
+def document_lengths(columns: Mapping[str, Ragged], keys: Sequence[str]) -> Array:
+    """The tokens of each document, int64 [documents].
+
+    Args:
+        columns: of documents.
+        keys: those that are packed.
+
+    Raises:
+        SchemaMismatchError: a document's columns have different lengths.
+    """
+    first, *others = keys
+    lengths = np.diff(columns[first].offsets)
+    for key in others:
+        differing = np.flatnonzero(lengths != np.diff(columns[key].offsets))
+        if len(differing):
+            raise SchemaMismatchError(
+                f"pack={list(keys)}: in row {differing[0]} of the {len(lengths)} rows read, {first!r} has "
+                f"{lengths[differing[0]]} values and {key!r} has {np.diff(columns[key].offsets)[differing[0]]}: "
+                "expected one value of each column per token."
+            )
+    return lengths
 
 
 class Workspace:
@@ -121,17 +119,12 @@ class Workspace:
 
     Attributes:
         tokens: holds the tokens of a column and their padding.
+        numbers: from which positions are computed.
     """
 
     def __init__(self) -> None:
         self.tokens = Scratch()
-        self._numbers = np.empty(0, np.int32)
-
-    def numbers(self, count: int) -> Array:
-        """0, 1, 2, ...: int32 [count]; not to be written to."""
-        if count > len(self._numbers):
-            self._numbers = np.arange(count, dtype=np.int32)
-        return self._numbers[:count]
+        self.numbers = Numbers()
 
 
 def _gathered(column: Ragged, pad: Any, sequences: Sequences, scratch: Scratch) -> Array:

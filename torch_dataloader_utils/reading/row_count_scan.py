@@ -19,9 +19,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.codes import CodesLeaf
+from torch_dataloader_utils.convert.columns import Ragged
+from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.convert.plan import ColumnPlan
 from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
-from torch_dataloader_utils.model import DataFile, FileKey
+from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.progress import Shown
 from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.scan import ScanSpec, TaskReader
@@ -126,10 +128,16 @@ def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile
     return tuple(kept)
 
 
-def narrowed(spec: ScanSpec) -> ScanSpec:
-    """The scan of only the columns that determine which rows are live and which values columns of codes have."""
-    codes = spec.converter.unlearned
-    decisive = {plan.key for plan in codes} | {plan.key for plan in spec.converter.plans if plan.nulls == "drop"}
+def narrowed(spec: ScanSpec, tokens: str | None = None) -> ScanSpec:
+    """The scan of only the columns that determine which rows are live and which values columns of codes have.
+
+    Args:
+        spec: the scan of the loader.
+        tokens: the key of a column of lists that is needed, too; None for none.
+    """
+    codes = bool(spec.converter.unlearned) or tokens is not None
+    decisive = {plan.key for plan in spec.converter.unlearned} | {tokens}
+    decisive |= {plan.key for plan in spec.converter.plans if plan.nulls == "drop"}
     plans = tuple(plan for plan in spec.converter.plans if plan.key in decisive)
     given = [item for item in spec.given if any(_lies_in(plan, item.name) for plan in plans)]
     if codes and spec.transform is not None:
@@ -155,7 +163,9 @@ def _lies_in(plan: ColumnPlan, name: str) -> bool:
 # ------------------------------------------------------------------------------------------------------------- scan
 
 
-def scan_row_counts(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over) -> RowCounts:
+def scan_row_counts(
+    spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over, tokens: str | None = None
+) -> RowCounts:
     """This rank's counts: the live rows of its files, and the values of columns of codes without a vocabulary.
 
     Args:
@@ -164,6 +174,7 @@ def scan_row_counts(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing,
         sharing: the ranks that share the work.
         threads: that read.
         over: shows the progress over a number of segments.
+        tokens: the key of a column of lists, whose values are counted instead of rows; None for rows.
 
     Raises:
         FileReadError: a file cannot be read.
@@ -171,7 +182,8 @@ def scan_row_counts(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing,
     began = time.monotonic()
     places = range(sharing.rank, len(files), sharing.num_ranks)
     jobs = [(place, run) for place in places for run in runs_of_file(files[place])]
-    spec = narrowed(spec)
+    spec = narrowed(spec, tokens)
+    lists = None if tokens is None else _only(spec.converter, tokens)
     collected = {plan.key: _Distinct(plan) for plan in spec.converter.unlearned}
     live: dict[int, list[int]] = {place: [] for place in places}
     by_key = {files[place].info.key: files[place] for place in places}
@@ -184,7 +196,7 @@ def scan_row_counts(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing,
 
     def work(job: tuple[int, range]) -> list[int]:
         place, run = job
-        return [_segment(opened.reader, files[place].info.key, number, collected.values()) for number in run]
+        return [_segment(opened.reader, files[place].info, number, collected.values(), lists) for number in run]
 
     try:
         with (
@@ -226,12 +238,24 @@ def runs_of_file(file: DataFile) -> Iterator[range]:
     yield range(first, len(file.layout.segments))
 
 
-def _segment(reader: TaskReader, file: FileKey, place: int, collected: Iterable[_Distinct]) -> int:
-    """The number of live rows in a segment; adds its values to `collected`."""
-    count, rows = reader.live(file, place)
+def _segment(
+    reader: TaskReader, file: DataFileInfo, place: int, collected: Iterable[_Distinct], lists: Converter | None
+) -> int:
+    """The number of live rows in a segment, or of the values in their lists; adds its values to `collected`."""
+    count, rows = reader.live(file.key, place)
     for distinct in collected:
         distinct.add(rows)
-    return count
+    if lists is None:
+        return count
+    (column,) = lists.convert(rows, False, file.path).values()
+    assert isinstance(column, Ragged)
+    return len(column.values)
+
+
+def _only(converter: Converter, key: str) -> Converter:
+    """The converter of one key."""
+    plans = tuple(plan for plan in converter.plans if plan.key == key)
+    return replace(converter, plans=plans, stacks={}, keys=(key,), jagged={})
 
 
 def _announce(counts: RowCounts, seconds: float) -> None:

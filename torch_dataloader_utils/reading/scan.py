@@ -29,6 +29,7 @@ from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.shared import WindowRead, WindowReader, marks_of
 from torch_dataloader_utils.reading.transforms import transformed
 from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
+from torch_dataloader_utils.reading.wrapped import Wrapping
 from torch_dataloader_utils.schemas.columns import project
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.subsets.keys import ChosenKeys
@@ -56,7 +57,8 @@ class ScanSpec:
         arrow: whether the output stays Arrow.
         chosen: chooses rows by their keys; None for all.
         copies: how many copies rows get by their class; None: one of each.
-        packing: packs the rows as documents, or cuts them into batches by length; None for neither.
+        packing: packs the rows as documents, makes one stream of tokens of them, or cuts them into batches by length;
+            None for none of these.
         pool: memory that rows are shuffled into.
     """
 
@@ -77,7 +79,7 @@ class ScanSpec:
     encoded: frozenset[str] = frozenset()
     chosen: ChosenKeys | None = field(default=None, compare=False)
     copies: ClassCopies | None = field(default=None, compare=False)
-    packing: Packing | Bucketing | None = None
+    packing: Packing | Wrapping | Bucketing | None = None
     pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
     @property
@@ -118,7 +120,7 @@ class ScanSpec:
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = TaskReader(self, files)
-        return reader if self.packing is None else self.packing.reader(reader)
+        return reader if self.packing is None else self.packing.reader(reader, files)
 
 
 class TaskReader:

@@ -16,14 +16,16 @@ from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.combined import CombinedScan, SourceKey
+from torch_dataloader_utils.reading.row_count_scan import with_counts
 from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.mixing import Names, check_counted, check_mixable, for_each, is_mixed, labels
-from torch_dataloader_utils.sources.packing import packed
+from torch_dataloader_utils.sources.packing import known_tokens, packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, mask_key, splits_of
+from torch_dataloader_utils.sources.tokens import in_tokens
 
 Output = dict[str, Any]  # what a batch holds under one key
 
@@ -171,7 +173,10 @@ def _structured(source: Source, number: int, label: str, part: Part, options: Op
         raise OptionError(f"dataset {number} packs its documents: pass pack= to combine, which packs those of all.")
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
-    return _Member(name, files, splits_of(files, options.split), scan, source.exact, part)
+    tokens = known_tokens(scan, files, options, name, combined=True)
+    if tokens is not None:
+        files = in_tokens(with_counts(files, tokens))
+    return _Member(name, files, splits_of(files, options.split), scan, source.exact or tokens is not None, part)
 
 
 def _map_style(dataset: Any, number: int, label: str, part: Part, options: Options) -> _Member:

@@ -183,6 +183,10 @@ class LiveOpener:
         live = layout.metadata
         return self.inner.value_ranges(live.inner if isinstance(live, LiveRows) else layout, number, names)
 
+    def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
+        """The values of a file without deleted rows; None of any other: it is not known what the others hold."""
+        return None if isinstance(layout.metadata, LiveRows) else self.inner.list_values(layout, name)
+
 
 @dataclass(frozen=True, slots=True)
 class _Kept:

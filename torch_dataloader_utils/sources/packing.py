@@ -10,16 +10,21 @@ import numpy as np
 
 from torch_dataloader_utils.convert.padding import check_padded_names, pad_value
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
 from torch_dataloader_utils.reading.combined import CombinedScan
-from torch_dataloader_utils.reading.packed import KEYS, Packing
+from torch_dataloader_utils.reading.packed import Packing
+from torch_dataloader_utils.reading.row_count_scan import RowCounts
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.reading.sequence_columns import KEYS
+from torch_dataloader_utils.reading.wrapped import Wrapping
+from torch_dataloader_utils.sources.tokens import tokens_in_footers, tokens_unknown
 
 
 def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options) -> dict[str, Any]:
     """What changes in a source if its rows are packed as documents; empty if they are not.
 
-    How many sequences there are is known only after reading.
+    Sequences of whole documents are counted only by reading.
 
     Args:
         scan: reads the documents.
@@ -34,14 +39,10 @@ def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options)
     pack = options.pack
     if pack.pack is None or pack.pack_length is None:
         return {}
-    for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
-        if isinstance(part, ScanSpec) and part.copies is not None:
-            raise OptionError(
-                "class_weights with pack: a sequence holds documents of several classes. Leave one of them out."
-            )
-    report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
-    _check_columns(pack, keys, report)
-    _check_names(pack, keys, valid_key)
+    valid_key, report = _checked(scan, keys, options)
+    if pack.wraps:
+        wrapping = Wrapping(tuple(pack.pack), pack.pack_length, valid_key)
+        return {"scan": _packed(scan, wrapping), "keys": wrapping.keys}
     values = options.pad.pad_values or {}
     check_padded_names(values, pack.pack)
     pads = {key: pad_value(key, values.get(key, 0), np.dtype(report[key]["dtype"])) for key in pack.pack}
@@ -49,7 +50,46 @@ def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options)
     return {"scan": _packed(scan, packing), "exact": False, "keys": packing.keys}
 
 
-def _packed(scan: ScanSpec | CombinedScan, packing: Packing) -> ScanSpec | CombinedScan:
+def known_tokens(
+    scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, combined: bool = False
+) -> RowCounts | None:
+    """The tokens of each segment as its live rows, if documents follow one another and footers have them; else None.
+
+    Args:
+        scan: reads the documents.
+        files: the files.
+        options: of the loader, or of the combination that the files are a part of.
+        name: of the data, for messages.
+        combined: whether they are a part of a combination.
+
+    Raises:
+        CountsRequiredError: footers do not have them, and they will not be counted.
+    """
+    if not options.pack.wraps:
+        return None
+    _checked(scan, scan.converter.keys, options)
+    found = tokens_in_footers(scan, files, options.pack)
+    if found is None and not options.shard.count_rows:
+        raise tokens_unknown(name, combined)
+    return found
+
+
+def _checked(
+    scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options
+) -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """The key of the mask of real rows, and what the columns hold; checks that they can be packed."""
+    for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
+        if isinstance(part, ScanSpec) and part.copies is not None:
+            raise OptionError(
+                "class_weights with pack: a sequence holds documents of several classes. Leave one of them out."
+            )
+    report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
+    _check_columns(options.pack, keys, report)
+    _check_names(options.pack, keys, valid_key)
+    return valid_key, report
+
+
+def _packed(scan: ScanSpec | CombinedScan, packing: Packing | Wrapping) -> ScanSpec | CombinedScan:
     """The scan of sequences; these are marked as real, not the documents."""
     if isinstance(scan, CombinedScan):
         parts = tuple(replace(part, valid_key=None) for part in scan.scans)  # type: ignore[type-var]

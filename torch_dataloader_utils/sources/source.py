@@ -34,11 +34,12 @@ from torch_dataloader_utils.schemas.columns import named_columns, select_columns
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
-from torch_dataloader_utils.sources.packing import packed
+from torch_dataloader_utils.sources.packing import known_tokens, packed
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.sources.subsets import chosen_keys, class_copies, first_rows, keyed, named, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
+from torch_dataloader_utils.sources.tokens import in_tokens
 from torch_dataloader_utils.storage import Storage, url_of, usable_cores
 
 Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -137,12 +138,14 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         scan = _scan(manifest, options)
         report_missing(manifest, scan.schema.names, name)
         _check_nulls(manifest, options, scan.converter)
-        count = options.shard.count_rows and not _exact(scan, manifest.files)
+        found = known_tokens(scan, manifest.files, options, name)
+        count = options.shard.count_rows and (options.pack.wraps or not _exact(scan, manifest.files)) and found is None
         scanned = RowCounts()
         if count or scan.converter.unlearned:
             scanned = _row_counts(scan, manifest.files, sharing, options, count)
     scanned = sharing.joined(scanned)
-    files = with_counts(manifest.files, scanned) if count else manifest.files
+    files = with_counts(manifest.files, found or scanned) if count or found else manifest.files
+    files = in_tokens(files) if options.pack.wraps else files
     files = first_rows(files, options.subset.limit, count or _exact(scan, files))
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
@@ -150,7 +153,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         level = logging.INFO if options.follow.follow else logging.WARNING
         _LOG.log(level, "%s: %s; the loader is empty", name, _why_empty(manifest, options, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
-    exact = not splits or count or _exact(scan, files)
+    exact = not splits or count or found is not None or _exact(scan, files)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
         subset=options.subset.text, listed=listed
@@ -191,7 +194,9 @@ def _row_counts(
 ) -> RowCounts:
     threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
     work, unit = "counting rows" if count else "collecting values", f"{scan.opener.segment_name}s"
-    return scan_row_counts(scan, files, sharing, threads, partial(progress_of(options).over, work=work, unit=unit))
+    over = partial(progress_of(options).over, work=work, unit=unit)
+    tokens = next(iter(options.pack.pack or ()), None) if options.pack.wraps and count else None
+    return scan_row_counts(scan, files, sharing, threads, over, tokens)
 
 
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:

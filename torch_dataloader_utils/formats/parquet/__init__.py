@@ -16,6 +16,7 @@ from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.dictionaries import check_dictionaries
 from torch_dataloader_utils.formats.parquet.footer import checked_footer
 from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
+from torch_dataloader_utils.formats.parquet.lists import list_values
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
@@ -172,6 +173,10 @@ class ParquetFormat(Format):
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The ranges from a row group's statistics."""
         return row_group_ranges(layout.metadata.metadata, number, names)
+
+    def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
+        """The values of each row group by its statistics; None unless all have them, and lists hold plain values."""
+        return list_values(layout.metadata.metadata, [segment.number for segment in layout.segments], name)
 
     def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
         """The columns with nulls, and the footer."""

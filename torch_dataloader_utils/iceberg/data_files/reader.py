@@ -52,6 +52,10 @@ class IcebergOpener:
         """The ranges from the file's statistics and its partition values."""
         return value_ranges(layout, number, names, self.table)
 
+    def list_values(self, layout: FileLayout, name: str) -> None:
+        """None: a column of the table may have another name in the file, or be missing in it."""
+        return
+
 
 class IcebergReader:
     """An open data file. Used by one thread at a time.

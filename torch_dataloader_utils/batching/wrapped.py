@@ -1,0 +1,63 @@
+"""Batches of sequences of one length, cut from blocks of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_dataloader_utils.batching.batches import Form, Part
+from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS, Numbers, sequence_columns
+
+_TOKENS = 1 << 20  # cut at a time, so that what is computed of them stays small
+
+
+class SequenceForm:
+    """Batches of the tokens of a block, cut by another form. Sizes are tokens, whole sequences of them.
+
+    Args:
+        form: turns rows of sequences into batches.
+        length: tokens of a sequence (L).
+    """
+
+    def __init__(self, form: Form, length: int) -> None:
+        self._form = form
+        self._length = length
+        self._numbers = Numbers()
+
+    def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[Any]:
+        """`count` batches of `size` tokens, starting at token `first`."""
+        group = max(1, _TOKENS // size) if size else 1
+        while count:
+            batches = min(count, group)
+            sequences = self._sequences(block.slice(first, first + batches * size))
+            yield from self._form.slices(sequences, 0, batches, size // self._length)
+            first, count = first + batches * size, count - batches
+
+    def join(self, parts: list[Part]) -> Any:
+        """One batch of the tokens of several parts, in fresh memory."""
+        block = Block.joined([block.slice(first, last) for block, first, last in parts])
+        return next(self.slices(block, 0, 1, block.rows))
+
+    def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[Any]:
+        """Refused at construction: sequences are not mixed with others."""
+        raise NotImplementedError("sequences of pack_method='wrap' are not mixed")
+
+    def _sequences(self, block: Block) -> Block:
+        """The tokens of a block as sequences, with the places of the documents in each."""
+        shape = block.rows // self._length, self._length
+        columns = {key: column.array for key, column in (block.columns or {}).items() if isinstance(column, Dense)}
+        begins = columns.pop(DOCUMENTS).copy()
+        begins[:: self._length] = True
+        starts = np.flatnonzero(begins)
+        lengths = np.diff(starts, append=block.rows)
+        offsets = np.append(np.searchsorted(starts, np.arange(0, block.rows, self._length)), len(starts))
+        documents = np.arange(len(starts)) - np.repeat(offsets[:-1], np.diff(offsets))
+        tokens: dict[str, Column] = {key: Dense(array.reshape(shape)) for key, array in columns.items()}
+        return Block.of_columns(
+            shape[0], {**tokens, **sequence_columns(lengths, documents, offsets, shape, self._numbers)}
+        )

@@ -1,0 +1,68 @@
+"""The columns that packing adds to sequences of one length: where documents begin and end in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
+
+POSITIONS, DOCUMENTS, ENDS, LONGEST = KEYS = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+
+
+class Numbers:
+    """0, 1, 2, ... in memory that is used again."""
+
+    def __init__(self) -> None:
+        self._numbers = np.empty(0, np.int32)
+
+    def first(self, count: int) -> Array:
+        """The first numbers: int32 [count]; not to be written to."""
+        if count > len(self._numbers):
+            self._numbers = np.arange(count, dtype=np.int32)
+        return self._numbers[:count]
+
+
+def sequence_columns(
+    lengths: Array, documents: Array, offsets: Array, shape: tuple[int, int], numbers: Numbers
+) -> dict[str, Column]:
+    """The columns of sequences that consist of runs: documents, and the padding at the end of a sequence.
+
+    Args:
+        lengths: the tokens of each run, shape [runs].
+        documents: the number of its document in its sequence, -1 for padding, shape [runs].
+        offsets: the runs of each sequence, shape [sequences + 1].
+        shape: (sequences, tokens of each).
+        numbers: memory.
+    """
+    # All int32: of int64, they would take several times as long.
+    positions = np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
+    np.subtract(numbers.first(len(positions)), positions, out=positions)
+    runs = lengths.astype(np.int32), offsets
+    return {
+        POSITIONS: Dense(positions.reshape(shape)),
+        DOCUMENTS: Dense(np.repeat(documents.astype(np.int32), lengths).reshape(shape)),
+        ENDS: Ragged(*runs, "ends"),
+        LONGEST: Ragged(*runs, "longest"),
+    }
+
+
+def sequence_report(
+    keys: Iterable[str], length: int, documents: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """The content of batches by key.
+
+    Args:
+        keys: of the packed columns.
+        length: tokens of a sequence (L).
+        documents: the content of these columns before they are packed.
+    """
+    shapes = (f"[B, {length}]",) * 2 + ("[documents + 1]", "a number")
+    added = {
+        key: {"kind": "dense", "dtype": "int32" if key != LONGEST else "int", "shape": shape, "arrow": "int32"}
+        for key, shape in zip(KEYS, shapes, strict=True)
+    }
+    packed = {"kind": "dense", "shape": f"[B, {length}]"}
+    return {key: {**documents[key], **packed} for key in keys} | added

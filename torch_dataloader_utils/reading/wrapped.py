@@ -1,0 +1,187 @@
+"""Blocks of tokens: the documents of a task one after another, to be cut into sequences of one length.
+
+A row of a plan is a token here. So planning, sharding, shuffling and resuming know exactly how many sequences there
+are, and need no code for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
+from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.packing.fragments import Fragments
+from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
+from torch_dataloader_utils.reading.packed import document_lengths
+from torch_dataloader_utils.reading.runs import SegmentRun, runs_of
+from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS, KEYS, sequence_report
+from torch_dataloader_utils.reading.windows import Span
+from torch_dataloader_utils.seeding import window_order
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """How tokens are cut into sequences; picklable.
+
+    Attributes:
+        columns: the keys of the packed columns.
+        length: tokens of a sequence (L).
+        valid_key: key of the mask of real tokens, or None if no plan repeats any.
+    """
+
+    columns: tuple[str, ...]
+    length: int
+    valid_key: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a batch, in order."""
+        mask = () if self.valid_key is None else (self.valid_key,)
+        return (*self.columns, *KEYS, *mask)
+
+    def report(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The content of batches by key; `documents` is that of the columns before they are packed."""
+        return sequence_report(self.columns, self.length, documents)
+
+    def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
+        """A reader of tokens, by this reader of documents."""
+        return TokenReader(reader, files, self)
+
+
+class TokenReader:
+    """Executes tasks whose rows are tokens. One per thread or process.
+
+    A row of a block is a token of each packed column. The key `document_ids` says which tokens begin a document, or a
+    part of one that does not follow the part before it: bool [tokens].
+
+    Args:
+        reader: reads the documents.
+        files: the files, by key; the live rows of their segments are tokens.
+        wrapping: names the columns.
+    """
+
+    def __init__(self, reader: PieceReader, files: Mapping[FileKey, DataFile], wrapping: Wrapping) -> None:
+        self._reader = reader
+        self._files = files
+        self._wrapping = wrapping
+
+    def block(self, task: Task) -> Block:
+        """The task's tokens."""
+        pieces = list(split_pieces(task.pieces))
+        runs, owners = runs_of([self._place(piece) for piece in pieces])
+        with noting(split_of(pieces[0]).file.path):
+            wholes = [Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None) for run in runs]
+            documents, spans = self._reader.read(wholes, pad=False, epoch=0)
+            columns = {key: column for key, column in (documents.columns or {}).items() if isinstance(column, Ragged)}
+            by_run = self._by_run(columns, runs, spans)
+            recorder().enter("shuffle" if isinstance(task.pieces[0].source, Window) else "convert")
+            selections = (
+                selected(by_run[owner], piece.rows, self._starts(runs[owner].file)[runs[owner].first])
+                for piece, owner in zip(pieces, owners, strict=True)
+            )
+            block = self._tokens(columns, [stream_of(piece, selections) for piece in task.pieces])
+        return block.marked(self._wrapping.valid_key, not task.pad)
+
+    def share(self, task: Task) -> None:
+        """None: documents are read whole."""
+
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """None: documents are read whole."""
+        return None
+
+    def close(self) -> None:
+        """Close the open files."""
+        self._reader.close()
+
+    def _starts(self, file: FileKey) -> Sequence[int]:
+        """The plan row of the first token of each segment of a file, and the end of the last."""
+        return self._files[file].layout.plan_starts()
+
+    def _place(self, piece: Piece) -> tuple[FileKey, int, int]:
+        """The file of a piece of a split, and the half-open range of the segments that hold its tokens."""
+        file, starts = split_of(piece).file.key, self._starts(split_of(piece).file.key)
+        assert piece.rows is not None
+        last = len(starts) - 1
+        return file, bisect_right(starts, piece.rows.start, hi=last) - 1, bisect_left(starts, piece.rows.stop, hi=last)
+
+    def _by_run(
+        self, columns: Mapping[str, Ragged], runs: Sequence[SegmentRun], spans: Sequence[Span]
+    ) -> list[Fragments]:
+        """The documents of each run, where their tokens are.
+
+        Raises:
+            SchemaMismatchError: a document's columns have different lengths.
+            FileReadError: there are more or fewer tokens than planned.
+        """
+        document_lengths(columns, self._wrapping.columns)
+        offsets, found = columns[self._wrapping.columns[0]].offsets, []
+        for run, (first, count) in zip(runs, spans, strict=True):
+            starts = self._starts(run.file)
+            fragments = Fragments.of_documents(offsets[first : first + count + 1])
+            planned = starts[run.last] - starts[run.first]
+            if fragments.tokens != planned:
+                raise FileReadError(
+                    f"{self._files[run.file].info.path}: {fragments.tokens} tokens were read where {planned} were "
+                    f"planned, in the column {self._wrapping.columns[0]!r}. If the file has not changed, its footer is "
+                    "wrong: add count_rows=True, which counts the tokens instead."
+                )
+            found.append(fragments)
+        return found
+
+    def _tokens(self, columns: Mapping[str, Ragged], streams: Sequence[Fragments]) -> Block:
+        """The tokens of these streams, one after another; without a copy if they are stored so."""
+        arrays: dict[str, Array] = {}
+        for key in self._wrapping.columns:
+            parts = [_gathered(columns[key], stream) for stream in streams]
+            arrays[key] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        ends = Fragments.joined(streams).ends
+        begins = np.zeros(int(ends[-1]) if len(ends) else 0, np.bool_)
+        begins[:1] = True
+        begins[ends[:-1]] = True
+        return Block.of_columns(
+            len(begins), {key: Dense(array) for key, array in {**arrays, DOCUMENTS: begins}.items()}
+        )
+
+
+def selected(fragments: Fragments, rows: Rows | None, first: int = 0) -> Fragments:
+    """The tokens with these numbers, None for all, of fragments whose first token has the number `first`."""
+    if rows is None:
+        return fragments
+    return Fragments.joined([fragments.cut(start - first, stop - first) for start, stop in rows.runs()])
+
+
+def stream_of(piece: Piece, selections: Iterator[Fragments]) -> Fragments:
+    """The fragments of a piece in the order of delivery: those of a window are permuted.
+
+    Args:
+        piece: of a split or window.
+        selections: those of each piece of a split, in the order of `split_pieces`; consumed as needed.
+    """
+    window = piece.source
+    if not isinstance(window, Window):
+        return next(selections)
+    drawn = Fragments.joined([stream_of(inner, selections) for inner in window.pieces])
+    if window.key is not None:
+        drawn = drawn.permuted(partial(_order, window.key))
+    return selected(drawn, piece.rows)
+
+
+def _order(key: int, number: int) -> Array:
+    return window_order(number, key)
+
+
+def _gathered(column: Ragged, stream: Fragments) -> Array:
+    """The tokens of these fragments: views if they are stored one after another."""
+    run = stream.run()
+    if run is not None:
+        return column.values[slice(*run)]
+    offsets, places = stream.sources()
+    return Ragged(column.values[offsets[0] : offsets[-1]], offsets).take(places).values

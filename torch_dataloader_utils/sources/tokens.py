@@ -1,0 +1,67 @@
+"""The number of tokens of each segment, from footers, if documents are packed one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch_dataloader_utils.convert.plan import ColumnPlan
+from torch_dataloader_utils.errors import CountsRequiredError
+from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.options import PackOptions
+from torch_dataloader_utils.reading.row_count_scan import RowCounts
+from torch_dataloader_utils.reading.scan import ScanSpec
+
+_TASK_TOKENS = 1 << 20  # of small segments that are decoded together
+
+
+def tokens_in_footers(scan: ScanSpec, files: Sequence[DataFile], pack: PackOptions) -> RowCounts | None:
+    """The tokens of each segment as its live rows; None if they are known only after reading.
+
+    Args:
+        scan: reads the documents.
+        files: the files.
+        pack: the columns that are packed, which exist.
+    """
+    plan = first_packed(scan, pack)
+    unchanged = not scan.selects_rows and scan.transform is None and plan.nulls != "fill" and not plan.path
+    if not unchanged or plan.column in scan.partition_names:
+        return None
+    live: dict[int, tuple[int, ...]] = {}
+    for place, file in enumerate(files):
+        values = None if file.layout.counted else scan.opener.list_values(file.layout, plan.column)
+        if values is None:
+            return None
+        live[place] = tuple(values)
+    return RowCounts(live_rows=live)
+
+
+def tokens_unknown(name: str, combined: bool) -> CountsRequiredError:
+    """The error that tokens are not known before reading, and will not be counted.
+
+    Args:
+        name: of the data.
+        combined: whether it is a part of a combination, whose tokens no scan counts.
+    """
+    counted = "" if combined else "count_rows=True (reads the token lists once), or "
+    return CountsRequiredError(
+        f"pack_method='wrap' needs the number of tokens of {name}, which its footers do not say: because of a filter, "
+        "a subset, a transform or deleted rows, or because only Parquet files with statistics have it. Use "
+        f"{counted}pack_method='best_fit'."
+    )
+
+
+def in_tokens(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    """These files, whose live rows are tokens, with tasks of as many tokens as documents usually have."""
+    return tuple(
+        file
+        if file.layout.task_rows is not None
+        else replace(file, layout=replace(file.layout, task_rows=_TASK_TOKENS))
+        for file in files
+    )
+
+
+def first_packed(scan: ScanSpec, pack: PackOptions) -> ColumnPlan:
+    """The plan of the first column that is packed."""
+    key = (pack.pack or [""])[0]
+    return next(plan for plan in scan.converter.plans if plan.key == key)
