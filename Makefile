@@ -16,7 +16,7 @@ QUICK := $(wildcard $(addprefix tests/,batching convert filters formats options 
 # Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 
-.PHONY: help bench-quick demo quick test check docs horovod browser lock audit clean
+.PHONY: help bench bench-guard bench-quick demo quick test check docs horovod browser lock audit clean
 
 help:
 	@sed -n '1,5s/^# \{0,1\}//p' Makefile
@@ -46,6 +46,7 @@ check: .venv/dev
 	$(BIN)/python scripts/write_signatures.py --check
 	$(BIN)/python scripts/write_command_line.py --check
 	$(BIN)/python scripts/write_faults.py --check
+	$(BIN)/python scripts/write_race.py --check
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "check: OK"
 
@@ -53,9 +54,17 @@ docs: .venv/dev
 	$(BIN)/mkdocs build --strict
 	@echo "docs: OK (open site/index.html)"
 
-# Under five minutes; `benchmarks/peers` alone races all loaders, each in an environment of its own.
+# Under five minutes; `make bench` races all loaders, each in an environment of its own, in some hours.
 bench-quick: .venv/demo
 	$(BIN)/python benchmarks/peers --quick
+
+bench: .venv/demo
+	$(BIN)/python benchmarks/peers --results benchmarks/race.json
+	for written in draw_speed write_race; do $(BIN)/python scripts/$$written.py || exit 1; done
+
+# Compare with an earlier revision, run by run: make bench-guard AGAINST=v0.3
+bench-guard: .venv/demo
+	$(BIN)/python benchmarks/guard.py --against $(AGAINST)
 
 # Build Horovod into .venv, so that its test runs: some minutes, with make and g++.
 horovod: .venv/horovod

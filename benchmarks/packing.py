@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -61,10 +62,10 @@ def main() -> None:
     torch.set_num_threads(1)
     files = sorted(args.data.glob("*.parquet"))
     tokens = sum(len(pq.read_table(file, columns=[args.column]).column(0).combine_chunks().values) for file in files)
-    for length in LENGTHS:
-        loader, _ = StructuredDataset.create_dataloader(
-            str(args.data), columns=[args.column], pack=[args.column], pack_length=length, batch_size=32768 // length
-        )
+    options = {"columns": [args.column], "pack": [args.column]}
+    for length, method, shuffle in product(LENGTHS, ("best_fit", "wrap"), (False, True)):
+        batch = {"pack_method": method, "pack_length": length, "batch_size": 32768 // length, "shuffle": shuffle}
+        loader, _ = StructuredDataset.create_dataloader(str(args.data), **options, **batch)
         sequences = sum(len(batch["document_ids"]) for batch in loader)
         pairs = [
             (seconds_of(lambda: decode(files, [args.column])), seconds_of(lambda loader=loader: list(map(len, loader))))
@@ -73,7 +74,9 @@ def main() -> None:
         ratio = statistics.median(most / got for most, got in pairs)
         rate = tokens / statistics.median(got for _, got in pairs) / 1e6
         full = tokens / (sequences * length)
-        print(f"{args.data}, {length} tokens: {full:.4f} full, {rate:.0f} million tokens/s, {ratio:.2f} of LIMIT")
+        order = ", shuffled" if shuffle else ""
+        speed = f"{rate:.0f} million tokens/s, {ratio:.2f} of LIMIT"
+        print(f"{args.data}, {length} tokens, {method}{order}: {full:.4f} full, {speed}")
 
 
 if __name__ == "__main__":

@@ -1,49 +1,48 @@
-"""Draws docs/images/speed.svg: three bars from the first table in docs/benchmarks.md.
+"""Draws docs/images/speed.svg: four bars from benchmarks/race.json.
 
 python scripts/draw_speed.py          # draw
-python scripts/draw_speed.py --check  # exit with 1 if the picture differs from the table
+python scripts/draw_speed.py --check  # exit with 1 if the picture differs from the figures
 """
 
 from __future__ import annotations
 
+import json
+
 from pictures import ROOT, box, settle, svg, text
 
-# The beginning of a row in the table -> its name in the chart.
+# A loader of the race -> its name in the chart.
 BARS = {
-    "torch-dataloader-utils, this version": "torch-dataloader-utils",
-    "petastorm": "petastorm, 2 workers",
-    "Hugging Face datasets": "Hugging Face datasets",
+    "ours": "torch-dataloader-utils",
+    "polars_scan": "Polars",
+    "petastorm": "petastorm",
+    "hf_batched": "Hugging Face datasets",
 }
-SHARE = 3  # the column of the shares at B = 1,024
+CASE = ["wide", 1024, 0, False]
 WIDTH, LEFT, TOP, BAR, STEP = 800.0, 200.0, 56.0, 26.0, 40.0
-FULL = WIDTH - LEFT - 70  # width of a share of 1
+FULL = WIDTH - LEFT - 70  # width of the fastest
 STYLE = """
 .ours { fill: #0f766e; } .peer { fill: #9aa5b1; } .limit { stroke: #616e7c; stroke-dasharray: 4 4; }
 @media (prefers-color-scheme: dark) { .ours { fill: #2dd4bf; } .peer { fill: #616e7c; } .limit { stroke: #9aa5b1; } }
 """
 
 
-def shares() -> list[float]:
-    """The share of each of `BARS`, in order."""
-    lines = (ROOT / "docs" / "benchmarks.md").read_text().splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    return [next(float(row[SHARE]) for row in rows if row[0].startswith(name)) for name in BARS]
-
-
-def bar(number: int, name: str, share: float) -> str:
-    top, kind = TOP + number * STEP, "peer" if number else "ours"
+def bar(number: int, name: str, rate: float, most: float) -> str:
+    top, kind, width = TOP + number * STEP, "peer" if number else "ours", rate / most * FULL
     words = text(LEFT - 10, top + 18, name, "plain" if number else "strong", "end")
-    return words + box(LEFT, top, share * FULL, BAR, kind) + text(LEFT + share * FULL + 8, top + 18, f"{share:.0%}")
+    return words + box(LEFT, top, width, BAR, kind) + text(LEFT + width + 8, top + 18, f"{rate / 1e6:.1f}")
 
 
 def drawn() -> str:
-    bottom, limit = TOP + len(BARS) * STEP, LEFT + FULL
-    title = "Rows a second, as a share of a pyarrow scan that discards what it reads"
+    figures = json.loads((ROOT / "benchmarks" / "race.json").read_text())["cases"][json.dumps(CASE)]
+    rates, limit = [figures[name]["rate"] for name in BARS], figures["limit"]["rate"]
+    bottom, most = TOP + len(BARS) * STEP, max(*rates, limit)
+    at = LEFT + limit / most * FULL
+    title = "Million rows a second"
     parts = [
         text(10, 22, title, "strong"),
-        f'<line class="limit" x1="{limit:.0f}" y1="{TOP - 8:.0f}" x2="{limit:.0f}" y2="{bottom:.0f}"/>',
-        text(limit, TOP - 14, "the scan alone: 100%", "faint", "end"),
-        *(bar(number, name, share) for number, (name, share) in enumerate(zip(BARS.values(), shares(), strict=True))),
+        *(bar(number, name, rates[number], most) for number, name in enumerate(BARS.values())),
+        f'<line class="limit" x1="{at:.0f}" y1="{TOP - 8:.0f}" x2="{at:.0f}" y2="{bottom:.0f}"/>',
+        text(at, TOP - 14, f"decoding whole row groups with pyarrow: {limit / 1e6:.1f}", "faint", "end"),
         text(10, bottom + 16, "Parquet, 4 million rows of 42 columns, batches of 1,024 rows, 2 cores, no GPU", "faint"),
     ]
     return svg(WIDTH, bottom + 30, title, STYLE, parts)

@@ -14,21 +14,18 @@ import json
 import os
 import platform
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contenders import PEERS, Peer
 from environments import interpreter, version
 from lineitem import write_lineitem
-from processes import Peak, cpu_seconds, memory, tree
+from measuring import Case, Failed, reason, run, warm
+from report import table_of, title
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
@@ -36,21 +33,6 @@ sys.path.append(str(HERE.parent))
 from tables import TABLES, write  # noqa: E402
 
 SIZES = (256, 1024, 16384)
-SLACK = 120.0  # seconds that a start may take beyond the seconds of a run
-
-
-@dataclass(frozen=True)
-class Case:
-    """What every loader is asked to do."""
-
-    table: str
-    rows: int
-    workers: int
-    shuffle: bool
-
-
-class Failed(Exception):
-    """A loader cannot do this; the message is the last line of its error."""
 
 
 def cases(tables: list[str], sizes: list[int], workers: list[int], shuffles: list[bool]) -> list[Case]:
@@ -82,90 +64,9 @@ def folder_of(peer: Peer, python: str, source: Path, data: Path) -> Path:
             text=True,
         )
         if done.returncode:
-            raise Failed(_reason(done.stderr))
+            raise Failed(reason(done.stderr))
         partial.rename(target)
     return target
-
-
-def run(peer: Peer, python: str, folder: Path, case: Case, seconds: float) -> dict[str, Any]:
-    """What a fresh process of the loader measured, with its CPU time and peak memory above those of imports."""
-    numbers = map(str, (case.rows, case.workers, int(case.shuffle), seconds))
-    with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
-            [python, str(HERE / "measure.py"), peer.name, str(folder), *numbers],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-        assert child.stdout is not None
-        alarm = _Alarm(child.pid, seconds + SLACK)
-        try:
-            ready = child.stdout.readline()
-            before, at_rest = cpu_seconds(child.pid), memory(child.pid)
-            peak = Peak(child.pid)
-            line = child.stdout.readline()
-            used, most = cpu_seconds(child.pid) - before, max(peak.stop() - at_rest, 0)
-        finally:
-            alarm.stop()
-            _kill(child)
-        if not ready or not line:
-            errors.seek(0)
-            raise Failed("it took too long" if alarm.rang else _reason(errors.read()))
-    result: dict[str, Any] = json.loads(line)
-    if not result["rows"]:
-        raise Failed("it delivered no rows")
-    return {
-        **result,
-        "cpu": used / result["rows"] * 1e6,
-        "peak": most / 2**20,
-    }
-
-
-class _Alarm:
-    """Kills a process and what it started unless stopped in time."""
-
-    def __init__(self, pid: int, seconds: float) -> None:
-        self.rang = False
-        self._pid = pid
-        self._timer = threading.Timer(seconds, self._ring)
-        self._timer.start()
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _ring(self) -> None:
-        self.rang = True
-        for pid in tree(self._pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _kill(child: subprocess.Popen[str]) -> None:
-    pids = tree(child.pid)
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    child.wait()
-    for stream in (child.stdin, child.stdout):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
-
-
-def _reason(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[-1] if lines else "no words")[:200]
-
-
-def warm(folder: Path) -> None:
-    """Let the files be in the page cache."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as source:
-                while source.read(1 << 24):
-                    pass
 
 
 def race(case: Case, source: Path, found: dict[str, str], data: Path, rounds: int, seconds: float) -> dict[str, Any]:
@@ -210,32 +111,6 @@ def summary(result: dict[str, Any]) -> str:
     )
 
 
-def table_of(case: Case, figures: dict[str, Any], versions: dict[str, str]) -> str:
-    """A Markdown table of one case, the fastest loader first."""
-    what = f"### {case.table}, B = {case.rows:,}"
-    what += f", {case.workers} worker processes" if case.workers else ""
-    what += ", shuffled" if case.shuffle else ""
-    lines = [
-        what,
-        "",
-        "| loader | M rows/s | of LIMIT | CPU s per M rows | peak MiB | first batch, s | exact batches |",
-        "|---|--:|--:|--:|--:|--:|---|",
-    ]
-    good = {name: each for name, each in figures.items() if "error" not in each}
-    for name, each in sorted(good.items(), key=lambda item: -item[1]["rate"]):
-        label = " ".join(filter(None, (PEERS[name].label, versions.get(name))))
-        if name == "limit":
-            lines.append(f"| {label} | {each['rate'] / 1e6:.3g} | 1 | {each['cpu']:.3g} | | | |")
-            continue
-        part = "" if each["whole"] else "*"
-        lines.append(
-            f"| {label} | {each['rate'] / 1e6:.3g}{part} | {each.get('share', 0):.3g} | {each['cpu']:.3g} | "
-            f"{each['peak']:.0f} | {each['first']:.2f} | {'yes' if each['exact'] else 'no'} |"
-        )
-    lines += [f"| {PEERS[name].label} | {each['error']} |" for name, each in figures.items() if "error" in each]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python benchmarks/peers", description=__doc__.splitlines()[0])
     scratch = Path(tempfile.gettempdir())
@@ -254,28 +129,33 @@ def main() -> None:
     if given.quick:
         given.tables, given.workers, given.sizes, given.shuffle = ["wide", "text"], [0], [1024, 16384], ["no", "yes"]
         given.peers, given.rounds, given.seconds = [name for name in PEERS if not PEERS[name].requirements], 3, 3.0
-    found, versions = {}, {}
+    found: dict[str, str] = {}
+    kept: dict[str, Any] = json.loads(given.results.read_text()) if given.results and given.results.exists() else {}
+    versions, figures = kept.setdefault("versions", {}), kept.setdefault("cases", {})
     for name in dict.fromkeys(["limit", *given.peers]):
         try:
             found[name] = interpreter(PEERS[name], given.environments)
             versions[name] = version(PEERS[name], found[name])
         except subprocess.CalledProcessError as error:
-            print(f"{name} cannot be installed: {_reason(error.stderr)}", file=sys.stderr)
-    kept: dict[str, Any] = json.loads(given.results.read_text()) if given.results and given.results.exists() else {}
-    print(f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}\n")
+            print(f"{name} cannot be installed: {reason(error.stderr)}", file=sys.stderr)
+    kept["machine"] = f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}"
+    print(kept["machine"], end="\n\n")
     for case in cases(given.tables, given.sizes, given.workers, [word == "yes" for word in given.shuffle]):
         key = json.dumps([case.table, case.rows, case.workers, case.shuffle])
-        if key not in kept:
+        if key not in figures:
             print(f"{case} ...", file=sys.stderr, flush=True)
             source = (
                 write_lineitem(given.data, given.environments)
                 if case.table == "lineitem"
                 else write(case.table, given.data)
             )
-            kept[key] = race(case, source, found, given.data, given.rounds, given.seconds)
+            figures[key] = race(case, source, found, given.data, given.rounds, given.seconds)
             if given.results:
                 given.results.write_text(json.dumps(kept, indent=1))
-        print(table_of(case, kept[key], versions), flush=True)
+        print(
+            f"### {title(case.table, case.rows, case.workers, case.shuffle)}\n\n{table_of(figures[key], versions)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

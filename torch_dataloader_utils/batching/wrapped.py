@@ -13,7 +13,7 @@ from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS, Numbers, sequence_columns
 
-_TOKENS = 1 << 20  # cut at a time, so that what is computed of them stays small
+_TOKENS = 1 << 17  # cut at a time, so that what is computed of them stays in the processor's cache
 
 
 class SequenceForm:
