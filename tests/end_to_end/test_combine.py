@@ -351,16 +351,13 @@ def test_what_cannot_be_combined(parts: Any, options: dict[str, Any], error: Any
     assert isinstance(caught.value, DataLoaderUtilsError)
 
 
-def test_strategies_that_make_shards_and_combinations_of_combinations(parts: list[Any]) -> None:
+def test_strategies_that_make_shards_and_codes_of_samples(parts: list[Any]) -> None:
     class Own:
         def generate(self, files: Any, num_workers: int, epoch: int) -> Any:
             raise AssertionError
 
     with pytest.raises(OptionError, match="split_strategy with generate"):
         combine(parts, split_strategy=Own())
-    _, dataset = combine(parts)
-    with pytest.raises(OptionError, match="dataset 1 is itself a combination"):
-        combine([parts[0], dataset])
     with pytest.raises(ColumnNotFoundError, match="no codes"):
         combine([parts[2]])[1].vocabulary("text")
 

@@ -19,6 +19,8 @@ from torch_dataloader_utils.sources.combine import check_keywords, combined_sour
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.source import Source
 
+_MADE = (StructuredLoader, LoaderDataset)
+
 
 class CombinedDataset(LoaderDataset):
     """Several datasets as one, with their rows mixed; created by `combine`."""
@@ -34,7 +36,7 @@ def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any],
     check_keywords(options)
     parsed = parse_options(options, "combine")
     source = combined_source([_source_of(item, parsed) for item in named.values()], list(named), parsed)
-    parsed = replace(parsed, mixing=mixing_of(source, list(named), parsed))
+    parsed = replace(parsed, mixing=mixing_of(source, parsed))
     dataset = CombinedDataset(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
 
@@ -55,6 +57,8 @@ def _source_of(item: Any, options: Options) -> Any:
     if isinstance(item, (str, os.PathLike)):
         made: Any = StructuredDataset.create_dataloader
         item = made(item, output_format=options.batch.output_format)[1]
+    if isinstance(item, tuple) and list(map(isinstance, item, _MADE)) == [True, True]:
+        item = item[0]  # as create_dataloader and combine return it
     if isinstance(item, StructuredLoader):
         item = item.dataset
     if not isinstance(item, LoaderDataset):
@@ -139,10 +143,11 @@ def combine(
 
     Args:
         datasets: a list, or a dict that names them. Each is a dataset from `create_dataloader` (its loader and its
-            options for ranks, order, batches and workers are not used), a loader, a path of files, or a map-style
-            dataset: any object with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows
-            ESPnet3's contract for sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own
-            shards for `sharding="rotate", total_shards=...` with `batches="splits"`.
+            options for ranks, order, batches and workers are not used), a loader, the pair of both, a path of files,
+            another combination, whose datasets share its weight by their weights, or a map-style dataset: any object
+            with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract for
+            sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
+            `sharding="rotate", total_shards=...` with `batches="splits"`.
         weights: the rows of each dataset relative to the others; None: its row count.
         temperature: without weights, each weighs its row count to the power of 1 / temperature.
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.

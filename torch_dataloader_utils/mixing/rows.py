@@ -30,7 +30,7 @@ class MixRule:
         max_repeats: the most that an epoch takes of a source, in multiples of its rows.
     """
 
-    weights: tuple[float, ...] | None = None
+    weights: tuple[float | Fraction, ...] | None = None
     temperature: float = 1.0
     stop: str = "once"
     repeat: tuple[float, ...] | None = None
@@ -69,8 +69,9 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
         OptionError: the sources do not hold enough rows for `rows_per_epoch`, or one would repeat too often.
         EmptyDatasetError: a source that must be repeated has no rows.
     """
+    weights: Sequence[float | Fraction]
     weights = default_weights(sizes, rule.temperature) if rule.weights is None else rule.weights
-    exact = [_exact(weight) for weight in weights]
+    exact = [exact_weight(weight) for weight in weights]
     whole = rule.repeat is None and rule.rows_per_epoch is None and rule.stop == "once"
     for size, name in zip(sizes, names, strict=True):
         if not size and not whole:
@@ -84,12 +85,13 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
             )
     if not rule.only_orders:
         return EpochRows(tuple(rows), tuple(float(count) or 1.0 for count in rows))
-    if min(weights) < max(weights) * _LEAST:
+    most = max(weights) or 1.0
+    if any(weight < most * _LEAST for weight, size in zip(weights, sizes, strict=True) if size):
         raise OptionError(
-            f"weights={shown(list(weights))}: expected numbers of which none is more than {1 / _LEAST:.0e} times "
-            "another."
+            f"weights={shown(list(map(float, weights)))}: expected numbers of which none is more than "
+            f"{1 / _LEAST:.0e} times another."
         )
-    return EpochRows(tuple(rows), tuple(weight / max(weights) for weight in weights))
+    return EpochRows(tuple(rows), tuple(float(weight / most) or 1.0 for weight in weights))
 
 
 def default_weights(sizes: Sequence[int], temperature: float) -> list[float]:
@@ -97,17 +99,17 @@ def default_weights(sizes: Sequence[int], temperature: float) -> list[float]:
     return [float(f"{size ** (1 / temperature):.12g}") if temperature != 1 else float(size) for size in sizes]
 
 
-def _exact(weight: float) -> Fraction:
+def exact_weight(weight: float | Fraction) -> Fraction:
     """The decimal number that Python shows for the weight: 1/10 for 0.1."""
-    return Fraction(repr(float(weight)))
+    return weight if isinstance(weight, Fraction) else Fraction(repr(float(weight)))
 
 
 def _rows(sizes: Sequence[int], weights: Sequence[Fraction], rule: MixRule) -> list[int]:
-    most = None if rule.max_repeats is None else [int(_exact(rule.max_repeats) * size) for size in sizes]
+    most = None if rule.max_repeats is None else [int(exact_weight(rule.max_repeats) * size) for size in sizes]
     if rule.rows_per_epoch is not None:
         return _apportioned(rule.rows_per_epoch, weights, most, rule)
     if rule.repeat is not None:
-        rows = [int(_exact(times) * size) for times, size in zip(rule.repeat, sizes, strict=True)]
+        rows = [int(exact_weight(times) * size) for times, size in zip(rule.repeat, sizes, strict=True)]
     elif rule.stop == "once":
         rows = list(sizes)
     else:

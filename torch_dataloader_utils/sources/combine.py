@@ -6,10 +6,11 @@ import io
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, options_of
 from torch_dataloader_utils.planning.mixing import Part
@@ -21,7 +22,9 @@ from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.buckets import bucketed
-from torch_dataloader_utils.sources.mixing import Names, check_counted, check_mixable, for_each, is_mixed, labels
+from torch_dataloader_utils.sources.group import Names, labels, weight_tree
+from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
+from torch_dataloader_utils.sources.nesting import flattened
 from torch_dataloader_utils.sources.packing import known_tokens, packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, mask_key, splits_of
@@ -61,7 +64,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     """The source over several datasets.
 
     Args:
-        datasets: sources of files, and map-style datasets.
+        datasets: sources of files or of combinations, and map-style datasets.
         names: of the datasets: as the user named them, or their numbers.
         options: the options of the combination's loader.
 
@@ -71,18 +74,21 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         CountsRequiredError: rows are mixed, but those of a dataset are known only after reading.
         EmptyDatasetError: a map-style dataset has no samples.
     """
-    weights, mixed = for_each("weights", options.mix.weights, names), is_mixed(options, len(names))
-    of_parts = [None] * len(names) if mixed or weights is None else weights
+    listed = sum(dataset.listed for dataset in datasets if isinstance(dataset, Source))
+    group, datasets = flattened(datasets, names, options)
+    tree, names, mixed = weight_tree(group), group.paths, is_mixed(options, len(datasets))
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
     sharded_alike([dataset for dataset in datasets if not isinstance(dataset, Source)], options.shard.total_shards)
     if mixed:
         check_mixable(options)
     members = [
-        _member(dataset, number, label, Part(weight), options)
-        for number, (dataset, label, weight) in enumerate(zip(datasets, labels(names), of_parts, strict=True))
+        _member(dataset, number, label, options)
+        for number, (dataset, label) in enumerate(zip(datasets, labels(names), strict=True))
     ]
-    if mixed:
+    if not mixed:
+        members = _weighted(members, tree)
+    else:
         check_counted([(member.name, member.exact and member.splits.uncounted is None) for member in members], options)
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
@@ -114,9 +120,23 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         parts=tuple(member.part for member in members),
         skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
         subset=_subsets(datasets),
-        listed=sum(dataset.listed for dataset in datasets if isinstance(dataset, Source)),
+        listed=listed,
+        group=group,
     )
     return replace(source, **packed(scan, keys, options), **bucketed(scan, options))
+
+
+def _weighted(members: list[_Member], tree: WeightTree) -> list[_Member]:
+    """The datasets with the weights of their splits; unchanged if none were given."""
+    if not tree.chosen:
+        return members
+    weights = tree.weights
+    if weights is None or not tree.is_flat:
+        if tree.needs_rows:
+            check_weighable([(member.name, member.splits.rows is not None) for member in members])
+        weights = tuple(map(float, tree.of_datasets([member.splits.rows or 0 for member in members])))
+    parts = [replace(member.part, weight=weight) for member, weight in zip(members, weights, strict=True)]
+    return [replace(member, part=part) for member, part in zip(members, parts, strict=True)]
 
 
 def _subsets(datasets: Sequence[Any]) -> str:
@@ -147,21 +167,19 @@ def _source_key(options: Options, keys: Sequence[str], names: Names) -> SourceKe
     return SourceKey(key, (_given_names(names) or None) if _is_arrow(options) else None)
 
 
-def _member(dataset: Any, number: int, label: str, part: Part, options: Options) -> _Member:
+def _member(dataset: Any, number: int, label: str, options: Options) -> _Member:
     if isinstance(dataset, Source):
-        return _structured(dataset, number, label, part, options)
+        return _structured(dataset, number, label, options)
     if is_map_style(dataset):
-        return _map_style(dataset, number, label, part, options)
+        return _map_style(dataset, number, label, options)
     raise OptionError(
         f"{label} is {type(dataset).__name__}: expected a dataset from create_dataloader, or a map-style "
         "one (with __getitem__ and __len__)."
     )
 
 
-def _structured(source: Source, number: int, label: str, part: Part, options: Options) -> _Member:
-    scan = source.scan
-    if not isinstance(scan, ScanSpec):
-        raise OptionError(f"{label} is itself a combination: pass its datasets instead.")
+def _structured(source: Source, number: int, label: str, options: Options) -> _Member:
+    scan = cast(ScanSpec, source.scan)
     if scan.arrow != _is_arrow(options):
         raise OptionError(
             f"output_format={options.batch.output_format!r} with {label}, which was made for "
@@ -176,10 +194,10 @@ def _structured(source: Source, number: int, label: str, part: Part, options: Op
     tokens = known_tokens(scan, files, options, name, combined=True)
     if tokens is not None:
         files = in_tokens(with_counts(files, tokens))
-    return _Member(name, files, splits_of(files, options.split), scan, source.exact or tokens is not None, part)
+    return _Member(name, files, splits_of(files, options.split), scan, source.exact or tokens is not None, Part())
 
 
-def _map_style(dataset: Any, number: int, label: str, part: Part, options: Options) -> _Member:
+def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Member:
     name = f"{label} ({type(dataset).__name__})"
     if options.worker.worker_mode == "process" and options.worker.num_workers:
         _check_pickles(dataset, name)
@@ -192,8 +210,9 @@ def _map_style(dataset: Any, number: int, label: str, part: Part, options: Optio
     # Without a shuffle, one split per shard, unless split_rows or split_bytes was given.
     if not options.shuffle.shuffle and split.split_bytes == options.shuffle.split_bytes:
         split = replace(split, split_bytes=2**62)
+    part = Part()
     if is_sharded(dataset):
-        part = replace(part, total_shards=dataset.total_shards, dist_world_size=dataset.dist_world_size)
+        part = Part(total_shards=dataset.total_shards, dist_world_size=dataset.dist_world_size)
     return _Member(
         name, files, splits_of(files, split), SampleScan(dataset, name, keys, _is_arrow(options)), True, part
     )

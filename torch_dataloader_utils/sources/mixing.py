@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
@@ -11,48 +11,10 @@ from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.mixing import part_rows
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.sources.group import Group, for_each, labels, repeats, weight_tree
 from torch_dataloader_utils.sources.source import Source
 
-Names: TypeAlias = Sequence[str | int]  # of the datasets: as given, or their numbers
-
 _SHARDING = ("interleave", "contiguous", "auto")  # all mean equal parts of each dataset
-
-
-def labels(names: Names) -> list[str]:
-    """The datasets' names in messages."""
-    return [f"dataset {name!r}" for name in names]
-
-
-def for_each(option: str, value: Any, names: Names, missing: float | None = None) -> tuple[float, ...] | None:
-    """The value of an option for each dataset; None if the option was not given.
-
-    Args:
-        option: its keyword.
-        value: a number for each, in a list or by name.
-        names: of the datasets.
-        missing: the number of a dataset that a dict does not name; None if it must name all.
-
-    Raises:
-        OptionError: the value is not one for these datasets.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        if len(value) != len(names):
-            raise OptionError(
-                f"{option}={shown(value)} for {len(names)} dataset(s): expected a positive number for each."
-            )
-        return tuple(value)
-    if any(isinstance(name, int) for name in names):
-        raise OptionError(f"{option}={shown(value)} by name, but datasets is a list: pass a dict of datasets.")
-    wrong = [name for name in value if name not in names]
-    wrong += [name for name in names if missing is None and name not in value]
-    if wrong:
-        raise OptionError(
-            f"{option}={shown(value)}: expected a number for each of {', '.join(map(repr, names))}; "
-            f"{', '.join(map(repr, wrong))} {'is' if len(wrong) == 1 else 'are'} not in both."
-        )
-    return tuple(value.get(name, missing) for name in names)
 
 
 def is_mixed(options: Options, datasets: int) -> bool:
@@ -122,31 +84,56 @@ def check_counted(labelled: Sequence[tuple[str, bool]], options: Options) -> Non
             )
 
 
-def mixing_of(source: Source, names: Names, options: Options) -> Mapping[str, Any] | None:
-    """How plans mix the rows of these datasets, as plain values (see `PlanOptions`); None if they merge splits.
+def check_weighable(labelled: Sequence[tuple[str, bool]]) -> None:
+    """Check that the rows of each dataset are known, where weights follow from them.
+
+    Args:
+        labelled: each dataset's label, and whether the rows of its splits are known.
+
+    Raises:
+        CountsRequiredError: those of one are known only after reading.
+    """
+    for label, counted in labelled:
+        if not counted:
+            raise CountsRequiredError(
+                f"a combination without weights shares its weight by number of rows, but that of {label} is known only "
+                "after reading: pass weights= to each combination, or count_rows=True to the dataset's "
+                "create_dataloader."
+            )
+
+
+def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
+    """How plans mix the rows of a combination, as plain values (see `PlanOptions`); None if they merge splits.
 
     Args:
         source: over all datasets.
-        names: of the datasets.
         options: of the combination.
 
     Raises:
         OptionError: the options do not fit the datasets.
         EmptyDatasetError: a dataset that must be repeated has no rows.
     """
-    mix = options.mix
-    if not is_mixed(options, len(names)):
+    mix, group = options.mix, source.group
+    if group is None or not is_mixed(options, len(source.parts)):
         return None
+    sizes = part_rows(source.splits, len(source.parts))
     rule = MixRule(
-        weights=for_each("weights", mix.weights, names),
-        temperature=mix.temperature,
         stop=mix.stop,
-        repeat=for_each("repeat", mix.repeat, names, missing=1.0),
+        repeat=repeats(group, mix.repeat),
         rows_per_epoch=mix.rows_per_epoch,
         max_repeats=mix.max_repeats,
+        **_weighting(group, sizes),
     )
-    taken = epoch_rows(part_rows(source.splits, len(names)), labels(names), rule)
+    taken = epoch_rows(sizes, labels(group.paths), rule)
     return {"batches": mix.batches, "rows": list(taken.rows), "rates": list(taken.rates)}
+
+
+def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
+    """The fields of a rule that say what the datasets weigh."""
+    if group.is_flat:
+        return {"weights": for_each("weights", group.mix.weights, group.names), "temperature": group.mix.temperature}
+    tree = weight_tree(group)
+    return {"weights": tree.of_datasets(sizes) if tree.chosen else None}
 
 
 def mix_in_words(source: Source, options: Options) -> str:

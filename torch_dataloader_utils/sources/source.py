@@ -33,6 +33,7 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.buckets import bucketed
+from torch_dataloader_utils.sources.group import Group
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.packing import known_tokens, packed
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
@@ -66,6 +67,7 @@ class Source:
         snapshot: the table snapshot that is read, if the data is a table.
         subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
+        group: what a combination was made of; None for a dataset.
     """
 
     files: tuple[DataFile, ...]
@@ -80,6 +82,7 @@ class Source:
     snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
     subset: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
+    group: Group | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:

@@ -1,0 +1,84 @@
+"""Combinations within a combination, for all trees: a dataset's share is the product of the shares on its path."""
+
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_dataloader_utils.mixing.groups import WeightTree
+from torch_dataloader_utils.mixing.rows import MixRule, default_weights, epoch_rows, exact_weight
+from torch_dataloader_utils.mixing.schedule import Schedule
+
+WEIGHT = st.floats(0.1, 10).map(lambda weight: round(weight, 2))
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3, given_weights: bool | None = None) -> WeightTree:
+    inner = st.none() if depth == 1 else st.none() | trees(depth - 1, given_weights)
+    members = tuple(draw(st.lists(inner, min_size=1, max_size=3)))
+    has_weights = draw(st.booleans()) if given_weights is None else given_weights
+    if has_weights:
+        return WeightTree(members, tuple(draw(WEIGHT) for _ in members))
+    return WeightTree(members, temperature=draw(st.sampled_from([1.0, 2.0])) if given_weights is None else 1.0)
+
+
+@st.composite
+def sized(draw: st.DrawFn, **kinds: Any) -> tuple[WeightTree, list[int]]:
+    tree = draw(trees(**kinds))
+    return tree, draw(st.lists(st.integers(1, 90), min_size=tree.leaves, max_size=tree.leaves))
+
+
+def paths_of(tree: WeightTree, sizes: list[int]) -> list[list[Fraction]]:
+    """For each dataset, its path's shares, from the root's member down."""
+    blocks, at = [], 0
+    for member in tree.members:
+        end = at + (1 if member is None else member.leaves)
+        blocks.append(sizes[at:end])
+        at = end
+    weights = tree.weights or default_weights([sum(block) for block in blocks], tree.temperature)
+    total = sum(map(exact_weight, weights))
+    found = []
+    for member, weight, block in zip(tree.members, weights, blocks, strict=True):
+        share = exact_weight(weight) / total
+        found += [[share]] if member is None else [[share, *below] for below in paths_of(member, block)]
+    return found
+
+
+@given(sized())
+def test_a_dataset_has_the_product_of_the_shares_on_its_path(case: tuple[WeightTree, list[int]]) -> None:
+    tree, sizes = case
+    weights = tree.of_datasets(sizes)
+    assert [weight / sum(weights) for weight in weights] == [prod(path) for path in paths_of(tree, sizes)]
+
+
+@given(sized(given_weights=False))
+def test_without_weights_a_dataset_weighs_its_rows_however_deep_it_is(case: tuple[WeightTree, list[int]]) -> None:
+    tree, sizes = case
+    assert not tree.chosen
+    assert list(tree.of_datasets(sizes)) == sizes
+
+
+@given(sized(), st.integers(20, 400), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_every_beginning_holds_each_dataset_in_its_share(
+    case: tuple[WeightTree, list[int]], total: int, batch: int
+) -> None:
+    """Within the bound of the schedule, and one row for whole numbers of rows."""
+    tree, sizes = case
+    weights = tree.of_datasets(sizes)
+    names = [str(number) for number in range(len(sizes))]
+    taken = epoch_rows(sizes, names, MixRule(weights, rows_per_epoch=total))
+    schedule = Schedule(taken.rows, taken.rates, batch)
+    for step, counts in enumerate(schedule.table(0, schedule.steps).tolist()):
+        rows = min(step * batch, total)
+        for count, weight in zip(counts, weights, strict=True):
+            share = weight / sum(weights)
+            assert abs(count - rows * share) <= Fraction(3, 2) + len(sizes) * (share + Fraction(1, total)) / 2
+
+
+def test_an_empty_combination_weighs_nothing() -> None:
+    tree = WeightTree((WeightTree((None, None)), None), (1.0, 1.0))
+    assert tree.of_datasets([0, 0, 5]) == (0, 0, 1)
+    assert epoch_rows([0, 0, 5], ["a", "b", "c"], MixRule(tree.of_datasets([0, 0, 5]))).rows == (0, 0, 5)
