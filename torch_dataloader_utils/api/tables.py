@@ -113,6 +113,7 @@ class TableDataset(SnapshotDataset):
         worker_mode: Literal["thread", "process"] = "thread",
         prefetch_bytes: int | str = "256MiB",
         pin_memory: bool = False,
+        device: Any = None,
         persistent_workers: bool = True,
         multiprocessing_context: Any = None,
         timeout: float = 600,
@@ -200,6 +201,7 @@ class TableDataset(SnapshotDataset):
             worker_mode: whether workers are threads or processes; processes need num_workers.
             prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
             pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+            device: put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory.
             persistent_workers: keep worker processes between epochs.
             multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.

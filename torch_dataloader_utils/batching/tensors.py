@@ -33,7 +33,7 @@ class TensorForm(ColumnForm):
     """Batches as dicts of output key -> tensor, dict of tensors or list."""
 
     def __init__(self, keys: Sequence[str], pin_memory: bool, jagged: Jagged) -> None:
-        pin: Pin = torch.Tensor.pin_memory if pin_memory and _can_pin() else _as_is
+        pin = pinning(pin_memory)
         super().__init__(keys, tensor_column(pin), jagged, partial(_jagged, pin=pin))
 
     def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
@@ -42,6 +42,11 @@ class TensorForm(ColumnForm):
             return super()._values(slicers, first, count, size)
         with torch.inference_mode(False):
             return super()._values(slicers, first, count, size)
+
+
+def pinning(pin_memory: bool) -> Pin:
+    """A function that returns a tensor in page-locked memory if that is wanted and possible, else the tensor itself."""
+    return torch.Tensor.pin_memory if pin_memory and _can_pin() else _as_is
 
 
 def _can_pin() -> bool:

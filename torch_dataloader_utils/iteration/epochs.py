@@ -16,8 +16,9 @@ from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.agreement import check_reports
 from torch_dataloader_utils.distributed.collectives import smallest
-from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.events import Hooks
+from torch_dataloader_utils.iteration.checks import check_foreign, check_processes
 from torch_dataloader_utils.iteration.execution import Execution, reading_of
 from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
 from torch_dataloader_utils.iteration.passes import Passes
@@ -56,8 +57,8 @@ class Epochs:
         before_epoch: Callable[[], Source | None] = lambda: None,
         worker: tuple[int, int] | None = None,
     ) -> None:
-        _check_processes(options)
-        _check_foreign(options, worker)
+        check_processes(options)
+        check_foreign(options, worker)
         self.worker = worker
         self._options = options
         self._before_reading = before_reading
@@ -165,6 +166,7 @@ class Epochs:
             execution=self._execution,
             cut=self._cut(plan),
             form=self._form,
+            sent=self._options.worker.device is not None,
             steps=None if self._options.shard.even == "sync" else steps,
             laps=self._options.shard.steps_per_epoch is not None,
             ended=lambda batches, taken: self._ended(batches, taken, steps),
@@ -233,7 +235,8 @@ class Epochs:
     def _form(self) -> Form:
         """Kept across passes, with the memory it recycles."""
         options, source = self._options, self.source
-        form = make_form(options.batch.output_format, source.keys, options.worker.pin_memory, source.scan.jagged)
+        worker = options.worker
+        form = make_form(options.batch.output_format, source.keys, worker.pin_memory, source.scan.jagged, worker.device)
         if options.pack.wraps:
             return SequenceForm(form, options.pack.token_length)
         return form if options.bucket.batch_tokens is None else BucketForm(form)
@@ -253,29 +256,6 @@ class Epochs:
         if plan.steps == 0 and not begun and self.source.splits:
             self.planner.warn_of_empty_rank(plan)
         self.planner.warn_of_small_windows(plan)
-
-
-def _check_processes(options: Options) -> None:
-    shard, workers = options.shard, options.worker
-    if shard.canonical_ranks and shard.steps_per_epoch and workers.worker_mode == "process" and workers.num_workers:
-        raise OptionError(
-            f"canonical_ranks={shard.canonical_ranks} with steps_per_epoch={shard.steps_per_epoch} and "
-            "worker_mode='process': a process reads several virtual ranks, which start again at different times. Use "
-            "worker_mode='thread'."
-        )
-
-
-def _check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
-    if options.mixing is not None and worker is not None and worker[1] > 1:
-        raise OptionError(
-            f"a mix within {worker[1]} workers of a foreign loader: its batches combine rows of all datasets. Use one "
-            "worker, or none, or batches='splits'."
-        )
-    if options.shard.canonical_ranks and worker is not None and worker[1] > 1:
-        raise OptionError(
-            f"canonical_ranks within {worker[1]} workers of a foreign loader: its batches combine rows of all shards. "
-            "Use one worker, or none."
-        )
 
 
 def _of_worker(plan: RankPlan, number: int, count: int) -> RankPlan:

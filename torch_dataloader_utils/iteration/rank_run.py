@@ -19,6 +19,7 @@ from torch_dataloader_utils.batching.batches import (
     shard_batches,
 )
 from torch_dataloader_utils.batching.mixed import mixed_batches, single_turns
+from torch_dataloader_utils.batching.sent import ahead, handed_over
 from torch_dataloader_utils.checkpoint.positions import (
     BlockLog,
     EpochPosition,
@@ -48,6 +49,7 @@ class Recipe:
         execution: opens drivers of tasks by shard.
         cut: how shards are cut into batches.
         form: of the batches.
+        sent: whether these are `Sent`.
         steps: batches of the phase, or None if known only after reading.
         laps: whether shards that have ended start again.
         ended: cuts the batches where all ranks end; also receives the number of batches taken before them.
@@ -60,6 +62,7 @@ class Recipe:
     execution: Execution
     cut: Cut
     form: Form
+    sent: bool
     steps: int | None
     laps: bool
     ended: Callable[[Iterator[Any], int], Iterator[Any]]
@@ -172,8 +175,11 @@ class RankRun:
             self._driver = driver = self._open_driver(starts.shards)
             batches = self._batches(driver, starts.turn, taken)
             _drop(batches, taken - self._base)
+            if recipe.sent:
+                batches = ahead(itertools.islice(batches, None if self.steps is None else self.steps - taken))
             self._bare = recipe.ended(batches, taken)
-        self.batches = self._bare if recipe.collate is None else _each(recipe.collate, self._bare)
+        handed = handed_over(self._bare) if recipe.sent else self._bare
+        self.batches = handed if recipe.collate is None else _each(recipe.collate, handed)
 
     def _batches(self, driver: Driver, turn: int, taken: int) -> Iterator[Any]:
         """The rank's batches from the driver's blocks, after the first `taken`."""

@@ -32,6 +32,7 @@ from torch_dataloader_utils.options.checks import (
     word,
     word_or_words,
 )
+from torch_dataloader_utils.options.devices import device_name
 from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.progress import check_bars
@@ -261,6 +262,11 @@ class WorkerOptions(Checked):
         "256MiB", num_bytes, doc="the maximum size of decoded data waiting for delivery, per rank"
     )
     pin_memory: bool = option(False, flag, doc="put batches in page-locked memory, for faster copies to a GPU")
+    device: Any = option(
+        None,
+        maybe(device_name),
+        doc='put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory',
+    )
     persistent_workers: bool = option(True, flag, doc="keep worker processes between epochs")
     multiprocessing_context: Any = option(
         None, _start_method, doc="how worker processes start; None: forkserver, or spawn if unavailable"

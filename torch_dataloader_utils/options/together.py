@@ -34,6 +34,7 @@ def check_together(options: Options) -> None:
     check_class_weights(options)
     check_packing(options)
     check_buckets(options)
+    check_device(options)
     check_last_batch(batch.last_batch, shard.even)
     if options.follow.follow and shard.steps_per_epoch is not None:
         raise OptionError(
@@ -127,6 +128,27 @@ def check_buckets(options: Options) -> None:
         raise OptionError(
             f"last_batch={batch.last_batch!r} with {text}: batches differ in their rows, so none is short; leave "
             "last_batch at 'partial'."
+        )
+
+
+def check_device(options: Options) -> None:
+    """Check that batches can be put on the device.
+
+    Raises:
+        OptionError: they are no tensors, or were to be put elsewhere.
+    """
+    device, output = options.worker.device, options.batch.output_format
+    if device is None:
+        return
+    if output != "torch":
+        raise OptionError(
+            f"device={device!r} with output_format={output!r}: only tensors are put on a device; leave output_format "
+            "at 'torch', or leave out device."
+        )
+    if options.worker.pin_memory and device != "cpu":
+        raise OptionError(
+            f"device={device!r} with pin_memory=True: batches on a GPU cannot be page-locked, and what they are copied "
+            "from already is. Leave out pin_memory."
         )
 
 

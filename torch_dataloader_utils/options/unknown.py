@@ -28,7 +28,6 @@ _HINTS = {
     "worker_init_fn": f"{_TORCH}use transform (it runs in the workers).",
     "drop_remainder": "use last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks).",
     "local_rank": "use rank, which is the global one.",
-    "device": "use batch tensors' .to(device); pin_memory=True makes that faster.",
     "streaming": "data are always streamed: leave it out.",
     "skip": "use loader.skip_steps(first, last) to skip batches, or filters to leave rows out.",
     "tokenizer": "tokenize in transform, which runs in the workers.",
