@@ -177,6 +177,21 @@ def test_groups_of_views_share_the_copy_of_their_block(target: ThreadTarget) -> 
     assert len(target.waits) == 4  # 600 views are 300 batches of two columns
 
 
+def test_large_blocks_are_sent_in_pieces(target: ThreadTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shuffle window may hold gigabytes: neither the GPU nor page-locked memory holds it whole."""
+    whole = block(0, 40)
+    limit = whole.columns["vector"].nbytes + whole.columns["id"].nbytes
+    form = SentForm(["id", "vector"], {}, target)
+    small = Block.of_columns(40, {key: whole.columns[key] for key in ("id", "vector")})
+    monkeypatch.setattr("torch_dataloader_utils.batching.sent._AT_A_TIME", limit // 3)
+    begun, ids = [], []
+    for sent in form.slices(small, 0, 10, 4):
+        begun.append(target.sent)
+        ids += sent.handed()["id"].tolist()
+    assert begun == [2] * 3 + [4] * 3 + [6] * 3 + [8]
+    assert ids == list(range(40))
+
+
 def test_another_place_waits_by_itself(target: ThreadTarget) -> None:
     """Threads may share an iterator, each with a stream of its own."""
     form = SentForm(["id"], {}, target)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+import threading
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from tests.resume.helpers import plain
-from torch_dataloader_utils import OptionError, StructuredDataset
+from tests.resume.helpers import KEPT, plain, through_json
+from torch_dataloader_utils import OptionError, StaleIteratorError, StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils.iteration.checks import check_device
 
 ROWS = 120
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -54,12 +61,18 @@ FORMS: dict[str, dict[str, Any]] = {
     "packed": {"columns": ["items"], "pack": ["items"], "pack_length": 16, "batch_size": 2},
     "by length": {"columns": ["id", "items"], "batch_tokens": 24, "lists": "padded"},
     "padded last": {"columns": ["id", "city"], "last_batch": "pad", "shuffle": True},
-    "unknown counts": {"columns": ["id", "city"], "filters": [("id", ">", 17), ("a", "<", 100.0)]},
+    "unknown counts": {"columns": ["id", "city"], "filters": KEPT},
 }
 
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
 def make(folder: str, **options: Any) -> Any:
-    given = {"num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 7, "split_rows": 20} | options
+    nulls = {} if "columns" in options else {"nulls": "mask"}
+    given = {"num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 7, "split_rows": 20} | nulls | options
     return StructuredDataset.create_dataloader(folder, **given)[0]
 
 
@@ -74,13 +87,232 @@ def unnested(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def devices_of(value: Any) -> set[str]:
+    """The types of device of all tensors in a batch."""
+    if isinstance(value, torch.Tensor):
+        return {value.device.type}
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {device for part in parts for device in devices_of(part)}
+
+
+def rows_of(batches: list[Any]) -> list[int]:
+    return [row for batch in batches for row in batch["id"]]
+
+
+@each_device
 @pytest.mark.parametrize("form", FORMS)
-def test_batches_are_the_same(folder: str, form: str) -> None:
-    expected = read(make(folder, **FORMS[form]))
-    loader = make(folder, device="cpu", **FORMS[form])
-    assert expected
-    assert read(loader) == expected
-    assert len(read(loader)) > 1  # the next epoch
+def test_batches_are_the_same(folder: str, form: str, device: str) -> None:
+    plainly, loader = make(folder, **FORMS[form]), make(folder, device=device, **FORMS[form])
+    for _ in range(2):
+        expected = read(plainly)
+        assert expected
+        assert read(loader) == expected
+
+
+@each_device
+def test_what_is_where(folder: str, device: str) -> None:
+    for form in FORMS.values():
+        for batch in make(folder, device=device, **form):
+            assert devices_of(batch) == {device}
+            assert all(isinstance(batch[key], list) for key in ("city",) if key in batch and "strings" not in form)
+    packed = next(iter(make(folder, device=device, **FORMS["packed"])))
+    assert packed["cu_seqlens"].device.type == device
+    assert isinstance(packed["max_seqlen"], int)
+
+
+@each_device
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"num_workers": None},
+        pytest.param({"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}, id="processes"),
+    ],
+)
+def test_each_row_once_and_a_resume_at_every_step(
+    folder: str, device: str, ranks: int, workers: dict[str, Any]
+) -> None:
+    """A state counts the batches handed over: the two that were cut ahead of it are among the rest."""
+    seen: list[int] = []
+    options = {"num_ranks": ranks, "shuffle": True, "columns": ["id", "city"], **workers}
+    for rank in range(ranks):
+        loader = make(folder, device=device, rank=rank, **options)
+        whole, states = [], [loader.state_dict()]
+        for batch in loader:
+            whole.append(plain(batch))
+            states.append(loader.state_dict())
+        assert whole == read(make(folder, rank=rank, **options))
+        seen += rows_of(whole)
+        other = make(folder, device=device, rank=rank, **options)
+        for taken, state in enumerate(states):
+            other.load_state_dict(state)
+            assert read(other) == whole[taken:]
+    assert sorted(seen) == list(range(ROWS))
+
+
+@each_device
+@pytest.mark.parametrize("unknown", [False, True])
+def test_the_rest_on_another_number_of_ranks(folder: str, device: str, unknown: bool) -> None:
+    """Elastic: two ranks take some steps each; three, without the device, take the rest."""
+    filters = {"filters": KEPT} if unknown else {}
+    options = {"columns": ["id", "a", "b"], "num_workers": 2, **filters}
+    expected = [row for row in range(ROWS) if row % 3 or not unknown]
+    for taken in (1, 3, 4):
+        seen, states = [], []
+        for rank in range(2):
+            loader = make(folder, device=device, num_ranks=2, rank=rank, **options)
+            batches = iter(loader)
+            seen += rows_of([plain(batch) for batch in islice(batches, taken)])
+            states.append(loader.state_dict())
+            batches.close()
+        state = merge_state_dicts(states)
+        for rank in range(3):
+            loader = make(folder, num_ranks=3, rank=rank, **options)
+            loader.load_state_dict(state)
+            seen += rows_of(read(loader))
+        assert sorted(seen) == expected
+
+
+@each_device
+def test_states_are_those_without_a_device(folder: str, device: str) -> None:
+    """So a job may go on with another device, or none."""
+    for options in ({}, {"filters": KEPT, "num_workers": 2}, {"filters": KEPT, "steps_per_epoch": 40}):
+        here, there = make(folder, **options), make(folder, device=device, **options)
+        pairs = zip(here, there, strict=True)
+        for one, other in pairs:
+            assert one["id"].tolist() == other["id"].tolist()
+            assert through_json(there.state_dict()) == through_json(here.state_dict())
+
+
+@each_device
+def test_steps_per_epoch_reads_no_further(folder: str, device: str) -> None:
+    """What is cut ahead ends where the pass does: no lap begins for it."""
+    taken = {}
+    for where in (None, device):
+        loader = make(folder, device=where, steps_per_epoch=18, columns=["id"])  # 126 rows: six of the next lap
+        blocks: list[Any] = []
+        loader.dataset.on_event(lambda event, blocks=blocks: blocks.append(event))
+        rows = rows_of(read(loader))
+        taken[where] = rows, len(blocks)
+    assert taken[None] == taken[device]
+
+
+@each_device
+def test_skipped_steps_are_left_out(folder: str, device: str) -> None:
+    for options in ({}, {"filters": KEPT}):
+        whole = read(make(folder, **options))
+        loader = make(folder, device=device, **options)
+        batches = iter(loader)
+        found = [plain(next(batches)) for _ in range(2)]
+        loader.skip_steps(3, 6)  # some of them have been cut
+        found += [plain(batch) for batch in batches]
+        assert found == whole[:3] + whole[6:]
+
+
+@each_device
+def test_a_combination(folder: str, device: str) -> None:
+    for options in ({"batches": "proportional", "weights": [1, 2]}, {"batches": "single"}, {"batches": "splits"}):
+        parts = [StructuredDataset.create_dataloader(folder, columns=["id", "city"])[1] for _ in range(2)]
+        expected, found = (
+            read(combine(parts, batch_size=6, num_workers=0, device=where, **options)[0]) for where in (None, device)
+        )
+        assert expected
+        assert found == expected
+
+
+@each_device
+@pytest.mark.parametrize("options", [{"canonical_ranks": 4}, {"even": "pad", "num_ranks": 3}, {"last_batch": "wrap"}])
+def test_other_ways_to_make_batches(folder: str, device: str, options: dict[str, Any]) -> None:
+    expected = read(make(folder, **{"batch_size": 8, **options}))
+    assert read(make(folder, device=device, **{"batch_size": 8, **options})) == expected
+
+
+@each_device
+def test_an_error_takes_its_turn(folder: str, device: str) -> None:
+    """The batches before it arrive, as they do without a device, and the state is after them."""
+
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows and batch["id"][0].as_py() >= 60:
+            raise ValueError("damaged")
+        return batch
+
+    taken = {}
+    for where in (None, device):
+        loader = make(folder, device=where, columns=["id"], transform=fails)
+        found = []
+        with pytest.raises(ValueError, match="damaged"):
+            found.extend(plain(batch) for batch in loader)
+        taken[where] = found, through_json(loader.state_dict())
+    assert taken[None] == taken[device]
+    assert len(taken[device][0]) > 2
+
+
+@each_device
+def test_collate_fn_gets_batches_on_the_device(folder: str, device: str) -> None:
+    batches = list(make(folder, device=device, columns=["a"], collate_fn=lambda batch: (batch["a"] * 2).sum()))
+    assert {total.device.type for total in batches} == {device}
+    assert sum(total.item() for total in batches) == sum(range(ROWS)) * 2
+
+
+@each_device
+def test_a_pass_that_is_left_or_closed(folder: str, device: str) -> None:
+    loader = make(folder, device=device, columns=["id"], num_workers=2)
+    whole = read(loader)
+    loader.dataset.set_epoch(0)
+    kept = [batch for batch, _ in zip(loader, range(4), strict=False)]
+    loader.dataset.close()
+    assert [plain(batch) for batch in kept] == whole[:4]
+    loader.dataset.set_epoch(0)
+    assert read(loader) == whole
+    batches = iter(loader)
+    next(batches)
+    batches.close()
+    with pytest.raises(StaleIteratorError):
+        next(batches)
+
+
+@each_device
+def test_a_dataset_that_was_pickled(folder: str, device: str) -> None:
+    loader = make(folder, device=device)
+    batches = iter(loader)
+    first = [plain(next(batches)) for _ in range(3)]
+    rest = [plain(batch) for batch in pickle.loads(pickle.dumps(loader.dataset))]
+    assert first + rest == read(make(folder))
+
+
+@each_device
+def test_threads_share_an_iterator(folder: str, device: str) -> None:
+    batches, rows = iter(make(folder, device=device, columns=["id"], num_workers=2, batch_size=2)), []
+
+    def take() -> None:
+        for batch in batches:
+            rows.extend(batch["id"].tolist())
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(rows) == list(range(ROWS))
+
+
+def test_description_says_where(folder: str) -> None:
+    assert "a dict of torch tensors on cpu, B = 7 rows" in str(make(folder, device="cpu").dataset.describe())
+    assert " on " not in make(folder).dataset.describe().batch_type
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "mps", torch.device("meta"), 0, ["cuda"], b"cpu"])
+def test_other_devices_are_refused(folder: str, device: Any) -> None:
+    with pytest.raises(OptionError, match=r"device=.*expected 'cpu', 'cuda', 'cuda:N'"):
+        make(folder, device=device)
+
+
+@pytest.mark.parametrize("output", ["numpy", "arrow", "dict"])
+def test_only_tensors_are_put_on_a_device(folder: str, output: str) -> None:
+    with pytest.raises(OptionError, match=r"device='cpu' with output_format=.*only tensors"):
+        make(folder, device="cpu", output_format=output)
 
 
 @no_gpu
@@ -88,3 +320,74 @@ def test_batches_are_the_same(folder: str, form: str) -> None:
 def test_without_a_gpu_construction_fails(folder: str, device: Any) -> None:
     with pytest.raises(OptionError, match=r"needs a GPU.*leave out device"):
         make(folder, device=device)
+
+
+def test_gpus_are_not_for_workers_of_other_loaders(folder: str) -> None:
+    dataset = make(folder, device="cpu").dataset
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(ROWS))
+    check_device("cuda:1", None)
+    check_device("cpu", (0, 2))
+    check_device(None, (0, 2))
+    with pytest.raises(OptionError, match=r"device='cuda:1' within 2 worker\(s\) of a foreign loader"):
+        check_device("cuda:1", (0, 2))
+
+
+@needs_gpu
+def test_a_gpu_that_is_not_there(folder: str) -> None:
+    with pytest.raises(OptionError, match=r"this process sees \d+ GPU"):
+        make(folder, device=f"cuda:{torch.cuda.device_count()}")
+    with pytest.raises(OptionError, match="Leave out pin_memory"):
+        make(folder, device="cuda", pin_memory=True)
+
+
+@needs_gpu
+def test_copies_and_training_overlap_without_a_race(tmp_path: Path) -> None:
+    """The loop's stream lags behind: memory is not used again before its work on it is done."""
+    ids = np.arange(200_000)
+    columns = {f"c{number}": ids + number for number in range(8)}
+    pq.write_table(pa.table({"id": ids, **columns}), tmp_path / "part.parquet", row_group_size=10_000)
+    loader = make(str(tmp_path), device="cuda", batch_size=500, split_rows=10_000, num_workers=2)
+    for _ in range(3):
+        sums = []
+        for batch in loader:
+            torch.cuda._sleep(1_000_000)  # cycles: half a millisecond
+            sums.append(torch.stack([(batch[f"c{number}"] - batch["id"]).sum() for number in range(8)]))
+        found = torch.stack(sums).sum(0).tolist()
+        assert found == [number * 200_000 for number in range(8)]
+
+
+@needs_gpu
+def test_batches_on_a_stream_of_the_loop(folder: str) -> None:
+    expected = read(make(folder, columns=["id", "items"]))
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        found = [{**batch, "id": batch["id"] * 1} for batch in make(folder, columns=["id", "items"], device="cuda")]
+    stream.synchronize()
+    assert [plain(batch) for batch in found] == expected
+
+
+@needs_gpu
+def test_memory_of_a_closed_pass_is_free(folder: str) -> None:
+    torch.zeros(1, device="cuda")
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    loader = make(folder, device="cuda", num_workers=2)
+    batches = iter(loader)
+    kept = [next(batches) for _ in range(3)]
+    assert torch.cuda.memory_allocated() > before
+    batches.close()
+    del kept, batches, loader
+    gc.collect()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+@needs_gpu
+def test_a_batch_is_normal_in_inference_mode(folder: str) -> None:
+    loader = make(folder, device="cuda", columns=["a"])
+    with torch.inference_mode():
+        batch = next(iter(loader))
+    weight = torch.ones(1, device="cuda", requires_grad=True)
+    (batch["a"] * weight).sum().backward()
+    assert weight.grad.item() == sum(range(7))

@@ -23,6 +23,9 @@ DRIVERS: dict[str, dict[str, Any]] = {
     "processes": {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
 }
 
+# The drivers, and batches that are cut ahead of the loop for a device.
+AND_AHEAD = DRIVERS | {"ahead": {"num_workers": 2, "device": "cpu"}}
+
 
 def write_table(folder: Path, files: int = 4, groups: int = 3, rows: int = 500) -> None:
     """Files with an int64 `id`, float32 `x`, bool `flag`, string `name`, ragged `items` and a vector column."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.executors import helpers
-from tests.executors.helpers import DRIVERS, wait_for_idle_threads
+from tests.executors.helpers import AND_AHEAD, wait_for_idle_threads
 from torch_dataloader_utils import StructuredDataset
 
 LOADERS = 5
@@ -65,13 +65,13 @@ def held() -> tuple[int, int, int]:
 @pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("function", [None, "alone", "collate_fn", "transform"])
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", AND_AHEAD)
 def test_one_collection_gives_back_all_that_iterators_hold(
     folder: str, driver: str, function: str | None, persistent: bool
 ) -> None:
     before = held()
     for _ in range(LOADERS):
-        Trainer(folder, function, {"persistent_workers": persistent, **DRIVERS[driver]})
+        Trainer(folder, function, {"persistent_workers": persistent, **AND_AHEAD[driver]})
     assert held()[0] >= before[0] + LOADERS
     wait_for_idle_threads()
     gc.collect()
@@ -79,9 +79,9 @@ def test_one_collection_gives_back_all_that_iterators_hold(
 
 
 @pytest.mark.usefixtures("by_hand", "no_leaks")
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", AND_AHEAD)
 def test_the_loader_goes_on_when_an_iterator_is_collected(folder: str, driver: str) -> None:
-    trainer = Trainer(folder, None, {"shuffle": True, **DRIVERS[driver]})
+    trainer = Trainer(folder, None, {"shuffle": True, **AND_AHEAD[driver]})
     loader = trainer.loader
     del trainer
     gc.collect()
@@ -101,7 +101,7 @@ def test_an_iterator_that_lives_to_the_end_of_the_program_is_no_trouble(
             import sys
             sys.path.insert(0, {str(Path(__file__).parents[2])!r})
             from tests.iteration.test_collected_iterators import Trainer
-            kept = [Trainer({folder!r}, function, {DRIVERS[driver]!r}) for function in (None, "transform")]
+            kept = [Trainer({folder!r}, function, {AND_AHEAD[driver]!r}) for function in (None, "transform")]
             print("done")
             """
         )

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.executors.helpers import DRIVERS
+from tests.executors.helpers import AND_AHEAD
 from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError, FileReadError, OptionError
 from torch_dataloader_utils.executors.inline import InlineDriver
@@ -136,14 +136,14 @@ def given_back(before: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", AND_AHEAD)
 def test_failed_passes_give_back_all_they_held_while_the_last_error_lives(
     folder: Path, damaged: Path, driver: str, failure: str
 ) -> None:
     if (driver, failure) == ("inline", "timeout"):
         pytest.skip("nothing interrupts a transform in the calling thread")
     options, kind = FAILURES[failure]
-    loader = loader_of(damaged if failure == "damaged" else folder, **options, **DRIVERS[driver])
+    loader = loader_of(damaged if failure == "damaged" else folder, **options, **AND_AHEAD[driver])
     error = failed(loader)
     before = held()
     for _ in range(ROUNDS):
@@ -153,11 +153,11 @@ def test_failed_passes_give_back_all_they_held_while_the_last_error_lives(
     assert before["drivers"] == before["processes"] == 0
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", AND_AHEAD)
 def test_an_error_outlives_what_its_pass_held(damaged: Path, driver: str) -> None:
-    failed(loader_of(damaged, **DRIVERS[driver]))
+    failed(loader_of(damaged, **AND_AHEAD[driver]))
     before = held()
-    error = failed(loader_of(damaged, **DRIVERS[driver]))
+    error = failed(loader_of(damaged, **AND_AHEAD[driver]))
     assert given_back(before), (before, held())
     assert error.__traceback__ is not None
 
@@ -188,9 +188,9 @@ def abandon_by_an_error(loader: Any) -> None:
 @pytest.mark.parametrize(
     "abandon", [abandon_by_break, abandon_by_dropping, abandon_by_closing_a_generator, abandon_by_an_error]
 )
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", AND_AHEAD)
 def test_abandoned_passes_give_back_all_they_held(folder: Path, driver: str, abandon: Callable[[Any], None]) -> None:
-    loader = loader_of(folder, persistent_workers=False, **DRIVERS[driver])
+    loader = loader_of(folder, persistent_workers=False, **AND_AHEAD[driver])
     abandon(loader)
     before = held()
     for _ in range(ROUNDS):
@@ -200,7 +200,7 @@ def test_abandoned_passes_give_back_all_they_held(folder: Path, driver: str, aba
 
 
 def test_workers_that_stay_keep_a_bounded_number_of_blocks_of_abandoned_passes(folder: Path) -> None:
-    loader = loader_of(folder, **DRIVERS["processes"])
+    loader = loader_of(folder, **AND_AHEAD["processes"])
     descriptors = []  # they vary by the blocks that workers have sent when a pass is left
     for _ in range(30):
         abandon_by_break(loader)
@@ -209,7 +209,7 @@ def test_workers_that_stay_keep_a_bounded_number_of_blocks_of_abandoned_passes(f
     loader.dataset.close()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", AND_AHEAD)
 def test_the_next_pass_after_a_failed_one_delivers_every_row(folder: Path, driver: str) -> None:
     fails = [True]
 
@@ -218,7 +218,7 @@ def test_the_next_pass_after_a_failed_one_delivers_every_row(folder: Path, drive
             raise KeyError("once")
         return batch
 
-    loader = loader_of(folder, collate_fn=fail_once, **DRIVERS[driver])
+    loader = loader_of(folder, collate_fn=fail_once, **AND_AHEAD[driver])
     assert isinstance(failed(loader), KeyError)
     assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(ROWS))
     loader.dataset.close()

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.killing import write_rows
 from tests.launchers.conftest import EXAMPLES, Rows
 from tests.launchers.pages import program
 from torch_dataloader_utils import OptionError, ShardingError, StructuredDataset
-from torch_dataloader_utils.loader.accelerated import placed
+from torch_dataloader_utils.loader.accelerated import check_accelerator, placed
 
 accelerate = pytest.importorskip("accelerate")
 pytest.importorskip("torchdata")  # an Accelerator asks for it where loaders have a state
@@ -241,6 +243,38 @@ def test_batches_go_to_the_device(data: str, accelerator: Any, monkeypatch: Any)
     accelerator.device_placement = False
     assert not next(iter(accelerator.prepare(make(data)[0])))["id"].is_meta
     assert not next(iter(make(data, accelerator=accelerator)[0]))["id"].is_meta
+
+
+def test_device_of_the_loader_and_of_the_accelerator(data: str, accelerator: Any, monkeypatch: Any) -> None:
+    """Batches go where both say; a contradiction is an error, not a second copy."""
+    loader, _ = make(data, device="cpu", even="pad")
+    assert [batch["id"].tolist() for batch in accelerator.prepare(loader)] == [
+        batch["id"].tolist() for batch in make(data, even="pad")[0]
+    ]
+    monkeypatch.setattr(accelerator.state, "device", torch.device("meta"))
+    with pytest.raises(OptionError, match="device='cpu', but the accelerator puts batches on its own device, 'meta'"):
+        accelerator.prepare(make(data, device="cpu")[0])
+    with pytest.raises(OptionError, match="leave out device"):
+        make(data, device="cpu", accelerator=accelerator)
+    accelerator.device_placement = False
+    assert not next(iter(accelerator.prepare(make(data, device="cpu")[0])))["id"].is_meta
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "same"),
+    [
+        ("cuda", "cuda:1", True),
+        ("cuda:1", "cuda", True),
+        ("cuda:1", "cuda:1", True),
+        ("cuda:0", "cuda:1", False),
+        ("cpu", "cuda:0", False),
+        ("cuda", "mps", False),
+    ],
+)
+def test_which_devices_of_an_accelerator_contradict(given: str, other: str, same: bool) -> None:
+    accelerator = types.SimpleNamespace(device=torch.device(other), device_placement=True)
+    with nullcontext() if same else pytest.raises(OptionError, match="pass device=acc"):
+        check_accelerator(accelerator, False, given)
 
 
 def test_batches_with_to_by_a_collate_fn(data: str, accelerator: Any) -> None:

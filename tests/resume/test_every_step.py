@@ -51,6 +51,7 @@ DRIVERS: dict[str, dict[str, Any]] = {
     "in-line": {"num_workers": 0},
     "threads": {"num_workers": 3},
     "pool": {"num_workers": None},
+    "on a device": {"num_workers": 2, "device": "cpu"},  # copied two batches ahead
     "processes": {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
 }
 

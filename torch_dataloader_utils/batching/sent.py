@@ -17,10 +17,11 @@ from torch_dataloader_utils.batching.columns import Array, Jagged
 from torch_dataloader_utils.batching.devices import Target
 from torch_dataloader_utils.batching.sent_columns import Send, Span, Views, sent_column, sent_jagged
 from torch_dataloader_utils.batching.tensors import TensorForm
-from torch_dataloader_utils.convert.columns import Column, Ragged
+from torch_dataloader_utils.convert.columns import Column, Dense, Ragged
 from torch_dataloader_utils.errors import StaleIteratorError
 
 AHEAD = 2  # batches that are cut, and so sent, before they are handed over
+_AT_A_TIME = 1 << 25  # bytes of a block that are sent before its first batch: a window may hold gigabytes
 
 T = TypeVar("T")
 
@@ -79,17 +80,20 @@ class SentForm(TensorForm):
         self._target = target
 
     def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[Any]:
-        """`count` batches, views of columns that are sent whole before the first."""
-        if not count:
-            return
-        span = Span(first, count, size)
+        """`count` batches, views of columns that are sent before the first, or in pieces if they are large."""
+        most = _batches_at_a_time(columns, size)
+        for number in range(0, count, most):
+            yield from self._piece(columns, Span(first + number * size, min(most, count - number), size))
+
+    def _piece(self, columns: Mapping[str, Column], span: Span) -> Iterator[Sent]:
+        """The batches of the span, views of columns that are sent whole before the first."""
         block: list[torch.Tensor] = []
         with self._copying():
             cut = [self._sent(entry, columns, span, self._sending(block)) for entry in self._entries]
-        for number in range(0, count, self._group):
+        for number in range(0, span.count, self._group):
             group = list(block)
             with self._copying():
-                values = [views(number, min(self._group, count - number), self._sending(group)) for views in cut]
+                values = [views(number, min(self._group, span.count - number), self._sending(group)) for views in cut]
                 mark = self._target.mark()
             shipment = Shipment(self._target, mark, group)
             for batch in zip(*values, strict=True):
@@ -114,6 +118,13 @@ class SentForm(TensorForm):
         """The target's context, for normal tensors even in inference mode: later batches may be trained on."""
         with torch.inference_mode(False), self._target.copying():
             yield
+
+
+def _batches_at_a_time(columns: Mapping[str, Column], size: int) -> int:
+    """How many batches of `size` rows are sent together: at least one."""
+    sent = [column for column in columns.values() if isinstance(column, (Dense, Ragged))]
+    rows = max((len(column) for column in sent), default=0)
+    return max(1, _AT_A_TIME * rows // max(1, size * sum(column.nbytes for column in sent)))
 
 
 def ahead(batches: Iterator[T], number: int = AHEAD) -> Iterator[T]:

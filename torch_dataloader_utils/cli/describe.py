@@ -14,7 +14,7 @@ def run(data: Data, output: Output, *, epoch: int) -> Result:
     """The description."""
     shown: list[str] = []
     with output.warnings_of_package(lambda: shown):
-        _, dataset = data.open()
+        _, dataset = data.but("device").open()
         description = dataset.describe(epoch)
         shown += [] if output.as_json else map(str, description.warnings)
     return Result(description.to_dict(), partial(show, description))

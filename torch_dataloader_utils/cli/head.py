@@ -53,7 +53,7 @@ def _number(value: Any) -> str:
 
 def _first_batch(data: Data, output: Output, epoch: int) -> Result:
     with output.warnings_of_package():
-        loader, dataset = data.open()
+        loader, dataset = data.but("device").open()
         dataset.set_epoch(epoch)
         first = next(iter(loader), None)
         dataset.close()

@@ -86,7 +86,7 @@ def run(data: Data, output: Output, *, epoch: int, html: Path | None) -> Result:
     """The plan; with `html`, also as a page."""
     shown: list[str] = []
     with output.warnings_of_package(lambda: shown):
-        _, dataset = data.open()
+        _, dataset = data.but("device").open()
         found = overview(dataset, epoch)
         shown += [] if output.as_json else map(str, found.description.warnings)
         if html is not None:

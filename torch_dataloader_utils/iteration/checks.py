@@ -31,12 +31,7 @@ def check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
     Raises:
         OptionError: they do not.
     """
-    device = options.worker.device
-    if worker is not None and device not in (None, "cpu"):
-        raise OptionError(
-            f"device={device!r} within {worker[1]} worker(s) of a foreign loader: tensors on a GPU cannot be sent from "
-            "one process to another. Iterate the loader that create_dataloader returns, or leave out device."
-        )
+    check_device(options.worker.device, worker)
     if options.mixing is not None and worker is not None and worker[1] > 1:
         raise OptionError(
             f"a mix within {worker[1]} workers of a foreign loader: its batches combine rows of all datasets. Use one "
@@ -46,4 +41,17 @@ def check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
         raise OptionError(
             f"canonical_ranks within {worker[1]} workers of a foreign loader: its batches combine rows of all shards. "
             "Use one worker, or none."
+        )
+
+
+def check_device(device: str | None, worker: tuple[int, int] | None) -> None:
+    """Check that whoever iterates can hand over batches on the device; `worker` as for `check_foreign`.
+
+    Raises:
+        OptionError: a worker of a foreign loader cannot send them to the process that trains.
+    """
+    if worker is not None and device not in (None, "cpu"):
+        raise OptionError(
+            f"device={device!r} within {worker[1]} worker(s) of a foreign loader: tensors on a GPU cannot be sent from "
+            "one process to another. Iterate the loader that create_dataloader returns, or leave out device."
         )

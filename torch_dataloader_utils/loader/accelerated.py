@@ -89,12 +89,22 @@ def placed(value: Any, device: torch.device) -> Any:
     return value
 
 
-def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
+def check_accelerator(accelerator: Any, split_batches: bool, device: str | None = None) -> str | None:
     """A warning about an Accelerator's configuration, which only its wrappers apply; None if all is well.
 
+    Args:
+        accelerator: the Accelerator.
+        split_batches: the loader's option.
+        device: the loader's option.
+
     Raises:
-        OptionError: its batch size contradicts the options.
+        OptionError: its batch size or its device contradicts the options.
     """
+    if device is not None and accelerator.device_placement and not _same(torch.device(device), accelerator.device):
+        raise OptionError(
+            f"device={device!r}, but the accelerator puts batches on its own device, {str(accelerator.device)!r}: "
+            "leave out device, or pass device=accelerator.device."
+        )
     if getattr(accelerator, "split_batches", False) and not split_batches:
         raise OptionError(
             "the accelerator has split_batches=True, so batch_size would be that of all ranks together, but here it is "
@@ -104,6 +114,11 @@ def check_accelerator(accelerator: Any, split_batches: bool) -> str | None:
     if getattr(accelerator, "dispatch_batches", None):
         return "dispatch_batches=True of the accelerator is ignored: each rank reads its own rows"
     return None
+
+
+def _same(given: torch.device, other: torch.device) -> bool:
+    """Whether they are one device, as far as they are numbered: "cuda" is the current one."""
+    return given.type == other.type and (None in (given.index, other.index) or given.index == other.index)
 
 
 def check_caller(num_ranks: Callable[[], int]) -> None:

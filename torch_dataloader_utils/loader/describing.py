@@ -102,7 +102,9 @@ class _Facts:
     @property
     def _batch_type(self) -> str:
         batch = self.options.batch
-        return _BATCH_TYPES[batch.output_format] + (", given to collate_fn" if batch.collate_fn is not None else "")
+        device = "" if self.options.worker.device is None else f" on {self.options.worker.device}"
+        collated = "" if batch.collate_fn is None else ", given to collate_fn"
+        return f"{_BATCH_TYPES[batch.output_format]}{device}{collated}"
 
     def _ranks(self, plan: Plan | None, own: RankPlan) -> tuple[RankShare, ...]:
         """What each rank gets; only this rank's share if a strategy generates the shards."""

@@ -166,8 +166,9 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
 
     def _prepare(self, accelerator: Any) -> None:
         """Do what Accelerate's wrappers do."""
-        shard, job = self.dataset.options.shard, job_peers()
-        warning = check_accelerator(accelerator, shard.split_batches)
+        options, job = self.dataset.options, job_peers()
+        shard = options.shard
+        warning = check_accelerator(accelerator, shard.split_batches, options.worker.device)
         if warning:
             _LOG.warning("%s", warning)
         if job is not None and len(job.members) > 1 and shard.num_ranks == 1:
