@@ -11,6 +11,7 @@ from torch_dataloader_utils.options.groups import WorkerOptions as WorkerOptions
 from torch_dataloader_utils.options.groups import check_last_batch as check_last_batch
 from torch_dataloader_utils.options.keywords import Call as Call
 from torch_dataloader_utils.options.keywords import Options as Options
+from torch_dataloader_utils.options.keywords import mask_key as mask_key
 from torch_dataloader_utils.options.keywords import option_defaults as option_defaults
 from torch_dataloader_utils.options.keywords import options_of as options_of
 from torch_dataloader_utils.options.keywords import parse_delta_options as parse_delta_options

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 
-from torch_dataloader_utils.errors import UnknownOptionError
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.options.delta import DeltaOptions
 from torch_dataloader_utils.options.follow import FollowOptions
@@ -75,6 +75,27 @@ def repeats_rows(options: Options) -> bool:
     """Whether a pass may repeat rows as padding; batches then contain the mask `valid_key`."""
     shard = options.shard
     return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
+
+
+def mask_key(options: Options, keys: Sequence[str]) -> str | None:
+    """The key of the mask of real rows; None if no pass repeats rows.
+
+    Args:
+        options: of the loader.
+        keys: the other keys of batches.
+
+    Raises:
+        OptionError: it is one of them.
+    """
+    key = options.batch.valid_key
+    if not repeats_rows(options):
+        return None
+    if key in keys:
+        raise OptionError(
+            f"valid_key={key!r} is the name of a column, but the mask of real rows needs a separate name: pass another "
+            "valid_key, such as 'is_real'."
+        )
+    return key
 
 
 # Options of files that a table does not take, because its metadata determine them.

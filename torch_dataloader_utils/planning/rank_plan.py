@@ -12,16 +12,7 @@ from typing import Any
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.schedule import Schedule
-from torch_dataloader_utils.model import (
-    FileKey,
-    FileLayout,
-    Piece,
-    Shard,
-    Split,
-    Task,
-    split_of,
-    split_pieces,
-)
+from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.kept_plan import packed
 from torch_dataloader_utils.planning.pieces import Pieces, real_pieces, splits_read
@@ -54,7 +45,7 @@ class RankPlan:
         schedule: for a mix, whose shards are datasets (and padding): the rows of each in every batch.
         num_all_splits: for a mix, the number of splits of all datasets, by which the orders of laps differ.
         by_length: whether rows are cut into batches by length (`batch_tokens`), so that a batch counts as one row.
-        sequence_length: if above 1, rows are tokens, so many of which are a sequence (`pack_method="wrap"`).
+        sequence_length: tokens of a sequence if rows are tokens (`pack_method="wrap"`), else 1.
         amplification: computes `read_amplification` from the rows of all ranks.
     """
 
@@ -114,9 +105,8 @@ class RankPlan:
             f"{rows}{steps} ({batches}), {plural(self.num_splits, 'split')}",
         ]
         if self.window is not None:
-            how = "permuted" if self.by_length else "shuffled"
             words = window_in_words(self.window, self.batch_rows, self.by_length, self.unit)
-            lines += wrap(f"{how} in {words}", _WIDTH)
+            lines += wrap(f"{'permuted' if self.by_length else 'shuffled'} in {words}", _WIDTH)
         return "\n".join(lines)
 
     @property

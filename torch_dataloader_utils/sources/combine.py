@@ -12,7 +12,7 @@ from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.options import Options, options_of
+from torch_dataloader_utils.options import Options, mask_key, options_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.reading.bucketed import Bucketing
@@ -27,7 +27,7 @@ from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, 
 from torch_dataloader_utils.sources.nesting import flattened
 from torch_dataloader_utils.sources.packing import known_tokens, packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
-from torch_dataloader_utils.sources.source import Source, mask_key, splits_of
+from torch_dataloader_utils.sources.source import Source, splits_of
 from torch_dataloader_utils.sources.tokens import in_tokens
 
 Output = dict[str, Any]  # what a batch holds under one key

@@ -18,7 +18,7 @@ from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, Opt
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey
-from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, progress_of, repeats_rows
+from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, mask_key, progress_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
@@ -245,19 +245,6 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         chosen=chosen,
         copies=copies,
     )
-
-
-def mask_key(options: Options, keys: Sequence[str]) -> str | None:
-    """The key of the mask of real rows; None if no pass repeats rows."""
-    key = options.batch.valid_key
-    if not repeats_rows(options):
-        return None
-    if key in keys:
-        raise OptionError(
-            f"valid_key={key!r} is the name of a column, but the mask of real rows needs a separate name: pass another "
-            "valid_key, such as 'is_real'."
-        )
-    return key
 
 
 def _transform(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
