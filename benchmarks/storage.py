@@ -4,7 +4,7 @@
 
 formats     our loader (threads, batches of 16,384 rows) against pyarrow's own decode of these files, on as many threads
 one-file    one large CSV or JSON Lines file: two workers against one, as threads and as processes
-bandwidth   an S3 server with 30 ms added to each request: 8 workers against 8 plain range readers, and GETs per file
+bandwidth   an S3 server with 30 ms added to each request (or `--links`): 8 workers against 8 plain range readers, and GETs per file
 planning    many small Parquet files on that server: our requests/s against a bare asyncio loop's, and `manifest=`
 
 Every ratio is the median over rounds of two consecutive runs, so that drift in the machine's speed cancels out; each
@@ -234,7 +234,20 @@ def bandwidth(given: argparse.Namespace, proxy: Proxy, origin: Store) -> None:
             pq.write_table(table, f"{folder}/part-{number:02}.parquet", **plain)
         size = os.path.getsize(f"{folder}/part-00.parquet")
         origin.put(Path(folder), "wide")
-    proxy.inject(Faults(latency=LATENCY))
+    for link in given.links:
+        bandwidth_of(given, proxy, size, link, f"{files} files of {size / 1e6:.0f} MB")
+
+
+def link_of(text: str) -> Faults:
+    """A link of so many milliseconds per request, or so many bytes a second: "30ms", "100MB/s"."""
+    if text.endswith("ms"):
+        return Faults(latency=float(text[:-2]) / 1e3)
+    number, unit = text.removesuffix("/s")[:-2], text.removesuffix("/s")[-2:]
+    return Faults(rate=float(number) * {"MB": 1e6, "GB": 1e9}[unit])
+
+
+def bandwidth_of(given: argparse.Namespace, proxy: Proxy, size: int, link: str, files: str) -> None:
+    proxy.inject(link_of(link))
     in_fresh_process("one_epoch", store=passed(proxy.store))
     counts = proxy.counts()
     asked = {kind: max(paths.values(), default=0) for kind, paths in (("GETs", counts.gets), ("HEADs", counts.heads))}
@@ -243,7 +256,7 @@ def bandwidth(given: argparse.Namespace, proxy: Proxy, origin: Store) -> None:
     for client in PLAIN:
         ratios = in_fresh_process("bandwidth_ratio", store=passed(proxy.store), client=client, rounds=given.rounds)
         found[client] = {**ratios, "GETs of a file": asked["GETs"], "bound": bound, "HEADs": asked["HEADs"]}
-    show(f"plain reader's client ({files} files of {size / 1e6:.0f} MB, +{LATENCY * 1e3:.0f} ms)", found)
+    show(f"plain reader's client ({files}, {link})", found)
 
 
 # ---------------------------------------------------------------------------------------------------------- planning
@@ -352,6 +365,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size-mb", type=int, help="of the one file: 1000 unless told, 20 if small")
     parser.add_argument("--small", action="store_true", help="a quick run, whose figures mean little")
+    parser.add_argument("--links", nargs="*", default=["30ms"], help="of `bandwidth`: 0ms 10ms 50ms 100MB/s 1GB/s")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:

@@ -17,6 +17,7 @@ import json
 import socket
 import struct
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ class Faults:
         seed: of the choice.
         stall: seconds.
         latency: seconds that each request waits, whether it fails or not.
+        rate: bytes a second of all bodies together; 0 for as many as come.
     """
 
     kind: str = ""
@@ -66,6 +68,7 @@ class Faults:
     seed: int = 0
     stall: float = 120.0
     latency: float = 0.0
+    rate: float = 0.0
 
     def hit(self, asked: str, times: int) -> bool:
         """Whether this request fails, which is asked for the `times`-th time."""
@@ -145,6 +148,7 @@ class Handler:
     def __init__(self, target: int) -> None:
         self.target = f"http://{HOST}:{target}"
         self.faults, self.counts = Faults(), Counts()
+        self.free = 0.0  # when the next byte may leave, with a rate
         self.times: Counter[str] = Counter()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -185,6 +189,10 @@ class Handler:
                 piece = chunk[:left]
                 await response.write(piece)
                 self.counts.bytes[request.path] += len(piece)
+                if self.faults.rate:
+                    now = time.monotonic()
+                    self.free = max(now, self.free) + len(piece) / self.faults.rate
+                    await asyncio.sleep(self.free - now)
                 if left is not None and cut is not None:
                     left -= len(piece)
                     if len(piece) < len(chunk):
