@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.batching.batches import Cut, shard_batches
+from torch_dataloader_utils.batching.batches import Cut, in_step, shard_batches
 from torch_dataloader_utils.batching.bucketed import BucketForm
 from torch_dataloader_utils.batching.devices import HostTarget
 from torch_dataloader_utils.batching.output_formats import make_form
@@ -315,3 +315,20 @@ def test_the_end_of_a_pass_does_not_wait_for_its_turn() -> None:
     assert [next(found), next(found)] == [0, 1]
     with pytest.raises(StaleIteratorError):
         next(found)
+
+
+def test_ranks_meet_at_the_same_batches_whatever_is_ahead() -> None:
+    """A rank on a GPU and one on none enter the collective of even="sync" after as many batches."""
+    asked: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    for is_ahead, calls in asked.items():
+        taken = 0
+
+        def agree(at_hand: int, calls: list[tuple[int, int]] = calls) -> int:
+            calls.append((taken, at_hand))  # noqa: B023 - called in this round
+            return min(at_hand, 3)
+
+        batches = iter(range(11))
+        for _ in in_step(ahead(batches) if is_ahead else batches, 3, agree):
+            taken += 1
+        assert taken == 11
+    assert asked[True] == asked[False]

@@ -222,3 +222,13 @@ def test_index_checks_files_and_keeps_the_result(tdu):
     assert [file.relative for file in dataset.source.skipped] == ["a.parquet"]
     Path("data/a.parquet").touch()
     assert "changed" in tdu("index", "data", "--manifest", "m.parquet", "--check", code=1)
+
+
+@pytest.mark.parametrize(
+    "command", [["describe"], ["plan"], ["schema"], ["head", "-n", "1"], ["verify", "--read"], ["index"]]
+)
+def test_what_only_looks_at_data_needs_no_gpu(tdu, command):
+    """A config of a training job, on a machine without its GPUs; 99 of them are nowhere."""
+    config = {"path": "data", "columns": ["id"], "batch_size": 50, "device": "cuda:99", "manifest": "files.idx"}
+    Path("loader.json").write_text(json.dumps(config))
+    tdu(*command, "--config", "loader.json")

@@ -19,6 +19,20 @@ def numbers(first: int, last: int) -> pa.Table:
     return pa.table({"id": range(first, last), "x": [number / 2 for number in range(first, last)]})
 
 
+def test_batches_on_a_device(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), numbers(0, 50))
+    DeltaTable(str(tmp_path)).delete("id % 7 = 0")
+    expected = [number for number in range(50) if number % 7]
+    loader, dataset = opened(str(tmp_path), device="cpu", batch_size=4)
+    assert ids(loader) == expected
+    dataset.set_epoch(0)
+    batches = iter(loader)
+    first = [next(batches) for _ in range(3)]
+    other, _ = opened(str(tmp_path), batch_size=4)
+    other.load_state_dict(loader.state_dict())
+    assert ids(first) + ids(other) == expected
+
+
 def test_rows_after_append_overwrite_delete_update_and_merge(tmp_path: Path) -> None:
     folder = str(tmp_path / "t")
     write_deltalake(folder, numbers(0, 20))

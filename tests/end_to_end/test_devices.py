@@ -191,7 +191,7 @@ def test_steps_per_epoch_reads_no_further(folder: str, device: str) -> None:
     """What is cut ahead ends where the pass does: no lap begins for it."""
     taken = {}
     for where in (None, device):
-        loader = make(folder, device=where, steps_per_epoch=18, columns=["id"])  # 126 rows: six of the next lap
+        loader = make(folder, device=where, batch_size=4, steps_per_epoch=30, columns=["id"])  # a lap
         blocks: list[Any] = []
         loader.dataset.on_event(lambda event, blocks=blocks: blocks.append(event))
         rows = rows_of(read(loader))

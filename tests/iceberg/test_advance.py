@@ -28,6 +28,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "x": pa.int64()})
 DRIVERS = [
     pytest.param({"num_workers": 0}, id="here"),
     pytest.param({"num_workers": 2}, id="threads"),
+    pytest.param({"num_workers": 2, "device": "cpu"}, id="ahead"),
     pytest.param({"num_workers": 2, "worker_mode": "process"}, id="processes"),
 ]
 
