@@ -82,7 +82,7 @@ def read(loader: Any) -> list[Any]:
 
 def unnested(batch: dict[str, Any]) -> dict[str, Any]:
     return {
-        key: [list(row) for row in value.unbind()] if isinstance(value, torch.Tensor) and value.is_nested else value
+        key: [row.tolist() for row in value.unbind()] if isinstance(value, torch.Tensor) and value.is_nested else value
         for key, value in batch.items()
     }
 
@@ -339,6 +339,23 @@ def test_a_gpu_that_is_not_there(folder: str) -> None:
         make(folder, device=f"cuda:{torch.cuda.device_count()}")
     with pytest.raises(OptionError, match="Leave out pin_memory"):
         make(folder, device="cuda", pin_memory=True)
+
+
+@needs_gpu
+def test_a_worker_of_torch_on_a_gpu(folder: str) -> None:
+    loader = DataLoader(make(folder, device="cuda").dataset, batch_size=None, num_workers=1)
+    with pytest.raises(OptionError, match="within 1 worker"):
+        next(iter(loader))
+
+
+@needs_gpu
+def test_the_device_is_the_current_one_at_the_first_batch(folder: str) -> None:
+    last = torch.cuda.device_count() - 1
+    loader = make(folder, device="cuda", columns=["id"])
+    with torch.cuda.device(last):
+        assert next(iter(loader))["id"].device == torch.device("cuda", last)
+    assert next(iter(loader))["id"].device == torch.device("cuda", last)
+    assert next(iter(make(folder, device=f"cuda:{last}")))["id"].device.index == last
 
 
 @needs_gpu

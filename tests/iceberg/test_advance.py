@@ -399,3 +399,14 @@ def test_all_ranks_move_to_what_rank_0_sees(table: Table, tmp_path: Path) -> Non
         assert ids == list(range(len(ids)))
         assert len(ids) >= 100
     assert [one["error"] for one in ranks] == ["DataNotFoundError"] * 2  # the one that rank 0 met
+
+
+def test_a_device_is_kept_when_the_data_move_on(table: Table) -> None:
+    """Memory on a GPU is recycled by stream: a new stream for each snapshot would leave that of the old one unused."""
+    loader, dataset = open_table(table, device="cpu")
+    assert ids_of(loader) == list(range(100))
+    before = dataset._local.here().target
+    table.append(rows(100, 120))
+    assert dataset.advance()
+    assert ids_of(loader) == list(range(120))
+    assert dataset._local.here().target is before

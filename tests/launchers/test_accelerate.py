@@ -260,6 +260,21 @@ def test_device_of_the_loader_and_of_the_accelerator(data: str, accelerator: Any
     assert not next(iter(accelerator.prepare(make(data, device="cpu")[0])))["id"].is_meta
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_the_gpu_of_an_accelerator(data: str) -> None:
+    reset_accelerate()
+    accelerator = accelerate.Accelerator()
+    try:
+        loader = accelerator.prepare(make(data, device="cuda", even="pad")[0])
+        for batch, other in zip(loader, make(data, even="pad")[0], strict=True):
+            assert batch["id"].device == accelerator.device
+            assert batch["id"].tolist() == other["id"].tolist()
+        with pytest.raises(OptionError, match="device='cpu', but the accelerator"):
+            accelerator.prepare(make(data, device="cpu")[0])
+    finally:
+        reset_accelerate()
+
+
 @pytest.mark.parametrize(
     ("given", "other", "same"),
     [

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from torch_dataloader_utils.batching.tensors import pinning
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options.devices import device_name
 
@@ -79,6 +80,7 @@ class CudaTarget:
 
     @cached_property
     def _device(self) -> torch.device:
+        torch.cuda.init()  # raises in a child that was forked from a process that uses CUDA
         device = torch.device(self._name)
         return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
@@ -111,14 +113,14 @@ class CudaTarget:
             tensor.record_stream(stream)
 
 
-def make_target(device: str, put: Callable[[torch.Tensor], torch.Tensor]) -> Target:
+def make_target(device: str, pin_memory: bool) -> Target:
     """The target of a device.
 
     Args:
         device: "cpu", "cuda" or "cuda:N".
-        put: places a tensor in the processor's memory, for "cpu".
+        pin_memory: whether tensors of "cpu" should be in page-locked memory.
 
     Raises:
         OptionError: this process sees no such GPU; a dataset may have been pickled where there is one.
     """
-    return HostTarget(put) if device_name("device", device) == "cpu" else CudaTarget(device)
+    return HostTarget(pinning(pin_memory)) if device_name("device", device) == "cpu" else CudaTarget(device)

@@ -11,23 +11,27 @@ import pyarrow as pa
 
 from torch_dataloader_utils.batching.batches import Form, Part
 from torch_dataloader_utils.batching.columns import ColumnForm, Jagged, numpy_column, numpy_jagged
-from torch_dataloader_utils.batching.devices import make_target
+from torch_dataloader_utils.batching.devices import Target
 from torch_dataloader_utils.batching.sent import SentForm
-from torch_dataloader_utils.batching.tensors import TensorForm, pinning
+from torch_dataloader_utils.batching.tensors import TensorForm
 from torch_dataloader_utils.reading.blocks import Block
 
 
 def make_form(
-    output_format: str, keys: Sequence[str], pin_memory: bool, jagged: Jagged | None = None, device: str | None = None
+    output_format: str,
+    keys: Sequence[str],
+    pin_memory: bool,
+    jagged: Jagged | None = None,
+    target: Target | None = None,
 ) -> Form:
-    """The form for this output format. With a device, its batches are `Sent`.
+    """The form for this output format. With a target, its batches are `Sent`.
 
     Args:
         output_format: its name.
         keys: of blocks, in order.
         pin_memory: whether tensors should be in page-locked memory.
         jagged: target keys of batches with the keys of the columns of lists that they join.
-        device: where tensors are sent: "cpu", "cuda" or "cuda:N"; None leaves them where they were read.
+        target: where tensors are sent; None leaves them where they were read.
     """
     if output_format == "arrow":
         return ArrowForm(lambda batch: batch)
@@ -35,8 +39,8 @@ def make_form(
         return ArrowForm(lambda batch: batch.to_pydict())
     if output_format == "numpy":
         return ColumnForm(keys, numpy_column, jagged or {}, numpy_jagged)
-    if device is not None:
-        return SentForm(keys, jagged or {}, make_target(device, pinning(pin_memory)))
+    if target is not None:
+        return SentForm(keys, jagged or {}, target)
     return TensorForm(keys, pin_memory, jagged or {})
 
 

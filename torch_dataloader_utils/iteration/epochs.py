@@ -10,6 +10,7 @@ from typing import Any
 
 from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
 from torch_dataloader_utils.batching.bucketed import BucketForm
+from torch_dataloader_utils.batching.devices import Target, make_target
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.batching.wrapped import SequenceForm
 from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
@@ -166,7 +167,7 @@ class Epochs:
             execution=self._execution,
             cut=self._cut(plan),
             form=self._form,
-            sent=self._options.worker.device is not None,
+            sent=self.target is not None,
             steps=None if self._options.shard.even == "sync" else steps,
             laps=self._options.shard.steps_per_epoch is not None,
             ended=lambda batches, taken: self._ended(batches, taken, steps),
@@ -234,12 +235,17 @@ class Epochs:
     @cached_property
     def _form(self) -> Form:
         """Kept across passes, with the memory it recycles."""
-        options, source = self._options, self.source
-        worker = options.worker
-        form = make_form(options.batch.output_format, source.keys, worker.pin_memory, source.scan.jagged, worker.device)
+        options, source, pin = self._options, self.source, self._options.worker.pin_memory
+        form = make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)
         if options.pack.wraps:
             return SequenceForm(form, options.pack.token_length)
         return form if options.bucket.batch_tokens is None else BucketForm(form)
+
+    @cached_property
+    def target(self) -> Target | None:
+        """Where batches are sent; kept across sources, too, because memory that is recycled belongs to its stream."""
+        worker = self._options.worker
+        return None if worker.device is None else make_target(worker.device, worker.pin_memory)
 
     def _announce(self, plan: RankPlan, place: EpochPosition) -> None:
         self.verdicts.world = world = self.planner.world
