@@ -80,9 +80,9 @@ class CudaTarget:
 
     @cached_property
     def _device(self) -> torch.device:
-        torch.cuda.init()  # raises in a child that was forked from a process that uses CUDA
+        current = torch.cuda.current_device()  # raises in a child that was forked from a process that uses CUDA
         device = torch.device(self._name)
-        return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+        return torch.device("cuda", current) if device.index is None else device
 
     @cached_property
     def _stream(self) -> Any:
