@@ -4,7 +4,7 @@
 
 formats     our loader (threads, batches of 16,384 rows) against pyarrow's own decode of these files, on as many threads
 one-file    one large CSV or JSON Lines file: two workers against one, as threads and as processes
-bandwidth   an S3 server with 30 ms added to each request (or `--links`): 8 workers against 8 plain range readers, and GETs per file
+bandwidth   an S3 server with 30 ms added to each request (`--links`): 8 workers against 8 plain range readers, and GETs
 planning    many small Parquet files on that server: our requests/s against a bare asyncio loop's, and `manifest=`
 
 Every ratio is the median over rounds of two consecutive runs, so that drift in the machine's speed cancels out; each
