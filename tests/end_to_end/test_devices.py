@@ -59,6 +59,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "bytes": {"columns": ["id", "city"], "strings": "bytes", "nulls": "fill", "fill_values": {"city": ""}},
     "codes": {"columns": ["id", "city"], "strings": "codes", "nulls": "fill", "fill_values": {"city": ""}},
     "packed": {"columns": ["items"], "pack": ["items"], "pack_length": 16, "batch_size": 2},
+    "wrapped": {"columns": ["items"], "pack": ["items"], "pack_length": 16, "pack_method": "wrap", "batch_size": 2},
     "by length": {"columns": ["id", "items"], "batch_tokens": 24, "lists": "padded"},
     "padded last": {"columns": ["id", "city"], "last_batch": "pad", "shuffle": True},
     "unknown counts": {"columns": ["id", "city"], "filters": KEPT},

@@ -78,6 +78,17 @@ def test_lists_are_joined_key_by_key(data: str, worker: dict[str, Any], shuffle:
     dataset.close()
 
 
+def test_torchrec_takes_the_entry(data: str) -> None:
+    """With torchrec and fbgemm-gpu-cpu 1.8.0, whose library fits torch 2.13; they are not part of any extra."""
+    torchrec = pytest.importorskip("torchrec")
+    loader, _ = make(data, batch_size=7, num_workers=0)
+    for batch in loader:
+        features = torchrec.KeyedJaggedTensor(**batch["sparse"]).to_dict()
+        for place, row in enumerate(batch["id"].tolist()):
+            for key, lists in (("a", A), ("b", B)):
+                assert features[key].to_dense()[place].tolist() == (lists[row] or [])
+
+
 @settings(max_examples=30)
 @given(size=st.integers(1, 30), groups=st.integers(1, 25), skipped=st.integers(0, 24))
 def test_any_batch_size_and_resume(
