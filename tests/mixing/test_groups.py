@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.mixing.rows import MixRule, default_weights, epoch_rows, exact_weight
-from torch_dataloader_utils.mixing.schedule import Schedule
+from torch_dataloader_utils.mixing.schedule import Schedule, Stretch
 
 WEIGHT = st.floats(0.1, 10).map(lambda weight: round(weight, 2))
 
@@ -70,7 +70,7 @@ def test_every_beginning_holds_each_dataset_in_its_share(
     weights = tree.of_datasets(sizes)
     names = [str(number) for number in range(len(sizes))]
     taken = epoch_rows(sizes, names, MixRule(weights, rows_per_epoch=total))
-    schedule = Schedule(taken.rows, taken.rates, batch)
+    schedule = Schedule((Stretch(taken.rows, taken.rates),), batch)
     for step, counts in enumerate(schedule.table(0, schedule.steps).tolist()):
         rows = min(step * batch, total)
         for count, weight in zip(counts, weights, strict=True):

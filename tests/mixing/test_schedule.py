@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
 from torch_dataloader_utils.mixing.laps import even_counts, laps_of
 from torch_dataloader_utils.mixing.rows import MOST_LAPS, MixRule, epoch_rows
-from torch_dataloader_utils.mixing.schedule import Schedule, prefix_counts
+from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, prefix_counts
 
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=5)
 WEIGHT = st.floats(0.1, 10)  # far from the most laps of an epoch
@@ -40,7 +40,7 @@ def test_prefixes_are_those_of_the_rows_sorted_by_position(mix: tuple[list[int],
 @given(SIZES, st.integers(1, 9), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_quotas_stay_within_three_rows_of_exact_and_only_grow(sizes: list[int], batch: int, pads: bool) -> None:
-    schedule = Schedule(tuple(sizes), tuple(map(float, sizes)), batch, padding=3 if pads else 0)
+    schedule = Schedule((Stretch(tuple(sizes), tuple(map(float, sizes))),), batch, padding=3 if pads else 0)
     table = schedule.table(0, schedule.steps)
     assert (np.diff(table, axis=0) >= 0).all()
     total = sum(sizes)
@@ -56,7 +56,7 @@ def test_quotas_stay_within_three_rows_of_exact_and_only_grow(sizes: list[int], 
 @settings(max_examples=40, deadline=None)
 def test_single_batches_hold_one_source_each(mix: tuple[list[int], list[float]], batch: int) -> None:
     sizes, rates = mix
-    schedule = Schedule(tuple(sizes), tuple(rates), batch, single=True)
+    schedule = Schedule((Stretch(tuple(sizes), tuple(rates)),), batch, single=True)
     grown = np.diff(schedule.table(0, schedule.steps), axis=0)
     assert (np.count_nonzero(grown, axis=1) == 1).all()
     assert (grown.sum(axis=1) <= batch).all()
@@ -65,7 +65,7 @@ def test_single_batches_hold_one_source_each(mix: tuple[list[int], list[float]],
 
 def test_positions_of_huge_sources_are_found_without_walking_to_them() -> None:
     rows = (10**11, 3 * 10**10, 7)
-    schedule = Schedule(rows, tuple(map(float, rows)), 1000)
+    schedule = Schedule((Stretch(rows, tuple(map(float, rows))),), 1000)
     counts = schedule.after(schedule.steps // 2)
     assert all(abs(count - row / 2) <= 3 for count, row in zip(counts, rows, strict=True))
 
@@ -74,7 +74,7 @@ def test_positions_of_huge_sources_are_found_without_walking_to_them() -> None:
 def test_every_row_before_any_twice_across_epochs(size: int, rows: int, epochs: int) -> None:
     taken: Counter[int] = Counter()
     for epoch in range(epochs):
-        laps = list(laps_of(size, rows, epoch))
+        laps = list(laps_of(size, epoch * rows, (epoch + 1) * rows))
         assert sum(last - first for _, first, last in laps) == rows
         for lap, first, last in laps:
             for place in range(first, last):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import reprlib
 from collections.abc import Callable, Mapping
 from math import inf
@@ -22,6 +23,8 @@ SEAL = "digest"  # the key of the digest of all others
 _MOST = 2**62  # of any number
 _RANKS, _SHARDS = 2**17, 2**12  # more than any job has
 _LINKS = 2**10
+_PHASES = 2**16  # of a curriculum
+_FRACTION = re.compile(r"[0-9]+(/[1-9][0-9]*)?", re.ASCII)
 
 Check = Callable[[Any], bool]
 
@@ -153,14 +156,31 @@ def _rank(key: Any) -> bool:
 
 
 def _mixing(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        name in value and check(value[name])
-        for name, check in (
-            ("batches", _word),
-            ("rows", _list_of(_whole(), _RANKS, 1)),
-            ("rates", _list_of(lambda rate: isinstance(rate, float) and 0 < rate < inf, _RANKS, 1)),
-        )
+    if not (isinstance(value, Mapping) and _word(value.get("batches"))):
+        return False
+    rows, counts = value.get("rows"), _list_of(_whole(), _RANKS, 1)
+    if "phases" not in value:
+        return counts(rows) and _list_of(_rate, _RANKS, 1)(value.get("rates"))
+    fixed = _whole(1)(value.get("total")) if rows is None else counts(rows)
+    return fixed and _list_of(_phase, _PHASES, 1)(value["phases"])
+
+
+def _rate(value: Any) -> bool:
+    return isinstance(value, float) and 0 < value < inf
+
+
+def _phase(value: Any) -> bool:
+    """A first row, and the weights from it on as fractions."""
+    return (
+        _list_of(lambda item: True, 2, 2)(value)
+        and _whole()(value[0])
+        and _list_of(_fraction, _RANKS, 1)(value[1])
+        and any(weight.strip("0/") for weight in value[1])
     )
+
+
+def _fraction(value: Any) -> bool:
+    return isinstance(value, str) and len(value) < 1000 and _FRACTION.fullmatch(value) is not None
 
 
 _STATE: dict[str, Check] = {

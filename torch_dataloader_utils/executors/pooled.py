@@ -13,14 +13,13 @@ from torch_dataloader_utils.reading.blocks import Block, Driver
 class PooledDriver:
     """Delivers the blocks of many shards that few workers read.
 
-    The shards advance by the same number of rows at a time, or in proportion to `speeds`, and each worker reads its
-    blocks in the order in which they are needed. Blocks that arrive early wait here.
+    Each worker reads its blocks in the order in which they are needed. Blocks that arrive early wait here.
 
     Args:
         open_driver: starts the driver, given the tasks of each worker.
         shards: the tasks of each shard, with known row counts.
         workers: the number of workers.
-        speeds: the rows of each shard that are needed at a time, relative to the others; empty: as many of each.
+        needed: when each task is needed, relative to the others; empty: the shards advance by as many rows at a time.
     """
 
     def __init__(
@@ -28,10 +27,10 @@ class PooledDriver:
         open_driver: Callable[[Sequence[Sequence[Task]]], Driver],
         shards: Sequence[Sequence[Task]],
         workers: int,
-        speeds: Sequence[float] = (),
+        needed: Sequence[Sequence[tuple[int, float]]] = (),
     ) -> None:
-        each = speeds or (1,) * len(shards)
-        merged = [_merged(shards, range(worker, len(shards), workers), each) for worker in range(workers)]
+        needed = needed or [_side_by_side(shard) for shard in shards]
+        merged = [_merged(shards, range(worker, len(shards), workers), needed) for worker in range(workers)]
         self._owners = [deque(shard for shard, _ in tasks) for tasks in merged]
         self._early: list[deque[Block]] = [deque() for _ in shards]
         self._driver = open_driver([[task for _, task in tasks] for tasks in merged])
@@ -57,15 +56,15 @@ class PooledDriver:
         self._driver.close()
 
 
+def _side_by_side(tasks: Sequence[Task]) -> list[tuple[int, float]]:
+    """When tasks are needed, if all shards advance by the same number of rows at a time."""
+    begins = accumulate((task.rows or 0 for task in tasks), initial=0)
+    return [(0, begin) for begin, _ in zip(begins, tasks, strict=False)]
+
+
 def _merged(
-    shards: Sequence[Sequence[Task]], numbers: Sequence[int], speeds: Sequence[float]
+    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Sequence[tuple[int, float]]]
 ) -> list[tuple[int, Task]]:
-    """The tasks of these shards as (shard, task), ordered by when each begins: its first row over the shard's speed."""
-    begins = [
-        (begin / speeds[shard], shard, task)
-        for shard in numbers
-        for begin, task in zip(
-            accumulate((task.rows or 0 for task in shards[shard]), initial=0), shards[shard], strict=False
-        )
-    ]
-    return [(shard, task) for _, shard, task in sorted(begins, key=lambda item: item[:2])]
+    """The tasks of these shards as (shard, task), ordered by when each is needed."""
+    turns = [(when, shard, task) for shard in numbers for when, task in zip(needed[shard], shards[shard], strict=True)]
+    return [(shard, task) for _, shard, task in sorted(turns, key=lambda item: item[:2])]

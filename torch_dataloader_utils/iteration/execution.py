@@ -38,13 +38,18 @@ class Execution:
         self._worker = worker
         self._pool: WorkerPool | None = None
 
-    def open(self, tasks: Sequence[Sequence[Task]], at_once: bool = True, speeds: Sequence[float] = ()) -> Driver:
+    def open(
+        self,
+        tasks: Sequence[Sequence[Task]],
+        at_once: bool = True,
+        needed: Sequence[Sequence[tuple[int, float]]] = (),
+    ) -> Driver:
         """A driver of these tasks, by shard.
 
         Args:
             tasks: of each shard.
             at_once: whether worker processes start on them at once, or when first requested.
-            speeds: the rows of each shard that are needed at a time; empty: as many of each.
+            needed: when each task is needed, relative to the others; empty: the shards advance by as many rows.
         """
         worker = self._worker
         if worker.num_workers == 0:
@@ -54,7 +59,7 @@ class Execution:
             begin = partial(pool.begin, files=self._files, timeout=worker.timeout, at_once=at_once)
             if len(tasks) <= worker.num_shards:
                 return begin(tasks)
-            return PooledDriver(begin, tasks, worker.num_shards, speeds)
+            return PooledDriver(begin, tasks, worker.num_shards, needed)
         scan, files = self._scan, self._files
         return ThreadDriver(
             lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(tasks), worker.timeout

@@ -205,13 +205,23 @@ class RankRun:
             for done in [done for done in self._tasks if 0 < done <= lap]:
                 del self._tasks[done]
             # A driver that starts at once uses all workers: those that begin in another lap may already work on it.
-            schedule = self._recipe.plan_of(0).schedule
-            speeds = () if schedule is None else schedule.speeds
-            return self._recipe.execution.open(tasks, all(start.lap == lap for start in starts), speeds)
+            needed = self._needed(starts)
+            return self._recipe.execution.open(tasks, all(start.lap == lap for start in starts), needed)
 
         laps = LapDriver(open_lap, starts, lambda shard: self._logs[shard].begin_lap())
         driver = laps if self._recipe.laps else open_lap(0)
         return ReportedDriver(driver, self._recipe.hooks, self._epoch, starts)
+
+    def _needed(self, starts: Sequence[WorkerCursor]) -> Sequence[Sequence[tuple[int, float]]]:
+        """For a mix, when each task that a shard still has to read is needed."""
+        schedule = self._recipe.plan_of(0).schedule
+        if schedule is None:
+            return ()
+        begins = [itertools.accumulate((task.rows or 0 for task in tasks), initial=0) for tasks in self._tasks_of(0)]
+        return [
+            schedule.needed(shard, list(rows)[start.task : -1])
+            for shard, (rows, start) in enumerate(zip(begins, starts, strict=True))
+        ]
 
     def _left(self, lap: int, shard: int, start: WorkerCursor) -> Sequence[Task]:
         """The tasks that a shard that began at `start` still has to read in a lap."""

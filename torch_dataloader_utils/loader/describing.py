@@ -25,7 +25,7 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.sources.mixing import mix_in_words
+from torch_dataloader_utils.sources.mixing import mix_in_words, rows_of_mix
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
 from torch_dataloader_utils.sources.source import Source
 
@@ -64,7 +64,7 @@ class _Facts:
             files=len(source.files),
             skipped=source.skipped,
             subset=source.subset,
-            mix=mix_in_words(source, self.options),
+            mix=mix_in_words(source, self.options, self.epoch),
             packing=self.options.pack.text,
             uncounted=self.options.uncounted,
             buckets=self.options.buckets,
@@ -139,7 +139,7 @@ class _Facts:
             if share.rows is not None and share.steps is not None
         ]
         mixing = self.options.mixing
-        rows = self._rows if mixing is None else sum(mixing["rows"])
+        rows = self._rows if mixing is None else sum(rows_of_mix(mixing, self.epoch))
         return None if rows is None or len(delivered) < len(ranks) else rows - sum(delivered)
 
     def _warnings(self, plan: Plan | None, own: RankPlan, worker_splits: Sequence[int]) -> Iterator[Advice]:

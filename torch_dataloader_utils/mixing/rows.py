@@ -77,21 +77,42 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
         if not size and not whole:
             raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
     rows = _rows(sizes, exact, rule)
+    check_laps(sizes, rows, names, "max_repeats=")
+    if not rule.only_orders:
+        return EpochRows(tuple(rows), tuple(float(count) or 1.0 for count in rows))
+    check_apart([weight for weight, size in zip(weights, sizes, strict=True) if size])
+    most = max(weights) or 1.0
+    return EpochRows(tuple(rows), tuple(float(weight / most) or 1.0 for weight in weights))
+
+
+def check_laps(sizes: Sequence[int], rows: Sequence[int], names: Sequence[str], remedy: str) -> None:
+    """Check that an epoch repeats no source too often; the remedy is what to set.
+
+    Raises:
+        OptionError: it does.
+        EmptyDatasetError: a source that must be repeated has no rows.
+    """
     for size, count, name in zip(sizes, rows, names, strict=True):
+        if count and not size:
+            raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
         if count > size * MOST_LAPS:
             raise OptionError(
                 f"an epoch would take {count:,} rows of {name}, which has {size:,}: expected at most {MOST_LAPS:,} "
-                "repeats. Set max_repeats=, or other weights."
+                f"repeats. Set {remedy}, or other weights."
             )
-    if not rule.only_orders:
-        return EpochRows(tuple(rows), tuple(float(count) or 1.0 for count in rows))
-    most = max(weights) or 1.0
-    if any(weight < most * _LEAST for weight, size in zip(weights, sizes, strict=True) if size):
+
+
+def check_apart(weights: Sequence[float | Fraction]) -> None:
+    """Check that floats tell the positions of all rows apart.
+
+    Raises:
+        OptionError: a weight is too small beside another.
+    """
+    if weights and min(weights) < max(weights) * _LEAST:
         raise OptionError(
             f"weights={shown(list(map(float, weights)))}: expected numbers of which none is more than "
             f"{1 / _LEAST:.0e} times another."
         )
-    return EpochRows(tuple(rows), tuple(float(weight / most) or 1.0 for weight in weights))
 
 
 def default_weights(sizes: Sequence[int], temperature: float) -> list[float]:
@@ -135,10 +156,16 @@ def _apportioned(total: int, weights: Sequence[Fraction], most: Sequence[int] | 
             rows[i] = limits[i]
         free = [i for i in free if i not in full]
         left = total - sum(rows)
-    shares = {i: left * weights[i] / sum(weights[j] for j in free) for i in free}
-    for i, share in shares.items():
-        rows[i] = int(share)
-    largest = sorted(free, key=lambda i: (int(shares[i]) - shares[i], i))
-    for i in largest[: total - sum(rows)]:
+    for i, count in zip(free, apportioned(left, [weights[i] for i in free]), strict=True):
+        rows[i] = count
+    return rows
+
+
+def apportioned(total: int, weights: Sequence[Fraction]) -> list[int]:
+    """`total` rows shared by weight: the exact shares rounded down, and one more for those that lost the most."""
+    whole = sum(weights)
+    shares = [total * weight / whole for weight in weights]
+    rows = [int(share) for share in shares]
+    for i in sorted(range(len(rows)), key=lambda i: (rows[i] - shares[i], i))[: total - sum(rows)]:
         rows[i] += 1
     return rows

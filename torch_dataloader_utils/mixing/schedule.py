@@ -2,13 +2,17 @@
 
 Row j of source i is at position `(j + 1/2) / rate_i`, ties by source, and a rank's batches take the rows in the order
 of their positions. Counts of neighbouring prefixes only grow, and stay within
-`1/2 + sources / 2 * share` rows of exact, where share is the source's rate over that of all.
+`1/2 + sources / 2 * share` rows of exact, where share is the source's rate over that of all. If the rates change, the
+positions begin anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,30 +46,65 @@ def prefix_counts(rows: Sequence[int], rates: Sequence[float], prefixes: I64) ->
     return counts
 
 
+class Stretch(NamedTuple):
+    """Rows that are delivered at one set of rates, before those of the next stretch.
+
+    Attributes:
+        rows: of each source.
+        rates: of each source, above 0.
+    """
+
+    rows: tuple[int, ...]
+    rates: tuple[float, ...]
+
+
+def counts_by_stretch(stretches: Sequence[Stretch], prefixes: I64, unit: int = 1) -> Iterator[I64]:
+    """For each stretch, how many of its rows the prefixes of all stretches hold, int64 [prefixes, sources].
+
+    Args:
+        stretches: one after another.
+        prefixes: numbers of first rows of all of them, int64 [prefixes].
+        unit: rows of a source that are delivered together, and are then what prefixes count.
+    """
+    begin = 0
+    for stretch in stretches:
+        units = [-(-rows // unit) for rows in stretch.rows]
+        size = sum(units)
+        within = np.clip(prefixes - begin, 0, size)
+        begin += size
+        if not within.any() or (within == size).all():
+            yield np.outer(np.minimum(within, 1), np.asarray(stretch.rows, np.int64))
+        else:
+            yield np.minimum(prefix_counts(units, stretch.rates, within) * unit, stretch.rows)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The rows of each source in a rank's batches.
 
     Attributes:
-        rows: the rank's rows of each source.
-        rates: of each source.
+        stretches: the rank's rows of each source; several if their rates change in the epoch.
         batch_rows: rows per batch.
         single: whether each batch is of one source; the last one of a source may then be short.
         padding: repeats after all rows, as a source of their own; 0 for none.
     """
 
-    rows: tuple[int, ...]
-    rates: tuple[float, ...]
+    stretches: tuple[Stretch, ...]
     batch_rows: int
     single: bool = False
     padding: int = 0
 
     @cached_property
+    def rows(self) -> int:
+        """The number of rows, without padding."""
+        return sum(sum(stretch.rows) for stretch in self.stretches)
+
+    @cached_property
     def steps(self) -> int:
         """The number of batches."""
         if self.single:
-            return sum(self._units)
-        return -(-(sum(self.rows) + self.padding) // self.batch_rows)
+            return sum(-(-rows // self.batch_rows) for stretch in self.stretches for rows in stretch.rows)
+        return -(-(self.rows + self.padding) // self.batch_rows)
 
     def after(self, steps: int) -> list[int]:
         """The rows of each source in the first `steps` batches."""
@@ -76,17 +115,32 @@ class Schedule:
         """The rows of each source in the first `first`, ..., `last` batches, int64 [last - first + 1, sources]."""
         steps = np.clip(np.arange(first, last + 1), 0, self.steps)
         if self.single:
-            return np.minimum(prefix_counts(self._units, self.rates, steps) * self.batch_rows, self.rows)
-        real = sum(self.rows)
-        taken = np.minimum(steps * self.batch_rows, real + self.padding)
-        counts = prefix_counts(self.rows, self.rates, np.minimum(taken, real))
-        return np.column_stack([counts, np.maximum(taken - real, 0)]) if self.padding else counts
+            return sum_of(counts_by_stretch(self.stretches, steps, self.batch_rows))
+        taken = np.minimum(steps * self.batch_rows, self.rows + self.padding)
+        counts = sum_of(counts_by_stretch(self.stretches, np.minimum(taken, self.rows)))
+        return np.column_stack([counts, np.maximum(taken - self.rows, 0)]) if self.padding else counts
 
-    @property
-    def speeds(self) -> tuple[float, ...]:
-        """How fast each source advances, relative to the others, with the padding as slow as it can be."""
-        return (*self.rates, *([min(self.rates)] if self.padding else []))
+    def needed(self, source: int, rows: Sequence[int]) -> list[tuple[int, float]]:
+        """When these rows of a source are delivered, relative to rows of all sources: their stretch, and position.
 
-    @property
-    def _units(self) -> list[int]:
-        return [-(-count // self.batch_rows) for count in self.rows]
+        Args:
+            source: its number; the padding is the last one.
+            rows: row numbers, counted over all stretches.
+        """
+        if source == len(self.stretches[0].rows):
+            return [(len(self.stretches), row) for row in rows]
+        ends = list(accumulate(stretch.rows[source] for stretch in self.stretches))
+        places = []
+        for row in rows:
+            number = min(bisect_right(ends, row), len(ends) - 1)
+            stretch = self.stretches[number]
+            places.append((number, (row - ends[number] + stretch.rows[source]) / stretch.rates[source]))
+        return places
+
+
+def sum_of(counts: Iterator[I64]) -> I64:
+    """The sum of the counts of all stretches; there is at least one."""
+    total = next(counts)
+    for more in counts:
+        total = total + more
+    return total

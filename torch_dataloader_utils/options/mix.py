@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.checks import Checked, maybe, one_of, option, values, whole, word
 
 _MOST = 100_000  # datasets; an iterator may not end
+_MOST_ROWS = 2**60  # of a run
 
 
 def _is_number(value: Any) -> bool:
@@ -30,6 +31,35 @@ def _numbers(name: str, value: Any) -> Any:
     return given
 
 
+def _is_phase(item: Any) -> bool:
+    """Whether it is a pair of a first row and weights, as weights that change have them."""
+    return isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[1], (Mapping, list, tuple))
+
+
+def _weights(name: str, value: Any) -> Any:
+    """A positive number for each dataset, or pairs of a first row and such numbers, of which some may be 0."""
+    if not (isinstance(value, (list, tuple)) and value and any(map(_is_phase, value))):
+        return _numbers(name, value)
+    if not all(map(_is_phase, value)):
+        raise OptionError(f"{name}={_shown(value)}: expected either a number for each dataset, or only pairs of both.")
+    firsts = [first for first, _ in value]
+    if not all(isinstance(first, int) and not isinstance(first, bool) for first in firsts) or firsts[0] != 0:
+        raise OptionError(f"{name}={_shown(value)}: expected (first row, weights), the first of them from row 0 on.")
+    if any(first >= then for first, then in pairwise(firsts)) or firsts[-1] > _MOST_ROWS:
+        raise OptionError(f"{name}={_shown(value)}: expected first rows that grow, up to {_MOST_ROWS:,}.")
+    return tuple((first, _phase_weights(name, value, weights)) for first, weights in value)
+
+
+def _phase_weights(name: str, value: Any, weights: Any) -> Any:
+    given = dict(weights) if isinstance(weights, Mapping) else list(weights)
+    numbers = list(given.values() if isinstance(given, dict) else given)
+    if not all(_is_number(number) or (number == 0 and not isinstance(number, bool)) for number in numbers):
+        raise OptionError(f"{name}={_shown(value)}: expected numbers of at least 0, got {_shown(weights)}.")
+    if not any(numbers):
+        raise OptionError(f"{name}={_shown(value)}: expected a number above 0 for some dataset, got {_shown(weights)}.")
+    return given
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 200 else f"{text[:200]}..."
@@ -43,8 +73,10 @@ _multiple = values("a number of at least 1", lambda value: _is_number(value) and
 class MixOptions(Checked):
     """How much of each dataset an epoch takes, and how their rows are mixed."""
 
-    weights: Mapping[str, float] | Sequence[float] | None = option(
-        None, maybe(_numbers), doc="the rows of each dataset relative to the others; None: its row count"
+    weights: Mapping[str, float] | Sequence[float] | Sequence[tuple[int, Any]] | None = option(
+        None,
+        maybe(_weights),
+        doc="rows of each dataset relative to the others; None: its row count; [(row, weights), ...]: from a row on",
     )
     temperature: float = option(
         1.0, _temperature, doc="without weights, each weighs its row count to the power of 1 / temperature"
@@ -86,6 +118,24 @@ class MixOptions(Checked):
             )
         if self.batches == "splits":
             self._check_splits(given)
+        if self.phases is not None:
+            self._check_phases()
+
+    @property
+    def phases(self) -> tuple[tuple[int, Any], ...] | None:
+        """The weights from each row of the run on, if they change."""
+        return self.weights if isinstance(self.weights, tuple) and any(map(_is_phase, self.weights)) else None
+
+    def _check_phases(self) -> None:
+        if self.batches != "proportional":
+            raise OptionError(f"batches={self.batches!r} with weights that change: use batches='proportional'.")
+        if self.stop != "once":
+            raise OptionError(
+                f"stop={self.stop!r} with weights that change: the rows of an epoch would follow from all of them. Use "
+                "rows_per_epoch=, or stop='once', where weights only order the rows."
+            )
+        if self.max_repeats is not None:
+            raise OptionError(f"max_repeats={self.max_repeats} with weights that change: leave it out.")
 
     def _check_splits(self, given: Sequence[str]) -> None:
         others = {"temperature": self.temperature != 1, "max_repeats": self.max_repeats, "source_key": self.source_key}

@@ -12,7 +12,7 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece
 from torch_dataloader_utils.planning.amplification import read_amplification
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
-from torch_dataloader_utils.planning.mix_shares import MixShares, laps_of_epoch, laps_of_rest, one_after_another
+from torch_dataloader_utils.planning.mix_shares import MixShares, mix_of_epoch, mix_of_rest, one_after_another
 from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -219,12 +219,11 @@ class Plan:
             return None
         if epoch not in self._mixes:
             if self.rest is None:
-                pairs = zip(self._datasets, mixing["rows"], strict=True)
-                laps = tuple(laps_of_epoch(dataset, rows, epoch) for dataset, rows in pairs)
+                laps, stretches = mix_of_epoch(self._datasets, mixing, epoch)
             else:
-                laps = tuple(map(laps_of_rest, self.rest.laps))
+                laps, stretches = mix_of_rest(self.rest.laps, mixing, epoch)
             self._mixes.clear()
-            self._mixes[epoch] = MixShares(laps, self.options, self.num_ranks)
+            self._mixes[epoch] = MixShares(laps, stretches, self.options, self.num_ranks)
         return self._mixes[epoch]
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:

@@ -22,7 +22,7 @@ from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
 from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.buckets import bucketed
-from torch_dataloader_utils.sources.group import Names, labels, weight_tree
+from torch_dataloader_utils.sources.group import Names, labels, weight_trees
 from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
 from torch_dataloader_utils.sources.nesting import flattened
 from torch_dataloader_utils.sources.packing import known_tokens, packed
@@ -76,7 +76,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     """
     listed = sum(dataset.listed for dataset in datasets if isinstance(dataset, Source))
     group, datasets = flattened(datasets, names, options)
-    tree, names, mixed = weight_tree(group), group.paths, is_mixed(options, len(datasets))
+    trees, names, mixed = weight_trees(group), group.paths, is_mixed(options, len(datasets))
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
     sharded_alike([dataset for dataset in datasets if not isinstance(dataset, Source)], options.shard.total_shards)
@@ -87,7 +87,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         for number, (dataset, label) in enumerate(zip(datasets, labels(names), strict=True))
     ]
     if not mixed:
-        members = _weighted(members, tree)
+        members = _weighted(members, trees[0])
     else:
         check_counted([(member.name, member.exact and member.splits.uncounted is None) for member in members], options)
     outputs = [_outputs(member.scan) for member in members]

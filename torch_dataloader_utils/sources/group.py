@@ -109,14 +109,15 @@ class Group:
                 yield from (((name, *path), facts) for path, facts in member._leaves())
 
 
-def weight_tree(group: Group) -> WeightTree:
-    """How the group's weight is shared among its datasets.
+def weight_trees(group: Group) -> list[WeightTree]:
+    """How the group's weight is shared among its datasets; several of them if it changes.
 
     Raises:
         OptionError: the weights are not for its members.
     """
-    members = tuple(weight_tree(member) if isinstance(member, Group) else None for member in group.members)
-    return WeightTree(members, for_each("weights", group.mix.weights, group.names), group.mix.temperature)
+    members = tuple(weight_trees(member)[0] if isinstance(member, Group) else None for member in group.members)
+    each = [group.mix.weights] if group.mix.phases is None else [weights for _, weights in group.mix.phases]
+    return [WeightTree(members, for_each("weights", given, group.names), group.mix.temperature) for given in each]
 
 
 def repeats(group: Group, value: Any) -> tuple[float, ...] | None:

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
+from torch_dataloader_utils.mixing.curriculum import Curriculum, Phase, checked
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.mixing import part_rows
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.reading.combined import CombinedScan
-from torch_dataloader_utils.sources.group import Group, for_each, labels, repeats, weight_tree
+from torch_dataloader_utils.sources.group import Group, for_each, labels, repeats, weight_trees
 from torch_dataloader_utils.sources.source import Source
 
+_PHASES_SHOWN = 4
 _SHARDING = ("interleave", "contiguous", "auto")  # all mean equal parts of each dataset
 
 
@@ -116,37 +118,61 @@ def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
     mix, group = options.mix, source.group
     if group is None or not is_mixed(options, len(source.parts)):
         return None
-    sizes = part_rows(source.splits, len(source.parts))
-    rule = MixRule(
-        stop=mix.stop,
-        repeat=repeats(group, mix.repeat),
-        rows_per_epoch=mix.rows_per_epoch,
-        max_repeats=mix.max_repeats,
-        **_weighting(group, sizes),
-    )
-    taken = epoch_rows(sizes, labels(group.paths), rule)
-    return {"batches": mix.batches, "rows": list(taken.rows), "rates": list(taken.rates)}
+    sizes, names = part_rows(source.splits, len(source.parts)), labels(group.paths)
+    length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "max_repeats": mix.max_repeats}
+    if mix.phases is None:
+        rule = MixRule(**length, rows_per_epoch=mix.rows_per_epoch, **_weighting(group, sizes))
+        taken = epoch_rows(sizes, names, rule)
+        return {"batches": mix.batches, "rows": list(taken.rows), "rates": list(taken.rates)}
+    pairs = zip(mix.phases, weight_trees(group), strict=True)
+    phases = tuple(Phase(first, tree.of_datasets(sizes)) for (first, _), tree in pairs)
+    fixed = None if mix.rows_per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
+    total = mix.rows_per_epoch or sum(fixed or ())
+    return {"batches": mix.batches, **checked(Curriculum(phases, total, fixed), sizes, names).plain}
 
 
 def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
     """The fields of a rule that say what the datasets weigh."""
     if group.is_flat:
         return {"weights": for_each("weights", group.mix.weights, group.names), "temperature": group.mix.temperature}
-    tree = weight_tree(group)
+    (tree,) = weight_trees(group)
     return {"weights": tree.of_datasets(sizes) if tree.chosen else None}
 
 
-def mix_in_words(source: Source, options: Options) -> str:
+def rows_of_mix(mixing: Mapping[str, Any], epoch: int) -> list[int]:
+    """The rows that an epoch takes of each dataset."""
+    curriculum = Curriculum.of(mixing)
+    if curriculum is None:
+        return list(mixing["rows"])
+    return [sum(rows) for rows in zip(*(stretch.rows for stretch in curriculum.of_epoch(epoch)), strict=True)]
+
+
+def mix_in_words(source: Source, options: Options, epoch: int) -> str:
     """What an epoch takes of each dataset, and how batches mix them; "" if rows are not mixed."""
     mixing = options.mixing
     if mixing is None:
         return ""
-    names = source.scan.names if isinstance(source.scan, CombinedScan) else ()
-    sizes, total = part_rows(source.splits, len(source.parts)), max(sum(mixing["rows"]), 1)
+    names = list(map(repr, source.scan.names)) if isinstance(source.scan, CombinedScan) else []
+    names = names or [str(number) for number in range(len(source.parts))]
+    sizes, of_epoch = part_rows(source.splits, len(source.parts)), rows_of_mix(mixing, epoch)
+    total = max(sum(of_epoch), 1)
     of_each = []
-    for number, (rows, size) in enumerate(zip(mixing["rows"], sizes, strict=True)):
-        laps = "" if rows == size else f", {rows / size:.3g} laps"
-        name = repr(names[number]) if names else number
+    for name, rows, size in zip(names, of_epoch, sizes, strict=True):
+        laps = "" if rows == size else f", {rows / max(size, 1):.3g} laps"
         of_each.append(f"{rows / total:.1%} {name} ({plural(rows, 'row')}{laps})")
     batches = "each batch is of one" if mixing["batches"] == "single" else "each batch has rows of each"
-    return f"{batches}: {', '.join(of_each)}"
+    curriculum = Curriculum.of(mixing)
+    if curriculum is None:
+        return f"{batches}: {', '.join(of_each)}"
+    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names)}"
+
+
+def _phases_in_words(curriculum: Curriculum, names: Sequence[str]) -> str:
+    """The weights from each row of the run on."""
+    texts = []
+    for phase in curriculum.phases[:_PHASES_SHOWN]:
+        pairs = zip(phase.weights, names, strict=True)
+        shares = ", ".join(f"{float(weight / sum(phase.weights)):.1%} {name}" for weight, name in pairs)
+        texts.append(f"from row {phase.first:,} on {shares}")
+    more = len(curriculum.phases) - len(texts)
+    return "; ".join([*texts, *([f"and {plural(more, 'more change')}"] if more else [])])

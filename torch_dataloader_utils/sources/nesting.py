@@ -67,6 +67,11 @@ def _check_within(source: Source, label: str, options: Options) -> None:
                 f"{label} has {item.name}={shown(value)}, but within another one only its weights count: pass "
                 f"{item.name}= to the outer combine{where}."
             )
+    if mix.phases is not None:
+        raise OptionError(
+            f"{label} has weights that change, but within another one they are constant: change those of the outer "
+            "combine."
+        )
     if mix.batches != options.mix.batches:
         raise OptionError(
             f"{label} has batches={mix.batches!r}, but the outer one has batches={options.mix.batches!r}, and one "

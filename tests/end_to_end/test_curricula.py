@@ -1,0 +1,246 @@
+"""Weights that change in the course of a run, from files to batches: shares, laps, resume, elasticity, refusals."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.end_to_end.sharded import ids, structured
+from torch_dataloader_utils import combine
+from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
+
+ROWS = {"web": 61, "code": 23}
+CHANGE = [(0, {"web": 9, "code": 1}), (90, {"web": 1, "code": 1}), (150, {"web": 0, "code": 1})]
+MIX: dict[str, Any] = {"split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12, "weights": CHANGE}
+EPOCH = {"rows_per_epoch": 120}  # epoch 0: 90 rows of the first phase, 30 of the second; epoch 1: 30 and 90
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("curricula")
+    for number, (name, rows) in enumerate(ROWS.items()):
+        table = pa.table({"id": np.arange(rows) + 1000 * number})
+        pq.write_table(table, path / f"{name}.parquet", row_group_size=3)
+    return {name: structured(path / f"{name}.parquet") for name in ROWS}
+
+
+def counts(rows: list[int]) -> tuple[int, int]:
+    code = sum(row >= 1000 for row in rows)
+    return len(rows) - code, code
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2}], ids=str)
+def test_batches_follow_the_phases_on_every_rank(datasets: Any, ranks: int, workers: dict[str, Any]) -> None:
+    """Rows are counted over all ranks; a boundary is the end of a batch here."""
+    taken: Counter[int] = Counter()
+    for rank in range(ranks):
+        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, batch_size=5, **EPOCH, **MIX, **workers)
+        for epoch, expected in enumerate((((81, 9), (15, 15)), ((15, 15), (0, 90)))):
+            dataset.set_epoch(epoch)
+            rows = ids(loader)
+            taken.update(rows)
+            border = sum(expected[0]) // ranks
+            for part, whole in zip((rows[:border], rows[border:]), expected, strict=True):
+                assert all(abs(mine - all_ / ranks) < 1 for mine, all_ in zip(counts(part), whole, strict=True))
+                for end in range(0, len(part) + 1, 5):
+                    shares = [end * all_ / sum(whole) for all_ in whole]
+                    assert all(abs(a - b) <= 2.5 for a, b in zip(counts(part[:end]), shares, strict=True))
+        dataset.close()
+    assert sum(taken.values()) == 240
+    for first, size in ((0, 61), (1000, 23)):
+        times = [taken[first + row] for row in range(size)]
+        assert max(times) - min(times) <= 1  # 111 of 61, and 129 of 23
+
+
+def test_threads_processes_and_the_caller_deliver_the_same(datasets: Any) -> None:
+    """One process reads all datasets: their blocks in the order in which batches need them."""
+    found = []
+    for workers in ({"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "process"}):
+        loader, dataset = combine(datasets, num_ranks=1, rank=0, batch_size=10, **EPOCH, **MIX, **workers)
+        found.append([ids(loader) for _ in range(2)])
+        dataset.close()
+    assert found[0] == found[1] == found[2]
+
+
+MODES: list[dict[str, Any]] = [
+    {**EPOCH, "batch_size": 7},
+    {**EPOCH, "batch_size": 7, "even": "pad"},
+    {**EPOCH, "batch_size": 7, "even": "drop"},
+    {"batch_size": 8, "last_batch": "drop"},
+    {"repeat": {"code": 2.5}, "batch_size": 5},
+]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_resume_at_every_step_is_exact(datasets: Any, mode: dict[str, Any], epoch: int) -> None:
+    options = {**MIX, **mode, "num_ranks": 2, "rank": 1, "num_workers": 0}
+    loader, dataset = combine(datasets, **options)
+    dataset.set_epoch(epoch)
+    expected, states = [], []
+    for batch in loader:
+        expected.append(batch["id"].tolist())
+        states.append(loader.state_dict())
+    following = [batch["id"].tolist() for batch in loader]
+    resumed, _ = combine(datasets, **options)
+    for step, state in enumerate(states, 1):
+        resumed.load_state_dict(state)
+        assert [batch["id"].tolist() for batch in resumed] == expected[step:]
+    assert [batch["id"].tolist() for batch in resumed] == following
+
+
+def run(datasets: Any, ranks: int, steps: int | None, state: Any, **options: Any) -> tuple[list[int], Any]:
+    """The rows of a few steps on all ranks, and the state after them."""
+    taken: list[int] = []
+    for rank in range(ranks):
+        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, num_workers=0, **{**MIX, **options})
+        if state is None:
+            dataset.set_epoch(0)
+        else:
+            loader.load_state_dict(state)
+        batches = [batch for _, batch in zip(range(steps or 1000), loader, strict=False)]
+        taken += [row for batch in batches for row in batch["id"][batch.get("valid", slice(None))].tolist()]
+        after = loader.state_dict()
+    return taken, after
+
+
+@pytest.mark.parametrize("mode", [EPOCH, {**EPOCH, "even": "drop"}, {**EPOCH, "even": "pad"}, {}], ids=str)
+@pytest.mark.parametrize(("ranks", "then"), [(1, 3), (2, 1), (3, 2)])
+def test_an_elastic_resume_loses_nothing_and_keeps_the_boundary(
+    datasets: Any, mode: dict[str, Any], ranks: int, then: int
+) -> None:
+    border = 90 if mode else 60
+    mode = mode or {"weights": [(0, [9, 1]), (60, [1, 1])]}
+    expected, _ = run(datasets, 1, None, None, **{**mode, "even": "none"}, batch_size=10)
+    taken, state = run(datasets, ranks, 2, None, **mode, batch_size=6)
+    left = border - len(taken)  # of the first phase
+    more, after = run(datasets, then, 3, state, **mode, batch_size=left // then // 3)
+    assert len(more) == left - left % (3 * then)
+    assert abs(counts(taken + more)[1] - border / 10) <= 2
+    rest, _ = run(datasets, 1, None, after, **{**mode, "even": "none"}, batch_size=5)
+    assert Counter(taken + more + rest) == Counter(expected)
+    if border == 90:
+        second = rest[left % (3 * then) :]
+        assert len(second) == 30
+        assert abs(counts(second)[1] - 15) <= 3
+
+
+def test_the_next_epoch_after_an_elastic_resume_is_that_of_the_curriculum(datasets: Any) -> None:
+    _, state = run(datasets, 2, 2, None, **EPOCH, batch_size=6)
+    loader, _ = combine(datasets, num_ranks=1, rank=0, num_workers=0, batch_size=10, **EPOCH, **MIX)
+    loader.load_state_dict(state)
+    list(loader)
+    other, dataset = combine(datasets, num_ranks=1, rank=0, num_workers=0, batch_size=10, **EPOCH, **MIX)
+    dataset.set_epoch(1)
+    assert ids(loader) == ids(other)
+
+
+def test_weights_that_only_order_rows_read_each_once(datasets: Any) -> None:
+    """First web alone, as far as it goes; then what is left in equal parts; weight 0 comes last."""
+    weights = [(0, {"web": 1, "code": 0}), (40, {"web": 1, "code": 1}), (60, {"web": 0, "code": 1})]
+    loader, dataset = combine(datasets, num_ranks=1, rank=0, batch_size=10, **{**MIX, "weights": weights})
+    batches = [batch["id"].tolist() for batch in loader]
+    assert [counts(batch) for batch in batches] == [(10, 0)] * 4 + [(5, 5)] * 2 + [(0, 10), (7, 3), (4, 0)]
+    assert len(set(ids(loader))) == 84
+    assert "from row 40 on 50.0% 'web', 50.0% 'code'" in dataset.describe().mix
+
+
+def test_describe_says_what_an_epoch_takes_and_when_weights_change(datasets: Any) -> None:
+    _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **MIX)
+    assert dataset.describe(1).mix == (
+        "each batch has rows of each, in epoch 1: 12.5% 'web' (15 rows, 0.246 laps), 87.5% 'code' (105 rows, 4.57 laps)"
+        "; from row 0 on 90.0% 'web', 10.0% 'code'; from row 90 on 50.0% 'web', 50.0% 'code'; from row 150 on 0.0% "
+        "'web', 100.0% 'code'"
+    )
+    assert dataset.describe(0).not_delivered == 0
+    many = [(row, [1, 1]) for row in range(7)]
+    _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": many})
+    assert dataset.describe().mix.endswith("from row 3 on 50.0% 'web', 50.0% 'code'; and 3 more changes")
+
+
+def test_combinations_may_be_parts_but_their_weights_are_constant(datasets: Any) -> None:
+    text = combine(datasets, weights=[3, 1])
+    weights = [(0, {"text": 1, "code": 0}), (60, {"text": 1, "code": 1})]
+    loader, _ = combine({"text": text, "code": datasets["code"]}, weights=weights, rows_per_epoch=120, batch_size=20,
+                        num_ranks=1, rank=0, source_key="source")  # fmt: skip
+    shares = [Counter(batch["source"].tolist()) for batch in loader]
+    assert shares[:3] == [{0: 15, 1: 5}] * 3
+    assert all(abs(count[2] - 10) <= 1 for count in shares[3:])
+    assert sum(count[2] for count in shares) == 30
+    with pytest.raises(OptionError, match="combination 'text' has weights that change"):
+        combine({"text": combine(datasets, weights=weights_of("web", "code")), "code": datasets["code"]})
+
+
+def weights_of(one: str, other: str) -> list[Any]:
+    return [[0, {one: 1, other: 0}], [60, {one: 1, other: 1}]]  # lists, as in a config file
+
+
+def test_a_changed_curriculum_begins_a_new_phase_of_the_same_rows(datasets: Any) -> None:
+    expected, _ = run(datasets, 1, None, None, **EPOCH, batch_size=10)
+    taken, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10)
+    for weights in ([1, 1], [(0, [1, 1]), (60, [1, 0])]):
+        rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10, weights=weights)
+        assert Counter(taken + rest) == Counter(expected)
+        assert abs(counts(rest[:20])[1] - 10) <= 1
+    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10, weights=[1, 1])
+    rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10)
+    assert abs(counts(rest[:40])[0] - 36) <= 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"phases": [[0, ["1"]], [5, ["1", "x"]]]},
+        {"phases": [[0, ["0", "0"]]]},
+        {"phases": [[0, ["1", "1/0"]]]},
+        {"phases": []},
+        {"phases": [[-1, ["1", "1"]]]},
+        {"total": 0},
+        {"total": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_an_error(datasets: Any, damage: dict[str, Any]) -> None:
+    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10)
+    state = {name: value for name, value in state.items() if name != "digest"}
+    state["links"][-1]["options"]["mixing"].update(damage)
+    with pytest.raises(CheckpointMismatchError):
+        run(datasets, 1, None, state, **EPOCH, batch_size=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"weights": [(1, [1, 1])]}, OptionError, "the first of them from row 0 on"),
+        ({"weights": [(0, [1, 1]), (0, [1, 2])]}, OptionError, "first rows that grow"),
+        ({"weights": [(0.0, [1, 1])]}, OptionError, "the first of them from row 0 on"),
+        ({"weights": [(0, [1, 1]), 3]}, OptionError, "only pairs of both"),
+        ({"weights": [(0, [1, -1])]}, OptionError, "numbers of at least 0"),
+        ({"weights": [(0, [0, 0])]}, OptionError, "a number above 0 for some dataset"),
+        ({"weights": [(0, {"web": 1})]}, OptionError, "'code' is not in both"),
+        ({"weights": [(0, [1, 1, 1])]}, OptionError, "for 2 dataset"),
+        ({"stop": "all"}, OptionError, "stop='all' with weights that change.*rows_per_epoch="),
+        ({"stop": "first"}, OptionError, "stop='first' with weights that change"),
+        ({"batches": "single"}, OptionError, "batches='single' with weights that change"),
+        ({"batches": "splits"}, OptionError, "batches='splits' with weights that change"),
+        ({"max_repeats": 2, **EPOCH}, OptionError, "max_repeats=2 with weights that change"),
+        ({"temperature": 2, **EPOCH}, OptionError, "temperature=2 with weights"),
+        ({"rows_per_epoch": 10**6}, OptionError, "900,000 rows of dataset 'web', which has 61.* smaller rows_per"),
+    ],
+    ids=str,
+)
+def test_what_cannot_change_is_an_error(datasets: Any, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        combine(datasets, **{**MIX, **options})
+
+
+def test_a_dataset_without_rows_may_not_have_weight(datasets: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    nothing = structured(tmp_path / "a.parquet", filters=[("id", "<", 0)], count_rows=True)
+    with pytest.raises(EmptyDatasetError, match="dataset 1 has no rows"):
+        combine([datasets["web"], nothing], weights=[(0, [1, 0]), (9, [1, 1])], rows_per_epoch=20)
