@@ -21,6 +21,7 @@ class Peer:
         tables: those that it can read; None for all.
         own_format: whether it reads a format of its own, into which the table is written beforehand.
         note: what a reader of the figures must know.
+        decodes: whether it only decodes and discards; raced on request, to compare decoders.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Peer:
     tables: tuple[str, ...] | None = None
     own_format: bool = False
     note: str = ""
+    decodes: bool = False
 
 
 FLAT = ("wide", "narrow")
@@ -83,6 +85,15 @@ PEERS = {
             ),
             alone=("petastorm==0.13.1",),
             tables=FLAT,
+        ),
+        *(
+            Peer(f"decode_{name}", label, requirements, processes=False, shuffles=False, decodes=True)
+            for name, label, requirements in (
+                ("columns", "pyarrow, column by column", ()),
+                ("polars", "Polars", ("polars==2.1.0",)),
+                ("rust", "arro3 (Rust's parquet)", ("arro3-io", "arro3-core")),
+                ("duckdb", "DuckDB", ("duckdb", "pyarrow==26.0.1")),
+            )
         ),
     )
 }
