@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import MixOptions, Options
@@ -89,14 +89,14 @@ def _datasets(source: Source, group: Group) -> Iterator[Any]:
     for part, (scan, facts) in enumerate(zip(scans, group.facts, strict=True)):
         if isinstance(scan, SampleScan):
             yield scan.dataset
-        elif isinstance(scan, ScanSpec):
-            files = (file for file in source.files if file.info.part == part)
-            yield Source(
-                tuple(replace(file, info=replace(file.info, part=0)) for file in files),
-                Splits.of((), ()),  # made anew
-                replace(scan, valid_key=None),
-                facts.exact,
-                (),
-                skipped=facts.skipped,
-                subset=facts.subset,
-            )
+            continue
+        files = (file for file in source.files if file.info.part == part)
+        yield Source(
+            tuple(replace(file, info=replace(file.info, part=0)) for file in files),
+            Splits.of((), ()),  # made anew
+            replace(cast(ScanSpec, scan), valid_key=None),
+            facts.exact,
+            (),
+            skipped=facts.skipped,
+            subset=facts.subset,
+        )
