@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.packing.helpers import LENGTH, documents, make, write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
 from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
-from torch_dataloader_utils.errors import CountsRequiredError, FileReadError, NullValueError, OptionError
+from torch_dataloader_utils.errors import CountsRequiredError, FileReadError, NullValueError, OptionError, ShardingError
 
 LENGTHS = np.random.default_rng(0).integers(0, 40, 60).tolist()
 TOKENS = sum(LENGTHS)
@@ -129,6 +129,12 @@ def test_ranks_have_equal_steps_without_reading(data: str, even: str) -> None:
         steps = {len(loader) for loader in ranks_of(data, num_ranks, even=even)}
         whole, left = divmod(TOKENS, num_ranks * 3 * LENGTH)
         assert steps == {whole + (even == "pad" and left > 0)}
+
+
+def test_too_few_tokens_for_a_step_are_an_error(data: str) -> None:
+    message = f"N={TOKENS} tokens in an epoch, R=2 ranks and batches of B={1000 * LENGTH}"
+    with pytest.raises(ShardingError, match=message):
+        len(wrapping(data, num_ranks=2, even="drop", batch_size=1000))
 
 
 def test_the_last_batch_may_be_filled_up(data: str) -> None:

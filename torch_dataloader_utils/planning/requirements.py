@@ -38,6 +38,7 @@ def check_even_rows(options: PlanOptions, datasets: Sequence[DatasetShare], num_
     laps = options.total_shards // num_ranks if options.total_shards else 1
     rows = min(sum(dataset.lap_rows(lap, laps) for dataset in datasets) for lap in range(laps))
     even, step = options.even, num_ranks * options.batch_rows(num_ranks)
+    units = "rows" if options.sequence_length == 1 else "tokens"
     if not rows:
         total = int(datasets[0].table.lengths.sum())
         raise EmptyDatasetError(
@@ -46,6 +47,6 @@ def check_even_rows(options: PlanOptions, datasets: Sequence[DatasetShare], num_
         )
     if even == "drop" and rows < step:
         raise ShardingError(
-            f"even='drop' with N={rows} rows in an epoch, R={num_ranks} ranks and batches of B={step // num_ranks}: "
+            f"even='drop' with N={rows} {units} in an epoch, R={num_ranks} ranks and batches of B={step // num_ranks}: "
             f"one step needs R*B={step}. Use fewer ranks, a smaller batch_size, or even='pad'."
         )

@@ -26,6 +26,8 @@ from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS, KEYS, seq
 from torch_dataloader_utils.reading.windows import Span
 from torch_dataloader_utils.seeding import window_order
 
+_FILES = 64  # whose segments a reader keeps
+
 
 @dataclass(frozen=True)
 class Wrapping:
@@ -72,6 +74,7 @@ class TokenReader:
         self._reader = reader
         self._files = files
         self._wrapping = wrapping
+        self._known: dict[FileKey, Sequence[int]] = {}
 
     def block(self, task: Task) -> Block:
         """The task's tokens."""
@@ -103,7 +106,11 @@ class TokenReader:
 
     def _starts(self, file: FileKey) -> Sequence[int]:
         """The plan row of the first token of each segment of a file, and the end of the last."""
-        return self._files[file].layout.plan_starts()
+        if file not in self._known:
+            if len(self._known) == _FILES:
+                self._known.clear()
+            self._known[file] = self._files[file].layout.plan_starts()
+        return self._known[file]
 
     def _place(self, piece: Piece) -> tuple[FileKey, int, int]:
         """The file of a piece of a split, and the half-open range of the segments that hold its tokens."""
