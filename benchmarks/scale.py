@@ -94,7 +94,8 @@ def measured(folder: Path, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(child.stdout.readline())
     used, most = cpu_seconds(child.pid) - before, peak.stop() - at_rest
     child.communicate("\n")
-    return {**{key: round(value, 4) for key, value in found.items()}, "cpu": round(used, 3), "MiB": round(most / 2**20)}
+    times = {key: round(value, 4) for key, value in found.items()}
+    return {**times, "cpu": round(used, 3), "MiB": max(0, round(most / 2**20))}
 
 
 def main() -> None:

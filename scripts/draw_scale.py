@@ -82,12 +82,12 @@ def lines_of(found: dict[str, Any]) -> tuple[dict[str, Points], dict[str, Points
 
 def legend() -> list[str]:
     words = {kind: words for words, kind in TIMES.values()}
-    words |= {"manifest": "loader made from a manifest", "memory": "peak memory"}
-    parts, left = [], 330.0
+    words |= {"manifest": "made from a manifest", "memory": "peak memory"}
+    parts, left = [], 340.0
     for kind, each in words.items():
         parts.append(f'<polyline class="{kind}" points="{left:.0f},20 {left + 22:.0f},20"/>')
         parts.append(text(left + 27, 24, each, "small"))
-        left += 46 + 6.6 * len(each)
+        left += 44 + 6.2 * len(each)
     return parts
 
 
