@@ -269,6 +269,22 @@ def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
         combine([filtered, parts[1]], batches="splits", **packing, **options)
 
 
+@pytest.mark.parametrize("shuffle", [False, "splits"])
+def test_rows_of_a_step_are_its_tokens(data: str, shuffle: Any) -> None:
+    loader = wrapping(data, shuffle=shuffle)
+    per_file: dict[str, list[int]] = {}
+    for number in range(3):
+        column = pq.read_table(f"{data}/{number}.parquet")["input_ids"].combine_chunks()
+        per_file[f"{data}/{number}.parquet"] = column.values.to_pylist()
+    for step, batch in enumerate(loader):
+        found = [
+            token for part in loader.dataset.rows_of(0, step) for token in per_file[part.path][part.start : part.stop]
+        ]
+        assert sorted(found) == sorted(batch["input_ids"].flatten().tolist())
+    with pytest.raises(CountsRequiredError, match=r"rows_of: a window permutes documents"):
+        wrapping(data, shuffle=True).dataset.rows_of(0, 1)
+
+
 def test_descriptions_and_plans_count_tokens(data: str) -> None:
     loader = wrapping(data, shuffle=True)
     text = repr(loader.dataset.describe())

@@ -12,7 +12,7 @@ from typing import Any
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.schedule import Schedule
-from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, split_of, split_pieces
+from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.kept_plan import packed
 from torch_dataloader_utils.planning.pieces import Pieces, real_pieces, splits_read
@@ -259,7 +259,7 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
         laps: whether shards that have ended start again (`steps_per_epoch`).
 
     Raises:
-        CountsRequiredError: row counts are not known before reading.
+        CountsRequiredError: row counts, or with `pack_method="wrap"` the order of tokens, are not known before reading.
         IndexError: the rank has no such step.
     """
     plan = plans(0)
@@ -275,6 +275,11 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
         for number in range(lap, last_lap + 1):
             rows = plans(number).shards[shard]
             pieces += take(rows, begin if number == lap else 0, end if number == last_lap else total_rows(rows))
+    if plan.sequence_length > 1 and any(isinstance(piece.source, Window) for piece in pieces):
+        raise CountsRequiredError(
+            "rows_of: a window permutes documents, whose lengths are known only after reading. It works with "
+            "shuffle=False or 'splits'."
+        )
     return row_ranges(pieces)
 
 
