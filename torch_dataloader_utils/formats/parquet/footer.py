@@ -2,7 +2,8 @@
 
 pyarrow crashes when asked for a column chunk with damaged or encrypted metadata (the C++ library throws an exception
 that pyarrow does not catch). Opening the column for reading makes the same checks, and its errors are caught.
-Statistics whose minimum or maximum has a wrong length crash it, too: `bounds` removes them.
+Statistics whose minimum or maximum has a wrong length crash it, too: `bounds` removes them. `views` changes the types
+of strings that a writer had in memory.
 
 Every footer is checked when it is read from its file, before anything requests a column chunk: planning itself needs
 the chunks' sizes and null counts. Footers from a manifest, and those sent to worker processes, were checked then.
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torch_dataloader_utils.formats.parquet.bounds import without_bad_bounds
+from torch_dataloader_utils.formats.parquet.views import without_view_types
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 
@@ -38,19 +40,14 @@ def checked_footer(source: pa.NativeFile) -> tuple[bytes, pq.ParquetFile]:
     if opened.metadata.serialized_size + _SIGNATURE == length:
         raise ValueError(_NO_KEYS.format("columns are"))
     _probe(opened.metadata)
-    return _with_safe_statistics(file, opened)
-
-
-def _with_safe_statistics(file: bytes, opened: pq.ParquetFile) -> tuple[bytes, pq.ParquetFile]:
-    """The file and its opened form, without minima and maxima on which pyarrow ends the process."""
-    footer = file[len(_MAGIC) : -8]
+    footer = tail[:-8]
     try:
-        safe = without_bad_bounds(footer, opened.metadata.schema)
+        changed = without_view_types(without_bad_bounds(footer, opened.metadata.schema), opened)
     except (ValueError, IndexError) as error:
         raise ValueError(f"its footer is damaged: {error}") from error
-    if safe is footer:
+    if changed is footer:
         return file, opened
-    file = b"".join([_MAGIC, safe, len(safe).to_bytes(4, "little"), _MAGIC])
+    file = b"".join([_MAGIC, changed, len(changed).to_bytes(4, "little"), _MAGIC])
     return file, pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
 
 

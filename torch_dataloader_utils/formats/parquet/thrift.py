@@ -24,6 +24,15 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     return value | data[at] << shift, at + 1
 
 
+def coded_binary(value: bytes) -> bytes:
+    """A value of the kind BINARY: its length, coded as an unsigned number, and its bytes."""
+    head, length = bytearray(), len(value)
+    while length >= 0x80:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*head, length]) + value
+
+
 def field(data: bytes, at: int, previous: int = 0) -> tuple[int, int, int]:
     """The next field of a struct: its number, its kind, and the offset of its value.
 
