@@ -57,7 +57,14 @@ def test_workers_do_not_import_torch(module):
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
-LATE = ("pyarrow.compute", "pyarrow.dataset", "pyarrow.acero", "pandas", "torch_dataloader_utils.sources.combine")
+LATE = (
+    "numpy.ma",
+    "pyarrow.compute",
+    "pyarrow.dataset",
+    "pyarrow.acero",
+    "pandas",
+    "torch_dataloader_utils.sources.combine",
+)
 
 
 def test_what_takes_long_to_import_waits_until_it_is_needed(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 from torch_dataloader_utils.model import Piece, Rows, split_numbers
 from torch_dataloader_utils.planning.order import SplitTable, from_first
 from torch_dataloader_utils.planning.runs import Runs
-from torch_dataloader_utils.planning.splits import I64, Splits
+from torch_dataloader_utils.planning.splits import I64, Splits, distinct
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +99,7 @@ def real_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 def splits_read(shards: Sequence[Sequence[Piece]]) -> I64:
     """The numbers of the splits that hold rows of these shards, or belong to their windows, shape [any], each once."""
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *map(_splits_of, shards)]))
+    return distinct(np.concatenate([np.zeros(0, np.int64), *map(_splits_of, shards)]))
 
 
 def _splits_of(pieces: Sequence[Piece]) -> I64:

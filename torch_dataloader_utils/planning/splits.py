@@ -114,7 +114,7 @@ class Splits(Sequence[Split]):
 
     def files_of(self, numbers: I64) -> Iterator[DataFile]:
         """The files of the splits with these numbers, shape [any], each once."""
-        return (self.files[place] for place in np.unique(self.file[numbers]).tolist())
+        return (self.files[place] for place in distinct(self.file[numbers]).tolist())
 
     @property
     def of_each_file(self) -> I64:
@@ -125,3 +125,10 @@ class Splits(Sequence[Split]):
 def _ends(split: Split) -> tuple[int, int] | None:
     rows = split.row_range
     return None if rows is None else (rows.start, rows.stop)
+
+
+def distinct(numbers: npt.NDArray[np.int32] | I64) -> I64:
+    """These small natural numbers, each once, in ascending order; `np.unique` would import masked arrays (6 ms)."""
+    seen = np.zeros(numbers.max(initial=-1) + 1, np.bool_)
+    seen[numbers] = True
+    return np.flatnonzero(seen)

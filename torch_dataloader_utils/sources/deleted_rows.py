@@ -132,9 +132,9 @@ def live_file(file: DataFile, deleted: Sequence[int] | Positions) -> DataFile:
         OptionError: the format does not number rows.
         FileReadError: the file does not contain these rows.
     """
-    positions = np.unique(np.asarray(deleted, np.int64))
-    if not len(positions):
+    if not len(deleted):
         return file
+    positions = np.unique(np.asarray(deleted, np.int64))
     path, rows = printable(file.info.path), file.info.record_count
     if rows is None:
         raise OptionError(
