@@ -60,7 +60,8 @@ def run(
             stderr=errors,
             text=True,
             start_new_session=True,
-            env={**os.environ, **(env or {})},
+            # Bytecode is kept, as that of installed packages is: late imports are not compiled in each run.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(env or {})},
         )
         assert child.stdout is not None
         alarm = _Alarm(child.pid, seconds + SLACK)
