@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch_dataloader_utils.checkpoint.state_dict import COUNTS, UNKNOWN, digests_of, short
+from torch_dataloader_utils.filters.arrow import identity_of
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import digest
 from torch_dataloader_utils.planning.splits import UNKNOWN as ABSENT
@@ -28,7 +29,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     names = _relative([(file.info.part, file.info.path) for file in files])
     named = [f"{name} {file.info.file_size} {file.info.record_count}" for name, file in zip(names, files, strict=True)]
     schema = [f"{item.name}: {item.type}" for item in kept_schema(scan.output_schema)]
-    predicate = str(scan.predicate)
+    predicate = identity_of(scan.predicate)
     nulls = options.convert.nulls
     nulls = dict(sorted(nulls.items())) if isinstance(nulls, Mapping) else nulls
     order = options.shuffle

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
+import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ from torch_dataloader_utils.schemas.columns import available_columns
 T = TypeVar("T")
 
 _NAN = re.compile(r"\bnan\b")
+_ELISION = "..."  # pyarrow writes it for values of long lists, and for the end of long values in lists
 _TYPED = (
     ". An expression is used as it is: compare with a typed pyarrow.scalar, or give a tuple (column, operator, value), "
     "whose value is cast to the column's type."
@@ -89,22 +92,23 @@ def matching(leaf: Comparison, schema: pa.Schema) -> pc.Expression:
 
 def _fitting(expression: pc.Expression, schema: pa.Schema, item: Any) -> pc.Expression:
     """`expression`, after checking that it is a filter over `schema`."""
+    name = text_of(item) or "the expression"
     try:
         kind = evaluate(_no_rows(schema), expression).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         hint = _TYPED if isinstance(item, pc.Expression) else ""
-        raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}{hint}") from error
+        raise OptionError(f"filters: {name} cannot be compared with the columns it names: {error}{hint}") from error
     except pa.ArrowInvalid as error:  # binding raises this for an unknown field
         message = str(error).partition(" in ")[0]  # the rest is the whole schema
-        raise ColumnNotFoundError(f"filters: {item}: {message}. {available_columns(schema, '')}") from error
+        raise ColumnNotFoundError(f"filters: {name}: {message}. {available_columns(schema, '')}") from error
     if not pt.is_boolean(kind):
         raise OptionError(
-            f"filters: {item} is of type {kind}: expected a condition that is true or false for each row."
+            f"filters: {name} is of type {kind}: expected a condition that is true or false for each row."
         )
     try:
         evaluate(_row_of_nulls(schema), expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # some errors need a row
-        raise OptionError(f"filters: {item} cannot be compared with the columns it names: {error}") from error
+        raise OptionError(f"filters: {name} cannot be compared with the columns it names: {error}") from error
     return expression
 
 
@@ -133,7 +137,39 @@ def may_name_nan(expression: pc.Expression) -> bool:
 
     Arrow assumes that bounds decide comparisons with NaN, so it finds no row for `~(x < nan)`, which every row matches.
     """
-    return _NAN.search(str(expression)) is not None
+    return _NAN.search(text_of(expression) or "nan") is not None
+
+
+def text_of(expression: Any) -> str:
+    """The expression as pyarrow writes it; "" where pyarrow shortens a value in the middle of a character, and fails.
+
+    Lists of values are shortened; all else is complete.
+    """
+    try:
+        return str(expression)
+    except UnicodeDecodeError:
+        return ""
+
+
+def identity_of(filters: Any) -> str:
+    """A text that is another one for another filter: with digests of the filters if pyarrow shortens their text.
+
+    Args:
+        filters: an expression, None, or a tuple of these, one for each dataset.
+    """
+    text = text_of(filters)
+    if text and _ELISION not in text:
+        return text
+    return " ".join([text, *(hashlib.sha256(pickle.dumps(each, protocol=4)).hexdigest() for each in _each(filters))])
+
+
+def _each(filters: Any) -> Iterator[Any]:
+    """The expressions in nested tuples."""
+    if not isinstance(filters, tuple):
+        yield filters
+        return
+    for part in filters:
+        yield from _each(part)
 
 
 def filter_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:
