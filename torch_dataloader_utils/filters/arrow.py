@@ -22,6 +22,8 @@ from torch_dataloader_utils.schemas.columns import available_columns
 T = TypeVar("T")
 
 _NAN = re.compile(r"\bnan\b")
+# Calls that do not depend on a zero's sign; comparisons are written as operators.
+_FUNCTION = re.compile(r"\b(?!(?:invert|is_null|is_valid|is_nan)\()\w+\(")
 _ELISION = "..."  # pyarrow writes it for values of long lists, and for the end of long values in lists
 _TYPED = (
     ". An expression is used as it is: compare with a typed pyarrow.scalar, or give a tuple (column, operator, value), "
@@ -138,6 +140,11 @@ def may_name_nan(expression: pc.Expression) -> bool:
     Arrow assumes that bounds decide comparisons with NaN, so it finds no row for `~(x < nan)`, which every row matches.
     """
     return _NAN.search(text_of(expression) or "nan") is not None
+
+
+def may_see_signs(expression: pc.Expression) -> bool:
+    """Whether `expression` may be true for only one of 0.0 and -0.0, as with a function or `isin`."""
+    return _FUNCTION.search(text_of(expression) or "is_in(") is not None
 
 
 def text_of(expression: Any) -> str:
