@@ -82,3 +82,20 @@ def test_the_sum_of_lengths_is_that_of_the_values(shapes: list[str], count: int,
 @given(st.binary(max_size=200))
 def test_any_bytes_are_possible_lengths_or_not(encoded: bytes) -> None:
     assert possible(encoded) in (True, False)
+
+
+def test_a_run_of_patched_lengths_beyond_2_gib_is_impossible() -> None:
+    head = bytes([0x81, 0xFF, 0x60, 0])  # 512 numbers of one bit above a base of four bytes, none of them patched
+    assert total(head + (6_000_000).to_bytes(4, "big") + bytes(64), exact=True) == 512 * 6_000_000
+    assert not possible(head + (6_000_000).to_bytes(4, "big") + bytes(64))
+    assert possible(head + (4_000_000).to_bytes(4, "big") + bytes(64))
+
+
+@given(kind=st.integers(0, 3), head=st.integers(0, 63), rest=st.binary(min_size=1, max_size=40))
+def test_no_sum_exceeds_its_bound(kind: int, head: int, rest: bytes) -> None:
+    encoded = bytes([kind << 6 | head]) + rest
+    try:
+        exact = total(encoded, exact=True)
+    except ValueError:
+        return
+    assert exact <= total(encoded, exact=False)

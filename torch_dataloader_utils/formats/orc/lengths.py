@@ -140,7 +140,7 @@ def _patched(data: bytes, at: int, count: int, exact: bool) -> tuple[int, int]:
     low, stop = _packed(data, start, count, width, exact)
     high, stop = _packed(data, stop, patches, next((bits for bits in _WIDTHS if bits >= gap + patch), 64), exact)
     if not exact:
-        return (base << 8) + (count << width) + (patches << patch + width), stop
+        return base * count + (count << width) + (patches << patch + width), stop
     return base * count + sum(low) + (sum(number & (1 << patch) - 1 for number in high) << width), stop
 
 
