@@ -125,6 +125,18 @@ def test_a_null_in_a_list_is_still_an_error(data: str) -> None:
         list(loader)
 
 
+@pytest.mark.parametrize("nulls", ["drop", {"a": "drop"}])
+def test_rows_with_null_lists_are_left_out_on_request(data: str, nulls: Any) -> None:
+    assert None in A
+    kept = [row for row in range(25) if A[row] is not None and (nulls != "drop" or B[row] is not None)]
+    for columns in (["id", "a", "b"], ["id", "a"]):
+        loader, _ = make(data, columns=columns, jagged={"x": columns[1:]}, nulls=nulls, batch_size=25)
+        (batch,) = loader
+        rows = kept if len(columns) == 3 else [row for row in range(25) if A[row] is not None]
+        assert batch["id"].tolist() == rows
+        assert lists_of(batch["x"])["a"] == [A[row] for row in rows]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

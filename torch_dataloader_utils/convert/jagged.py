@@ -42,10 +42,10 @@ def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPl
 
 
 def without_null_lists(plans: Sequence[ColumnPlan], jagged: Jagged) -> tuple[ColumnPlan, ...]:
-    """The plans, in which a null list of a source is an empty one: it has length 0."""
+    """The plans, in which a null list of a source is an empty one, unless its row is left out."""
     sources = {source for keys in jagged.values() for source in keys}
     return tuple(
-        replace(plan, leaf=replace(plan.leaf, layout="ragged", null_is_empty=True))
+        replace(plan, leaf=replace(plan.leaf, layout="ragged", null_is_empty=plan.nulls != "drop"))
         if plan.key in sources and isinstance(plan.leaf, ListLeaf)
         else plan
         for plan in plans
