@@ -226,6 +226,12 @@ def test_wrong_weights_are_refused(folder: Path, weights: Any) -> None:
         loader(folder, class_weights=weights)
 
 
+def test_a_field_of_a_struct_is_refused_as_such(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"s": [{"x": 1}]}), tmp_path / "a.parquet")
+    with pytest.raises(OptionError, match=r"'s\.x' is a field of a struct"):
+        StructuredDataset.create_dataloader(tmp_path, class_weights={"s.x": {1: 2}})
+
+
 def test_a_missing_column_is_named(folder: Path) -> None:
     with pytest.raises(ColumnNotFoundError, match="lable"):
         loader(folder, class_weights={"lable": {1: 2}})

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -62,6 +63,14 @@ def test_the_padding_has_the_dtype_of_its_column(data: str) -> None:
     (batch,) = batches(data, batch_size=8, dtypes={"labels": "float32"}, pad_values={"labels": float("nan")})
     assert batch["labels"]["values"].dtype == torch.float32
     assert batch["labels"]["values"][1].isnan().all()
+
+
+@pytest.mark.parametrize("value", [np.int64(-100), np.int8(-100), np.float32(-100)], ids=repr)
+def test_the_padding_may_be_a_number_of_numpy(data: str, value: Any) -> None:
+    plain, other = (batches(data, pad_values={"ids": each}, pad_multiple=8) for each in (-100, value))
+    for one, two in zip(plain, other, strict=True):
+        assert one["ids"]["values"].dtype == two["ids"]["values"].dtype
+        assert (one["ids"]["values"] == two["ids"]["values"]).all()
 
 
 def test_lists_of_only_empty_lists_have_no_width(tmp_path: Path) -> None:

@@ -45,10 +45,11 @@ def pad_value(key: str, value: Any, dtype: np.dtype[Any]) -> Any:
     Raises:
         OptionError: it is not a number that fits.
     """
-    number = isinstance(value, (int, float)) and (dtype.kind == "b" or not isinstance(value, bool))
-    if not number or not fits(value, dtype):
+    plain = value.item() if isinstance(value, np.generic) else value
+    number = isinstance(plain, (int, float)) and (dtype.kind == "b" or not isinstance(plain, bool))
+    if not number or not fits(plain, dtype):
         raise OptionError(f"pad_values={{{key!r}: {value!r}}}: expected a number that fits {dtype}.")
-    return dtype.type(value)
+    return dtype.type(plain)
 
 
 def _is_padded(plan: ColumnPlan) -> bool:

@@ -15,7 +15,7 @@ from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.reading.class_copies import ClassCopies
-from torch_dataloader_utils.schemas.columns import available_columns
+from torch_dataloader_utils.schemas.columns import available_columns, find_path
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
 from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.storage import usable_cores
@@ -66,6 +66,10 @@ def class_copies(manifest: FileManifest, options: SubsetOptions) -> ClassCopies 
         return None
     ((column, weights),) = options.class_weights.items()
     if column not in manifest.schema.names:
+        if find_path(manifest.schema, column) is not None:
+            raise OptionError(
+                f"class_weights: {column!r} is a field of a struct: expected a column of the file or table."
+            )
         raise ColumnNotFoundError(f"class_weights: no column {column!r}: {available_columns(manifest.schema, column)}")
     kind = manifest.schema.field(column).type
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
