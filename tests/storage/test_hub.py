@@ -1,6 +1,8 @@
 """Data sets of the Hugging Face Hub are read at one commit, by few requests."""
 
 import io
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 from tests.storage.hub import Hub, hub_server
 from torch_dataloader_utils import CheckpointMismatchError, DataNotFoundError, FileReadError, StructuredDataset
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.storage import retries
 
 
 def parquet(first: int, last: int) -> bytes:
@@ -101,6 +105,58 @@ def test_what_the_hub_does_not_have_is_an_error(hub: Hub, path: str) -> None:
     with pytest.raises(DataNotFoundError, match=rf"hf://{path}: the Hub has no such repository or revision.*HF_TOKEN"):
         opened(hub, path)
     assert hub.requests["revision"] == 1  # it is not asked again
+
+
+@pytest.mark.parametrize("path", ["datasets", "datasets/org", "datasets/org/na..me"])
+def test_a_path_without_a_repository_is_an_error(hub: Hub, path: str) -> None:
+    with pytest.raises(OptionError, match=rf"hf://{path}: expected a path in a repository, such as hf://datasets/org"):
+        opened(hub, path)
+
+
+@pytest.mark.parametrize("path", ["", "/data@v2", "@main", "@main/data@v2", "@v%2F1/data@v2", "/data@v2/*.parquet"])
+def test_names_may_have_signs_that_urls_use(hub: Hub, path: str) -> None:
+    names = ["a b", "c#d%20", "é?", "[x]"]
+    files = {f"data@v2/{name}.parquet": parquet(10 * i, 10 * i + 10) for i, name in enumerate(names)}
+    for branch in ("main", "v/1"):
+        hub.commit(files, "org/na.me-1_x", branch)
+    assert sorted(ids(opened(hub, f"datasets/org/na.me-1_x{path}")[0])) == list(range(40))
+
+
+def test_a_client_that_is_given_reads_one_commit_too(hub: Hub) -> None:
+    client = huggingface_hub.HfFileSystem(endpoint=hub.endpoint, token=False, skip_instance_cache=True)
+
+    def loaded() -> Any:
+        return StructuredDataset.create_dataloader("datasets/org/name/data", filesystem=client, batch_size=7)[0]
+
+    loader = loaded()
+    hub.commit(MOVED)
+    for _ in range(2):
+        assert sorted(ids(loader)) == list(range(50))
+    with pytest.raises(CheckpointMismatchError, match="commit"):
+        loaded().load_state_dict(loader.state_dict())
+    assert sorted(ids(loaded())) == [*range(30, 50), *range(100, 130)]
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_hub_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
+    with socket.socket() as unanswered:
+        unanswered.bind(("127.0.0.1", 0))
+        given = {"endpoint": f"http://127.0.0.1:{unanswered.getsockname()[1]}", "token": False}
+        begun = time.monotonic()
+        if not offline:
+            monkeypatch.setattr(retries, "_TRIES", 2)
+            retries._retrying.cache_clear()
+        try:
+            with pytest.raises(FileReadError, match="org/name: the client of hf:// cannot reach its store"):
+                StructuredDataset.create_dataloader("hf://datasets/org/name", storage_options=given)
+        finally:
+            retries._retrying.cache_clear()
+        assert time.monotonic() - begun < 10
+
+
+def test_offline_is_not_retried() -> None:
+    assert retries.permanent(huggingface_hub.errors.OfflineModeIsEnabled("offline"))
 
 
 def test_a_folder_that_is_not_there_is_an_error(hub: Hub) -> None:

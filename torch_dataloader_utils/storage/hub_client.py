@@ -44,7 +44,8 @@ def at_commit(fs: Any, path: str) -> str:
         if status_of(error) in _NOT_THERE:
             raise FileNotFoundError(path) from error
         raise
-    root = path.partition("@")[0] if "@" in path else found.root
+    repository = path.rstrip("/").removesuffix(found.path_in_repo)  # names of files may have an "@", too
+    root = repository.partition("@")[0] if "@" in repository else found.root
     return f"{root}@{info.sha}/{found.path_in_repo}".rstrip("/")
 
 

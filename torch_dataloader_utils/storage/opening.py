@@ -107,10 +107,13 @@ def _at_commit(fs: Any, path: str, url: str) -> str:
     except FileNotFoundError as error:
         raise DataNotFoundError(
             f"{printable(url)}: the Hub has no such repository or revision, or it is private: pass its token by "
-            "storage_options={'token': ...}, or set HF_TOKEN."
+            "storage_options={'token': ...}, or set HF_TOKEN. A slash in the name of a revision is written %2F."
         ) from error
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise _failure(url, "hf", error) from error
+    except (ValueError, NotImplementedError) as error:
+        example = "such as hf://datasets/org/name@revision/folder"
+        raise OptionError(f"{printable(url)}: expected a path in a repository, {example}: {error}") from error
+    except Exception as error:  # the Hub's client also raises errors of its HTTP client
+        raise _unreachable(url, "hf", error) from error
 
 
 def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -146,15 +149,19 @@ def _failure(url: str, protocol: str, error: Exception) -> DataLoaderUtilsError:
     if isinstance(error, FileNotFoundError) and "::" in url:
         return DataNotFoundError(f"{printable(url)}: there is no such archive.")
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        return FileReadError(
-            f"{printable(url)}: the client of {protocol}:// cannot reach its store: {problem}. Check the address, "
-            "the network, and the credentials in storage_options=."
-        )
+        return _unreachable(url, protocol, error)
     if "::" in url and not isinstance(error, (TypeError, ValueError)):
         return FileReadError(f"{printable(url)}: the archive cannot be opened: {problem}.")
     return OptionError(
         f"{printable(url)}: the client of {protocol}:// refuses the given options: {problem}. Correct "
         "storage_options=, or pass filesystem=."
+    )
+
+
+def _unreachable(url: str, protocol: str, error: Exception) -> FileReadError:
+    return FileReadError(
+        f"{printable(url)}: the client of {protocol}:// cannot reach its store: {type(error).__name__}: {error}. Check "
+        "the address, the network, and the credentials in storage_options=."
     )
 
 
@@ -168,5 +175,8 @@ def _given_storage(url: str, filesystem: Any) -> tuple[Storage, str]:
         return Storage(filesystem.type_name, filesystem=filesystem), path
     if isinstance(filesystem, AbstractFileSystem):
         protocol = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
-        return Storage(protocol, filesystem=filesystem), filesystem._strip_protocol(url)
+        path = filesystem._strip_protocol(url)
+        return Storage(protocol, filesystem=filesystem), _at_commit(filesystem, path, url) if is_hub(
+            filesystem
+        ) else path
     raise OptionError(f"filesystem={type(filesystem).__name__}: expected an fsspec or a pyarrow filesystem.")

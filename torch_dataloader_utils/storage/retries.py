@@ -39,6 +39,7 @@ _CLIENTS_PERMANENT = {
     "botocore.exceptions": ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"),
     "google.auth.exceptions": ("DefaultCredentialsError", "MalformedError"),
     "azure.core.exceptions": ("ClientAuthenticationError", "ResourceNotFoundError"),
+    "huggingface_hub.errors": ("OfflineModeIsEnabled",),
 }
 # HTTP statuses below 500 that ask for another try: timeout, too early, too many requests.
 _LATER = (408, 425, 429)
