@@ -55,6 +55,22 @@ def test_an_unpinned_revision_is_read_at_the_commit_of_its_construction(hub: Hub
     assert sorted(ids(opened(hub, path)[0])) == [*range(30, 50), *range(100, 130)]
 
 
+def test_paths_of_a_list_are_read_at_one_commit(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = huggingface_hub.HfApi.repo_info
+
+    def repo_info(*args: Any, **options: Any) -> Any:
+        found = asked(*args, **options)
+        hub.commit(FILES)  # a push after each answer
+        return found
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", repo_info)
+    given = {"endpoint": hub.endpoint, "token": False}
+    paths = [f"hf://datasets/org/name/data/{name}.parquet" for name in ("deep/b", "a")]
+    loader, dataset = StructuredDataset.create_dataloader(paths, storage_options=given, batch_size=7)
+    assert sorted(ids(loader)) == list(range(50))
+    assert len({file.info.path.partition("@")[2].partition("/")[0] for file in dataset.source.files}) == 1
+
+
 def test_worker_processes_read_the_same_commit(hub: Hub) -> None:
     # "spawn": the fork server keeps the environment of its own start.
     loader, _ = opened(hub, num_workers=2, worker_mode="process", multiprocessing_context="spawn", timeout=60)

@@ -17,7 +17,7 @@ from torch_dataloader_utils.errors import DataNotFoundError, OptionError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.table_folders import reject_tables
-from torch_dataloader_utils.storage import Storage, Stored, open_storage, printable
+from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -85,7 +85,8 @@ def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[
     entries = [path] if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(entries, (list, tuple)) or not entries:
         raise OptionError(f"path={path!r}: expected a path or URL, or a list with at least one.")
-    opened = [open_storage(entry, read.storage_options, read.filesystem) for entry in entries]
+    commits: Commits = {}
+    opened = [open_storage(entry, read.storage_options, read.filesystem, commits) for entry in entries]
     storage, first = opened[0]
     for other, inner in opened[1:]:
         if other != storage:

@@ -2,6 +2,7 @@
 
 from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged, printable
+from torch_dataloader_utils.storage.hub_client import Commits
 from torch_dataloader_utils.storage.opening import open_storage, url_of
 from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, confirm_unchanged, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
@@ -10,6 +11,7 @@ from torch_dataloader_utils.storage.versions import Stored
 
 __all__ = [
     "REMOTE_GAP",
+    "Commits",
     "Decoding",
     "Naming",
     "Renewal",

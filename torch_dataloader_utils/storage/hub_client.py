@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch_dataloader_utils.storage.clients import Opened, complete
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient, stored
 from torch_dataloader_utils.storage.retries import status_of
 from torch_dataloader_utils.storage.versions import Facts, Stored
+
+Commits: TypeAlias = dict[tuple[str, str, str], str]  # kind and name of a repository, revision -> commit
 
 _COMMIT = re.compile(r"[^@]*@([0-9a-f]{40})(?:/.*)?")
 _NOT_THERE = (401, 403, 404)  # the Hub does not say which repositories are private
@@ -22,12 +24,13 @@ def is_hub(fs: Any) -> bool:
     return type(fs).__module__.startswith("huggingface_hub.")
 
 
-def at_commit(fs: Any, path: str) -> str:
+def at_commit(fs: Any, path: str, known: Commits) -> str:
     """A path in a repository, with its branch or tag (by default, the main branch) replaced by the commit it is at.
 
     Args:
         fs: the Hub's client.
         path: without protocol, such as "datasets/org/name@revision/folder".
+        known: commits that revisions were at; the path's is added.
 
     Raises:
         FileNotFoundError: there is no such repository or revision, or it is private.
@@ -38,15 +41,17 @@ def at_commit(fs: Any, path: str) -> str:
 
     try:
         found = fs.resolve_path(path)
-        api = HfApi(endpoint=fs.endpoint, token=fs.token)
-        info = api.repo_info(found.repo_id, revision=found.revision, repo_type=found.repo_type)
+        place = (found.repo_type, found.repo_id, found.revision)
+        if place not in known:
+            api = HfApi(endpoint=fs.endpoint, token=fs.token)
+            known[place] = api.repo_info(found.repo_id, revision=found.revision, repo_type=found.repo_type).sha
     except OSError as error:
         if status_of(error) in _NOT_THERE:
             raise FileNotFoundError(path) from error
         raise
     repository = path.rstrip("/").removesuffix(found.path_in_repo)  # names of files may have an "@", too
     root = repository.partition("@")[0] if "@" in repository else found.root
-    return f"{root}@{info.sha}/{found.path_in_repo}".rstrip("/")
+    return f"{root}@{known[place]}/{found.path_in_repo}".rstrip("/")
 
 
 def commits(paths: Iterable[str]) -> list[str]:

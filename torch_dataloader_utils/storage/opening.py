@@ -23,7 +23,7 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import learn, printable, user_and_password
 from torch_dataloader_utils.storage.http_client import home_client
-from torch_dataloader_utils.storage.hub_client import at_commit, is_hub
+from torch_dataloader_utils.storage.hub_client import Commits, at_commit, is_hub
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.storage import Storage
@@ -40,7 +40,10 @@ _EXTRAS = {
 
 
 def open_storage(
-    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, filesystem: Any = None
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+    commits: Commits | None = None,
 ) -> tuple[Storage, str]:
     """The storage that holds `path`, and the path as that storage names it (absolute on the local disk).
 
@@ -49,6 +52,8 @@ def open_storage(
         storage_options: options of the fsspec filesystem for the URL's protocol (credentials, endpoints), as it or
             other libraries spell them.
         filesystem: a ready fsspec or pyarrow filesystem, used instead.
+        commits: the commits of repositories of the Hub, shared by paths that are opened together: all are read at the
+            same commit, which is requested once.
 
     Raises:
         MissingExtraError: the protocol's client is not installed.
@@ -59,7 +64,10 @@ def open_storage(
     """
     url = url_of(path)
     learn(storage_options, getattr(filesystem, "storage_options", None))
-    storage, inner = _storage(url, storage_options or {}) if filesystem is None else _given_storage(url, filesystem)
+    found = _storage(url, storage_options or {}) if filesystem is None else _given_storage(url, filesystem)
+    storage, inner, hub = found
+    if hub is not None:
+        inner = _at_commit(hub, inner, url, {} if commits is None else commits)
     _reject_password(url, inner)
     return storage, inner
 
@@ -89,19 +97,20 @@ def _reject_password(url: str, inner: str) -> None:
         )
 
 
-def _storage(url: str, options: Mapping[str, Any]) -> tuple[Storage, str]:
+def _storage(url: str, options: Mapping[str, Any]) -> tuple[Storage, str, Any]:
+    """The storage, the path, and the client if it is the Hub's."""
     protocol = split_protocol(url.rpartition("::")[2])[0] or "file"
     fs, inner = _url_to_fs(url, protocol, options)
     if type(fs) is LocalFileSystem:
-        return Storage(), inner
+        return Storage(), inner, None
     storage = Storage(protocol, (type(fs), tuple(fs.storage_args), dict(fs.storage_options)))
-    return storage, _at_commit(fs, inner, url) if is_hub(fs) else inner
+    return storage, inner, fs if is_hub(fs) else None
 
 
-def _at_commit(fs: Any, path: str, url: str) -> str:
+def _at_commit(fs: Any, path: str, url: str, commits: Commits) -> str:
     """The path in a repository of the Hub at the commit that it names now, at which all files are then read."""
     try:
-        return retried(lambda: at_commit(fs, path), f"resolving {printable(url)}", limit())
+        return retried(lambda: at_commit(fs, path, commits), f"resolving {printable(url)}", limit())
     except DataLoaderUtilsError:
         raise
     except FileNotFoundError as error:
@@ -165,18 +174,17 @@ def _unreachable(url: str, protocol: str, error: Exception) -> FileReadError:
     )
 
 
-def _given_storage(url: str, filesystem: Any) -> tuple[Storage, str]:
+def _given_storage(url: str, filesystem: Any) -> tuple[Storage, str, Any]:
+    """As `_storage`."""
     if isinstance(filesystem, pafs.LocalFileSystem) or type(filesystem) is LocalFileSystem:
-        return Storage(), url_to_fs(url)[1]
+        return Storage(), url_to_fs(url)[1], None
     if isinstance(filesystem, pafs.PyFileSystem) and isinstance(filesystem.handler, pafs.FSSpecHandler):
         filesystem = filesystem.handler.fs
     if isinstance(filesystem, pafs.FileSystem):
         path = split_protocol(url)[1].rstrip("/")
-        return Storage(filesystem.type_name, filesystem=filesystem), path
+        return Storage(filesystem.type_name, filesystem=filesystem), path, None
     if isinstance(filesystem, AbstractFileSystem):
         protocol = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
         path = filesystem._strip_protocol(url)
-        return Storage(protocol, filesystem=filesystem), _at_commit(filesystem, path, url) if is_hub(
-            filesystem
-        ) else path
+        return Storage(protocol, filesystem=filesystem), path, filesystem if is_hub(filesystem) else None
     raise OptionError(f"filesystem={type(filesystem).__name__}: expected an fsspec or a pyarrow filesystem.")
