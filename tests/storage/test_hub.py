@@ -15,6 +15,7 @@ from tests.storage.hub import Hub, hub_server
 from torch_dataloader_utils import CheckpointMismatchError, DataNotFoundError, FileReadError, StructuredDataset
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.storage import retries
+from torch_dataloader_utils.storage.hub_client import HubClient
 
 
 def parquet(first: int, last: int) -> bytes:
@@ -188,6 +189,23 @@ def test_a_private_data_set_needs_its_token(hub: Hub) -> None:
     with pytest.raises(DataNotFoundError, match="is private") as caught:
         StructuredDataset.create_dataloader("hf://datasets/org/name/data", storage_options=wrong)
     assert given not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_what_has_no_commit_is_asked_for_again(hub: Hub) -> None:
+    # As files of buckets, which this server does not have: such paths of repositories are resolved before.
+    client = HubClient(huggingface_hub.HfFileSystem(endpoint=hub.endpoint, token=False, skip_instance_cache=True))
+    path = "datasets/org/name/data/a.parquet"
+    for files in (FILES, {**MOVED, "data/c.parquet": b"new"}):
+        hub.commit(files)
+        size = len(files["data/a.parquet"])
+        assert client.info(path)["size"] == size
+        assert {file.path: file.size for file in client.find("datasets/org/name/data", False)} == {
+            f"datasets/org/name/{name}": len(data) for name, data in files.items() if name.count("/") == 1
+        }
+        opened = client.open(path)
+        assert opened.facts.size == size
+        assert bytes(opened.read(4, size)) == files["data/a.parquet"][4:]
+        opened.close()
 
 
 def test_files_at_a_commit_are_cached(hub: Hub, tmp_path: Any) -> None:

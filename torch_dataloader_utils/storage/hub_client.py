@@ -60,9 +60,10 @@ def commits(paths: Iterable[str]) -> list[str]:
 
 
 class HubClient(FsspecClient):
-    """Repositories at a commit. It stays in its process and retries nothing.
+    """Repositories at a commit, and buckets. It stays in its process and retries nothing.
 
-    As nothing at a commit changes, listings are kept, and opening a file whose size is known needs no request.
+    As nothing at a commit changes, listings are kept, and opening a file whose size is known needs no request. Files
+    of buckets do change: they are treated as those of other stores.
     """
 
     def look(self, path: str) -> Stored | None:
@@ -74,16 +75,22 @@ class HubClient(FsspecClient):
 
     def find(self, folder: str, recursive: bool) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`."""
+        if not commits([folder]):
+            return super().find(folder, recursive)
         infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
         return [_versioned(stored(path, info)) for path, info in infos.items()]
 
     def open(self, path: str, size: int = 0) -> Opened:
         """The opened file."""
-        facts = Facts(size or int(self.info(path)["size"]), next(iter(commits([path])), None))
-        return _HubFile(self, path, facts)
+        found = commits([path])
+        if not found:
+            return super().open(path, size)
+        return _HubFile(self, path, Facts(size or int(self.info(path)["size"]), found[0]))
 
     def info(self, path: str) -> Mapping[str, Any]:
         """The metadata of `path`."""
+        if not commits([path]):
+            return super().info(path)
         info: Mapping[str, Any] = self.fs.info(path)
         return info
 
