@@ -25,9 +25,11 @@ _ORDERS: dict[str, Callable[[Any, Any], pc.Expression]] = {
 OPERATORS = (*_ORDERS, "in", "not in", "is null", "is not null")
 """The operators that tuples may use."""
 _CONSTANTS = {"always": True, "never": False}
-_FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
+_NULL_TESTS: dict[str, Callable[[pc.Expression], pc.Expression]] = {
     "is null": lambda column: column.is_null(),
     "is not null": lambda column: column.is_valid(),
+}
+_FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "is nan": lambda column: pc.is_nan(column),
     "is not nan": lambda column: ~pc.is_nan(column),
     "starts with": lambda column, prefix: pc.starts_with(column, prefix),
@@ -42,7 +44,7 @@ class Comparison:
     Attributes:
         path: the column's name, after those of the structs that contain it.
         kind: its type in the schema.
-        word: one of `OPERATORS` or `_FUNCTIONS`, "always" or "never".
+        word: one of `OPERATORS`, `_NULL_TESTS` or `_FUNCTIONS`, "always" or "never".
         values: the values, of the type `_kernel_type(kind)`, or the prefix.
         item: the original filter, for errors.
     """
@@ -58,10 +60,11 @@ class Comparison:
         """The rows for which the comparison is true."""
         if self.word in _CONSTANTS:
             return pc.scalar(_CONSTANTS[self.word])
-        field = pc.field(*self.path)
+        field, kind = pc.field(*self.path), _kernel_type(self.kind)
+        if self.word in _NULL_TESTS:
+            return _NULL_TESTS[self.word](field)
         if self.word in _FUNCTIONS:
-            return _FUNCTIONS[self.word](field, *self.values)
-        kind = _kernel_type(self.kind)
+            return _FUNCTIONS[self.word](field if kind == self.kind else field.cast(kind), *self.values)
         column = field if kind == plain_type(self.kind) else field.cast(kind)
         if self.word in _ORDERS:
             return _ORDERS[self.word](column, *self.values)
