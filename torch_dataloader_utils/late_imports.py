@@ -1,7 +1,7 @@
 """Modules of pyarrow that cost up to 0.3 s to import, loaded at first use: `from ...late_imports import pc`.
 
 Most of that time is spent on generated documentation (`pyarrow.compute`) and on pandas (`pyarrow.dataset`). Plain
-reading needs neither.
+reading needs neither. `pa.array` imports pandas, too, so what is read goes through `as_arrow`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["acero", "ds", "pc"]
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["acero", "as_arrow", "ds", "pc"]
 
 if TYPE_CHECKING:
     import pyarrow.acero as acero
@@ -29,3 +33,9 @@ else:
             return value
 
     acero, ds, pc = map(_Late, ("pyarrow.acero", "pyarrow.dataset", "pyarrow.compute"))
+
+
+def as_arrow(values: npt.NDArray[Any]) -> pa.Array:
+    """The numbers or booleans, shape [n], as an Arrow array; numbers without a copy."""
+    data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(data)])

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.layouts import Padding
+from torch_dataloader_utils.late_imports import as_arrow
 
 Array: TypeAlias = npt.NDArray[Any]
 Memory: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]  # a writable array of so many bytes
@@ -273,7 +274,7 @@ def join_offsets(parts: Sequence[Array]) -> Array:
 def take_rows(chunks: pa.ChunkedArray, places: Array) -> pa.ChunkedArray:
     """The rows with these numbers (int64 [m]), of any Arrow type."""
     try:
-        return chunks.take(pa.array(places))
+        return chunks.take(as_arrow(places))
     except pa.ArrowNotImplementedError:  # such as views and run-end encoded arrays, which can only be sliced
         rows = [chunks.slice(place, 1).chunk(0) for place in places.tolist()]
         return pa.chunked_array([pa.concat_arrays(rows)] if rows else [], type=chunks.type)
@@ -283,7 +284,7 @@ def _take_bytes(values: Array, offsets: Array, places: Array) -> tuple[Array, Ar
     """Bytes and offsets (int64, from 0) of the rows with these numbers; `values` (uint8) begins with the first row."""
     rows = len(offsets) - 1
     starts = pa.py_buffer(np.subtract(offsets, offsets[0]))
-    taken = pa.Array.from_buffers(pa.large_binary(), rows, [None, starts, pa.py_buffer(values)]).take(pa.array(places))
+    taken = pa.Array.from_buffers(pa.large_binary(), rows, [None, starts, pa.py_buffer(values)]).take(as_arrow(places))
     _, ends, data = taken.buffers()
     taken_offsets = np.frombuffer(ends, np.int64, len(places) + 1)
     size = int(taken_offsets[-1])

@@ -25,6 +25,7 @@ from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
 from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options import ConvertOptions, PadOptions
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path
@@ -126,7 +127,7 @@ class Converter:
         """Mask of the rows that `nulls="drop"` keeps before `transform`, Arrow bools [n], or None for all."""
         valid = (_valid(plan, table) for plan in self.plans if plan.nulls == "drop")
         masks = [mask for mask in valid if mask is not None]
-        return pa.array(np.logical_and.reduce(masks)) if masks else None
+        return as_arrow(np.logical_and.reduce(masks)) if masks else None
 
     def convert(self, table: pa.Table, owned: bool | frozenset[int], where: str) -> dict[str, Column]:
         """The rows of `table` as columns, by key in the order of `keys`.

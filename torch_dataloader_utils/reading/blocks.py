@@ -14,6 +14,7 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory,
 from torch_dataloader_utils.convert.converter import compact
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.events import NO_WORK, Work, recording
+from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
 
 
@@ -82,7 +83,7 @@ class Block:
             return self
         marks = np.full(self.rows, real)
         if self.columns is None:
-            return Block.of_table(self.table.append_column(valid_key, pa.array(marks)))
+            return Block.of_table(self.table.append_column(valid_key, as_arrow(marks)))
         return Block.of_columns(self.rows, {**self.columns, valid_key: Dense(marks)})
 
     def after(self, work: Work, task: Task) -> Block:
@@ -96,7 +97,7 @@ class Block:
             table = self.table.slice(0, rows)
             place = table.schema.get_field_index(valid_key)
             table = pa.RecordBatch.from_arrays(
-                [pa.array(marks) if i == place else column for i, column in enumerate(table.columns)],
+                [as_arrow(marks) if i == place else column for i, column in enumerate(table.columns)],
                 schema=table.schema,
             )
             return Block.of_table(table)

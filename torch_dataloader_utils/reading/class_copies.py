@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.subsets.copies import ClassDraw, Copies, Weights
 
 COPIES = "\0copies"  # the column of counts, which no file can name
@@ -50,4 +50,4 @@ def copied(table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]
     rows = table.drop_columns([COPIES])
     if (copies == 1).all():
         return rows, made
-    return rows.take(pa.array(np.repeat(np.arange(len(copies)), copies))), made
+    return rows.take(as_arrow(np.repeat(np.arange(len(copies)), copies))), made

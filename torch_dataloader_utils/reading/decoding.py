@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
+from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.reading.files import FileReader
 
@@ -84,7 +85,7 @@ def narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
         if len(piece.rows) == table.num_rows:
             return table
         return table.slice(piece.rows.start - start, len(piece.rows))
-    return table.take(pa.array(piece.rows.numbers() - start))
+    return table.take(as_arrow(piece.rows.numbers() - start))
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:

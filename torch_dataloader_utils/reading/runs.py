@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.ahead import FetchAhead, FileFetch
 from torch_dataloader_utils.reading.class_copies import COPIES, ClassCopies
@@ -152,7 +153,7 @@ class RunReader:
             table = self.decode(SegmentRun(run.file, place, place + 1), schema)
             number = file.layout.segments[place].number
             made = copies.counted(table.column(copies.column), file.name_hash, number, epoch)
-            tables.append(table.append_column(COPIES, pa.array(made)))
+            tables.append(table.append_column(COPIES, as_arrow(made)))
         return pa.concat_tables(tables)
 
     def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False) -> list[pa.ChunkedArray]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
-from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, project, type_at
 from torch_dataloader_utils.subsets.choice import Choice
 from torch_dataloader_utils.subsets.hashing import U64, mixed, name_hash, value_hashes
@@ -33,7 +33,7 @@ class ChosenKeys:
         keys = project(table, self.columns)
         if not self._warned:
             self._warn_of_nulls(keys)
-        return pa.array(self.choice.holds(key_hashes(keys.columns)))
+        return as_arrow(self.choice.holds(key_hashes(keys.columns)))
 
     def _warn_of_nulls(self, keys: pa.Table) -> None:
         for name in self.columns:

@@ -19,6 +19,7 @@ from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, Iceberg
 from torch_dataloader_utils.iceberg.data_files.hints import own_layout
 from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options, layout_schema
 from torch_dataloader_utils.iceberg.data_files.pruning import value_ranges
+from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
@@ -155,7 +156,7 @@ class IcebergReader:
         columns = {} if self._by_value is None else self._by_value.take(numbers, names)
         if ROW_NUMBERS in names:
             spans = [np.arange(s.first_row, s.first_row + (s.rows or 0)) for s in segments]
-            columns[ROW_NUMBERS] = pa.chunked_array([pa.array(span) for span in spans], pa.int64())
+            columns[ROW_NUMBERS] = pa.chunked_array([as_arrow(span) for span in spans], pa.int64())
         rest = [name for name in names if name not in columns]
         if rest:
             columns.update(zip(rest, read(numbers, rest), strict=True))
