@@ -79,3 +79,10 @@ def test_a_nan_is_found_where_the_text_cannot_be_written() -> None:
     assert may_name_nan(cut)
     assert may_name_nan(cut & (pc.field("x") > math.nan))
     assert not may_name_nan(pc.field("x") > 1)
+
+
+def test_a_date_that_python_cannot_show_is_compared(tmp_path: Path) -> None:
+    days = pa.array([0, -719_163], pa.int32()).cast(pa.date32())  # the year 0
+    pq.write_table(pa.table({"day": days, "id": [1, 2]}), tmp_path / "a.parquet")
+    for filters in ([("day", "=", days[1])], pc.field("day") == days[1]):
+        assert [batch["id"].tolist() for batch in opened(tmp_path, filters, columns=["id"])] == [[2]]

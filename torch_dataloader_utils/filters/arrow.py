@@ -94,23 +94,24 @@ def matching(leaf: Comparison, schema: pa.Schema) -> pc.Expression:
 
 def _fitting(expression: pc.Expression, schema: pa.Schema, item: Any) -> pc.Expression:
     """`expression`, after checking that it is a filter over `schema`."""
-    name = text_of(item) or "the expression"
     try:
         kind = evaluate(_no_rows(schema), expression).type
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         hint = _TYPED if isinstance(item, pc.Expression) else ""
-        raise OptionError(f"filters: {name} cannot be compared with the columns it names: {error}{hint}") from error
+        raise OptionError(
+            f"filters: {_named(item)} cannot be compared with the columns it names: {error}{hint}"
+        ) from error
     except pa.ArrowInvalid as error:  # binding raises this for an unknown field
         message = str(error).partition(" in ")[0]  # the rest is the whole schema
-        raise ColumnNotFoundError(f"filters: {name}: {message}. {available_columns(schema, '')}") from error
+        raise ColumnNotFoundError(f"filters: {_named(item)}: {message}. {available_columns(schema, '')}") from error
     if not pt.is_boolean(kind):
         raise OptionError(
-            f"filters: {name} is of type {kind}: expected a condition that is true or false for each row."
+            f"filters: {_named(item)} is of type {kind}: expected a condition that is true or false for each row."
         )
     try:
         evaluate(_row_of_nulls(schema), expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # some errors need a row
-        raise OptionError(f"filters: {name} cannot be compared with the columns it names: {error}") from error
+        raise OptionError(f"filters: {_named(item)} cannot be compared with the columns it names: {error}") from error
     return expression
 
 
@@ -145,6 +146,10 @@ def may_name_nan(expression: pc.Expression) -> bool:
 def may_see_signs(expression: pc.Expression) -> bool:
     """Whether `expression` may be true for only one of 0.0 and -0.0, as with a function or `isin`."""
     return _FUNCTION.search(text_of(expression) or "is_in(") is not None
+
+
+def _named(item: Any) -> str:
+    return text_of(item) or "the expression"
 
 
 def text_of(expression: Any) -> str:
