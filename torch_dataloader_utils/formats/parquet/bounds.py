@@ -136,17 +136,17 @@ def _without_bounds(data: bytes, statistics: int) -> bytes:
 
 def _end_of_common(data: bytes, at: int, leaf: _Leaf) -> int | None:
     """The offset after the column chunk at this offset; None if it is unusual or its bounds have another width."""
-    before, after, rest = _common()
+    (width, path), (before, after, rest) = leaf, _common()
     match = before.match(data, at)
-    if match is None or leaf.path is None or not data.startswith(leaf.path, match.end()):
+    if match is None or path is None or not data.startswith(path, at := match.end()):
         return None
-    match = after.match(data, match.end() + len(leaf.path))
+    match = after.match(data, at + len(path))
     if match is None:
         return None
     at = match.end()
     if data[at] in (0x1C, 0x3C):  # a struct: number 12 after 11 or 9, the statistics
-        statistics = _statistics(leaf.width).match(data, at + 1)
-        if statistics is None and leaf.width:
+        statistics = _statistics(width).match(data, at + 1)
+        if statistics is None and width:
             return None
         at = statistics.end() if statistics else end_of_struct(data, at + 1)
     match = rest.match(data, at)

@@ -25,11 +25,14 @@ def without_view_types(footer: bytes, opened: pq.ParquetFile) -> bytes:
         footer: a FileMetaData struct.
         opened: a file with this footer.
     """
-    schema = opened.schema_arrow
-    fields = [field.with_type(without_views(field.type)) for field in schema]
     stored = (opened.metadata.metadata or {}).get(_KEY)
-    if stored is None or all(plain.type == field.type for plain, field in zip(fields, schema, strict=True)):
+    if stored is None:
         return footer
+    schema = opened.schema_arrow
+    types = [(kind, without_views(kind)) for kind in schema.types]
+    if all(plain is kind or plain == kind for kind, plain in types):
+        return footer
+    fields = [field.with_type(plain) for field, (_, plain) in zip(schema, types, strict=True)]
     # The last place with this key and value is the one: only the writer's name and the order of columns follow.
     before, after, end = footer.rpartition(_KEY + b"\x18" + coded_binary(stored))
     value = base64.b64encode(pa.schema(fields, schema.metadata).serialize())
