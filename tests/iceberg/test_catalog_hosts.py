@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.server
 import json
 import threading
@@ -11,13 +12,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from tests.storage.servers import HOST
 from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.errors import CatalogError, DataNotFoundError
+from torch_dataloader_utils.iceberg import catalog_client
 
 # pyiceberg leaves the connections of its session to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Connections are collected here, not with a warning within some later test of another module."""
+    yield
+    gc.collect()
 
 
 class Catalog(http.server.BaseHTTPRequestHandler):
@@ -34,7 +44,7 @@ class Catalog(http.server.BaseHTTPRequestHandler):
         if isinstance(answer, str):
             self.send_response(307)
             self.send_header("Location", answer)
-            content = b""
+            content = b"moved"
         else:
             self.send_response(404 if answer is None else 200)
             missing = {"error": {"message": "none", "type": "NoSuchTableException", "code": 404}}
@@ -93,6 +103,14 @@ def test_a_redirect_to_another_host_gets_nothing(path: str, given: dict[str, str
             assert "sesame" not in str(caught.value)
         assert any("sesame" in asked for asked in here)
         assert there == []
+
+
+def test_the_connection_of_a_refused_answer_is_closed() -> None:
+    with catalog({"/v1/config": "http://elsewhere.test/v1/config"}) as (uri, _):
+        with requests.get(f"{uri}/v1/config", stream=True, allow_redirects=False) as response:
+            with pytest.raises(CatalogError, match="it redirects to"):
+                catalog_client._stay(response)
+            assert response.raw.closed
 
 
 @pytest.mark.parametrize("name", ["uri", "oauth2-server-uri"])

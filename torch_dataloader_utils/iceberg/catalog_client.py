@@ -82,6 +82,7 @@ def _stay(response: Any, **_: Any) -> Any:
     if response.is_redirect:
         target = urljoin(response.url, response.headers["location"])
         if not _same_host(response.url, target):
+            response.close()
             raise _elsewhere("it redirects to", target)
     return response
 
