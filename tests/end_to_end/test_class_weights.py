@@ -169,8 +169,9 @@ def test_a_combination_merges_splits_but_has_no_proportions(folder: Path) -> Non
     parts = [loader(folder)[0], loader(folder, class_weights=None)[0]]
     merged, _ = combine(parts, batch_size=7, num_workers=0, batches="splits")
     assert Counter(ids_of(merged)) == expected(0, WEIGHTS) + Counter(range(ROWS * FILES))
-    with pytest.raises(CountsRequiredError, match="only after reading"):
+    with pytest.raises(CountsRequiredError, match=r"class_weights of dataset 0 .*use batches='splits'") as caught:
         combine(parts, batch_size=7, batches="proportional")
+    assert "count_rows" not in str(caught.value)  # which a dataset with class_weights refuses
 
 
 def test_what_needs_counts_is_refused(folder: Path) -> None:
@@ -257,3 +258,8 @@ def test_codes_are_learned_of_all_rows_even_if_they_have_no_copies(folder: Path)
     got = [(int(i), names[code]) for batch in batches for i, code in zip(batch["id"], batch["name"], strict=True)]
     assert all(name == f"c{i % 3}" for i, name in got)
     assert Counter(i for i, _ in got) == expected(0, {0: 0, 1: 1.5, None: 0})
+
+
+def test_labels_of_another_type_are_named_with_the_right_one(folder: Path) -> None:
+    with pytest.raises(OptionError, match=r"label '1' of column 'label', of type int64: expected a whole number"):
+        loader(folder, class_weights={"label": {"1": 2}})

@@ -297,10 +297,10 @@ def test_keys_and_dtypes_must_agree(parts: list[Any], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"dataset 0 \(Utterances\) has .* dataset 1 .*more.* has .*'extra'"):
         combine([parts[2], more])
     wide = structured(write(tmp_path / "wide", 0, 4), dtypes={"id": "float32"})
-    with pytest.raises(OptionError, match=r"key 'id' is .*'int64'.* in dataset 0.*'float32'.* in dataset 1"):
+    with pytest.raises(OptionError, match=r"key 'id' has dtype int64 in dataset 0.*but dtype float32 in dataset 1"):
         combine([parts[0], wide])
     padded = structured(write(tmp_path / "padded", 0, 4), lists="padded")
-    with pytest.raises(OptionError, match=r"key 'speech' is .*'ragged'.*'padded'"):
+    with pytest.raises(OptionError, match=r"key 'speech' has kind ragged.* in .*, but kind padded"):
         combine([parts[2], padded])
 
 
@@ -330,6 +330,7 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
     [
         ([], {}, OptionError, "at least one dataset"),
         (Plain(3), {}, OptionError, "expected a list of at least one dataset"),
+        ({1: Plain(3)}, {}, OptionError, r"names \[1\]: expected strings"),
         ([3], {}, OptionError, "dataset 0 is int: expected a dataset from create_dataloader, or a map-style"),
         ([Plain(3)], {"weights": [1, 2]}, OptionError, r"weights=\[1, 2\] for 1 dataset"),
         ([Plain(3)], {"weights": [0]}, OptionError, "a positive number for each"),

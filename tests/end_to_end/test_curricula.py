@@ -222,7 +222,7 @@ def test_a_damaged_state_is_an_error(datasets: Any, damage: dict[str, Any]) -> N
         ({"weights": [(0, [1, 1]), 3]}, OptionError, "only pairs of both"),
         ({"weights": [(0, [1, -1])]}, OptionError, "numbers of at least 0"),
         ({"weights": [(0, [0, 0])]}, OptionError, "a number above 0 for some dataset"),
-        ({"weights": [(0, {"web": 1})]}, OptionError, "'code' is not in both"),
+        ({"weights": [(0, {"web": 1})]}, OptionError, "but 'code' has none"),
         ({"weights": [(0, [1, 1, 1])]}, OptionError, "for 2 dataset"),
         ({"stop": "all"}, OptionError, "stop='all' with weights that change.*rows_per_epoch="),
         ({"stop": "first"}, OptionError, "stop='first' with weights that change"),

@@ -281,10 +281,10 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"weights": {"web": 1}}, OptionError, "a number for each of 'web', 'code', 'books'; 'code', 'books' are not"),
-        ({"weights": {"web": 1, "code": 1, "books": 1, "x": 1}}, OptionError, "'x' is not in both"),
+        ({"weights": {"web": 1}}, OptionError, "for each of 'web', 'code', 'books', but 'code', 'books' have none"),
+        ({"weights": {"web": 1, "code": 1, "books": 1, "x": 1}}, OptionError, "but 'x' is no dataset"),
         ({"weights": [1, 2]}, OptionError, "for 3 dataset"),
-        ({"repeat": {"wbe": 2}}, OptionError, "'wbe' is not in both"),
+        ({"repeat": {"wbe": 2}}, OptionError, "for some of .* but 'wbe' is no dataset"),
         ({"stop": "all", "repeat": {"web": 2}}, OptionError, "stop and repeat were both given"),
         ({"temperature": 2, "weights": [1, 1, 1]}, OptionError, "temperature=2 with weights"),
         ({"batches": "splits", "stop": "all"}, OptionError, "stop='all' with batches='splits'"),

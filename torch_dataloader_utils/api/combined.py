@@ -47,6 +47,8 @@ def _named(datasets: Any) -> dict[str | int, Any]:
         return dict(datasets)
     if isinstance(datasets, (list, tuple)) and datasets:
         return dict(enumerate(datasets))
+    if isinstance(datasets, Mapping) and datasets:
+        raise OptionError(f"datasets has the names {shown(list(datasets))}: expected strings that are not empty.")
     raise OptionError(
         f"datasets={shown(datasets)}: expected a list of at least one dataset, or a dict of name -> dataset."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -43,6 +43,16 @@ class _Member:
     scan: ScanSpec | SampleScan
     exact: bool
     part: Part
+
+    @property
+    def counted(self) -> bool:
+        """Whether its rows are known before they are read."""
+        return self.exact and self.splits.uncounted is None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether each epoch draws copies of its rows, so that they cannot be counted once."""
+        return isinstance(self.scan, ScanSpec) and self.scan.copies is not None
 
 
 def check_keywords(keywords: Mapping[str, Any]) -> None:
@@ -89,7 +99,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     if not mixed:
         members = _weighted(members, trees[0])
     else:
-        check_counted([(member.name, member.exact and member.splits.uncounted is None) for member in members], options)
+        check_counted([(member.name, member.counted, member.drawn) for member in members], options)
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
         _check_same(members[0].name, outputs[0], member.name, output)
@@ -257,6 +267,10 @@ def _outputs(scan: ScanSpec | SampleScan) -> dict[str, Output]:
     return outputs
 
 
+def _in_words(output: Output, differing: Collection[str]) -> str:
+    return ", ".join(f"{word} {output.get(word)}" for word in sorted(differing))
+
+
 def _check_same(first: str, expected: Mapping[str, Output], name: str, given: Mapping[str, Output]) -> None:
     if expected.keys() != given.keys():
         raise OptionError(
@@ -272,6 +286,7 @@ def _check_same(first: str, expected: Mapping[str, Output], name: str, given: Ma
             )
         if differing:
             raise OptionError(
-                f"the datasets of a combination must have the same dtypes: the key {key!r} is {output} in {first}, but "
-                f"{given[key]} in {name}. Cast with dtypes=, or in transform or __getitem__."
+                f"the datasets of a combination must have the same dtypes: the key {key!r} has "
+                f"{_in_words(output, differing)} in {first}, but {_in_words(given[key], differing)} in {name}. "
+                "Cast with dtypes=, or in transform or __getitem__."
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -42,14 +42,20 @@ def for_each(option: str, value: Any, names: Names, missing: float | None = None
         return tuple(value)
     if any(isinstance(name, int) for name in names):
         raise OptionError(f"{option}={shown(value)} by name, but datasets is a list: pass a dict of datasets.")
-    wrong = [name for name in value if name not in names]
-    wrong += [name for name in names if missing is None and name not in value]
-    if wrong:
+    unknown = [name for name in value if name not in names]
+    without = [name for name in names if missing is None and name not in value]
+    faults = [f"{_listed(unknown)} {'is no dataset' if len(unknown) == 1 else 'are no datasets'}"] if unknown else []
+    faults += [f"{_listed(without)} {'has' if len(without) == 1 else 'have'} none"] if without else []
+    if faults:
+        whose = "each" if missing is None else "some"
         raise OptionError(
-            f"{option}={shown(value)}: expected a number for each of {', '.join(map(repr, names))}; "
-            f"{', '.join(map(repr, wrong))} {'is' if len(wrong) == 1 else 'are'} not in both."
+            f"{option}={shown(value)}: expected a number for {whose} of {_listed(names)}, but {' and '.join(faults)}."
         )
     return tuple(value.get(name, missing) for name in names)
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(repr, names))
 
 
 @dataclass(frozen=True)

@@ -67,17 +67,23 @@ def check_mixable(options: Options) -> None:
         )
 
 
-def check_counted(labelled: Sequence[tuple[str, bool]], options: Options) -> None:
+def check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) -> None:
     """Check that the rows of each dataset are known.
 
     Args:
-        labelled: each dataset's label, and whether its rows are known.
+        labelled: each dataset's label, whether its rows are known, and whether it has `class_weights`.
         options: of the combination.
 
     Raises:
         CountsRequiredError: those of one are known only after reading.
     """
-    for label, counted in labelled:
+    for label, counted, drawn in labelled:
+        if drawn:
+            raise CountsRequiredError(
+                f"batches={options.mix.batches!r} needs the number of rows of each dataset, but class_weights of "
+                f"{label} draws the copies of rows in each epoch: use batches='splits', which merges the datasets "
+                "split by split, or make one dataset of each class, and pass repeat= to combine."
+            )
         if not counted:
             raise CountsRequiredError(
                 f"batches={options.mix.batches!r} needs the number of rows of each dataset, but that of {label} is "

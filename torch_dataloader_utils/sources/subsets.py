@@ -23,6 +23,8 @@ from torch_dataloader_utils.subsets.choice import Choice, choice_of
 from torch_dataloader_utils.subsets.hashing import name_hash, number_hash
 from torch_dataloader_utils.subsets.keys import ChosenKeys, check_keys
 
+_LABELS = {int: "a whole number, such as 1", str: "a string, such as '1'", bool: "True or False"}
+
 
 def keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
     """The options with the column whose values replace the rows' places, if the manifest has one."""
@@ -87,7 +89,7 @@ def class_copies(manifest: FileManifest, options: SubsetOptions) -> ClassCopies 
     for label in weights:
         if label is not None and type(label) is not python:
             raise OptionError(
-                f"class_weights: label {label!r} of column {column!r}, of type {kind}: expected {python.__name__}."
+                f"class_weights: label {label!r} of column {column!r}, of type {kind}: expected {_LABELS[python]}."
             )
     try:
         labels = pa.array(list(weights), plain)
