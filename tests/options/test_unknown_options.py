@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import CombinedDataset, IcebergDataset, StructuredDataset, UnknownOptionError
+from torch_dataloader_utils import CombinedDataset, IcebergDataset, StructuredDataset, UnknownOptionError, combine
 from torch_dataloader_utils.options import TableOptions, option_defaults, parse_options, parse_table_options
-from torch_dataloader_utils.options.unknown import _HINTS, _SYNONYMS
+from torch_dataloader_utils.options.unknown import _HINTS, _OF_COMBINE, _SYNONYMS
 
 KNOWN = sorted(option_defaults())
 
@@ -75,6 +75,7 @@ def test_the_first_words_of_an_option_are_completed(name: str, option: str) -> N
 def test_the_table_holds_no_option_and_points_to_options_that_exist() -> None:
     options = {*KNOWN, *(item.name for item in fields(TableOptions)), "path"}
     assert not options & {*_HINTS, *_SYNONYMS}
+    assert not option_defaults("combine").keys() & {*_OF_COMBINE}
     assert set(_SYNONYMS.values()) <= options
 
 
@@ -83,6 +84,21 @@ def test_options_of_tables_and_of_files_name_each_other() -> None:
         parse_options({"snapshot_id": 1})
     with pytest.raises(UnknownOptionError, match="option for files"):
         parse_table_options({"partitioning": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("probabilities", "use weights, whose shares are exact."),
+        ("stopping_strategy", "use stop='first'"),
+        ("epoch_size", "use rows_per_epoch"),
+        ("shufle", "did you mean 'shuffle'?"),
+        ("num_rows", "see help(combine) for all options."),
+    ],
+)
+def test_combine_speaks_of_its_own_keywords(name: str, words: str) -> None:
+    with pytest.raises(UnknownOptionError, match=re.escape(f"unknown option {name!r}: {words}")):
+        combine(["data/"], **{name: 1})
 
 
 @pytest.mark.parametrize(

@@ -159,12 +159,13 @@ def parse_options(keywords: Mapping[str, Any], call: Call = "files") -> Options:
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    return _options(_known(keywords, option_defaults() | option_defaults(call), "StructuredDataset"))
+    function = "combine" if call == "combine" else "StructuredDataset.create_dataloader"
+    return _options(_known(keywords, option_defaults() | option_defaults(call), function))
 
 
 def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:
     """The grouped, checked options of an Iceberg table: those of `parse_options`, and those that only a table has."""
-    known = _known(keywords, option_defaults("iceberg"), "IcebergDataset")
+    known = _known(keywords, option_defaults("iceberg"), "IcebergDataset.create_dataloader")
     return _options(known), _group(TableOptions, known)
 
 
@@ -175,11 +176,11 @@ def parse_delta_options(keywords: Mapping[str, Any]) -> tuple[Options, DeltaOpti
             "'filesystem' is no option for Delta tables, because deltalake reads the log with a client of its own: "
             "pass storage_options."
         )
-    known = _known(keywords, option_defaults("delta"), "DeltaDataset")
+    known = _known(keywords, option_defaults("delta"), "DeltaDataset.create_dataloader")
     return _options(known), _group(DeltaOptions, known)
 
 
-def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str) -> dict[str, Any]:
     """The keywords with plain values, after a check that all of them are known."""
     for name in keywords:
         if name in known:
@@ -192,7 +193,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], owner: str) ->
             raise UnknownOptionError("'version' is an option for Delta tables: use DeltaDataset.create_dataloader.")
         if name in (*_names(TableOptions), *_OF_TABLES):
             raise UnknownOptionError(f"{name!r} is an option for Iceberg tables: use IcebergDataset.create_dataloader.")
-        raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, owner)}")
+        raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, function)}")
     return {name: plain_value(value) for name, value in keywords.items()}
 
 

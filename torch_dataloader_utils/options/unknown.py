@@ -16,6 +16,7 @@ _TEXT = "options of a file format are keys of format_options={...}."
 _SHARDS = "use num_ranks and rank; under a launcher both are found without you."
 _EPOCHS = "an epoch is one loop over the loader; dataset.set_epoch(epoch) says which."
 _LABELS = "a batch is a dict of all columns: take batch['label'] in your loop."
+_STOP = "use stop='first' (until the first dataset ends) or stop='all' (until each has been read)."
 _BAR = "use show_progress=True, which shows a bar for each epoch."
 
 # Keywords of other libraries and launchers, and what to do here, in a sentence each.
@@ -48,6 +49,13 @@ _HINTS = {
     **dict.fromkeys(("progress", "progress_bar", "tqdm"), _BAR),
     **dict.fromkeys(("label", "labels", "target", "label_column", "target_column"), _LABELS),
 }  # fmt: skip
+
+# The same for keywords of `combine`.
+_OF_COMBINE = {
+    **dict.fromkeys(("probabilities", "probs", "proportions", "ratios"), "use weights, whose shares are exact."),
+    **dict.fromkeys(("stopping_strategy", "stop_criteria", "strategy"), _STOP),
+    "epoch_size": "use rows_per_epoch, counted over all ranks.",
+}
 
 # Other names for our keywords.
 _SYNONYMS = {
@@ -85,14 +93,16 @@ _SYNONYMS = {
 }
 
 
-def advice(name: str, known: Collection[str], owner: str) -> str:
+def advice(name: str, known: Collection[str], function: str) -> str:
     """A sentence that says what to use instead of an unknown keyword.
 
     Args:
         name: the keyword.
         known: the keywords that exist.
-        owner: the name whose `create_dataloader` takes them; its help lists them.
+        function: the name of what takes them; its help lists them.
     """
+    if function == "combine" and name in _OF_COMBINE:
+        return _OF_COMBINE[name]
     if name in _HINTS:
         return _HINTS[name]
     if name in _SYNONYMS:
@@ -100,4 +110,4 @@ def advice(name: str, known: Collection[str], owner: str) -> str:
     begun = [option for option in known if option.startswith(f"{name}_")]
     # Of several that begin so, the most similar: `batch` is batch_size, not batch_tokens.
     close = difflib.get_close_matches(name, begun or known, n=1, cutoff=_ALIKE if not begun else 0.0)
-    return f"did you mean {close[0]!r}?" if close else f"see help({owner}.create_dataloader) for all options."
+    return f"did you mean {close[0]!r}?" if close else f"see help({function}) for all options."
