@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import traceback
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,35 @@ def test_a_path_that_is_none(path: Any) -> None:
     with pytest.raises(ValueError, match="path") as caught:
         StructuredDataset.create_dataloader(path)
     assert isinstance(caught.value, DataLoaderUtilsError)
+
+
+def test_rows_in_memory_are_no_path() -> None:
+    with pytest.raises(ValueError, match=r"^path is a Table: expected a path or URL.* Write its rows to a file"):
+        StructuredDataset.create_dataloader(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("filters", "place"),
+    [
+        ("a >> 1", "character 1, 'a >> 1'"),
+        ("a == 5 && b > 3", "character 8, '&& b > 3'"),
+        ("", "its end"),
+    ],
+)
+def test_a_fault_in_sql_is_shown_by_its_place(root: Path, filters: str, place: str) -> None:
+    with pytest.raises(ValueError, match="expected a condition as in SQL") as caught:
+        StructuredDataset.create_dataloader(str(root / "good"), filters=filters)
+    assert str(caught.value).endswith(f"it cannot be read from {place}.")
+    assert len("".join(traceback.format_exception(caught.value)).splitlines()[-1]) < 250  # not the grammar
+    assert caught.value.__suppress_context__
+
+
+def test_a_loader_in_another_loader_says_what_to_do(root: Path) -> None:
+    loader, dataset = StructuredDataset.create_dataloader(str(root / "good"))
+    with pytest.raises(TypeError, match="do not pass it to another one"):
+        next(iter(torch.utils.data.DataLoader(loader)))
+    with pytest.raises(TypeError, match=r"StructuredDataset streams its rows.*iterate over the loader"):
+        dataset[0]
 
 
 @pytest.mark.parametrize("workers", [0, None])

@@ -110,7 +110,13 @@ def _joined(filters: str | ice.BooleanExpression, schema: pa.Schema, make: Calla
 def _parsed(text: str) -> ice.BooleanExpression:
     try:
         return parse(text)
-    except (ParseException, ValueError) as error:
+    except ParseException as error:  # its text is the grammar, so it is not shown as the cause either
+        rest = text[error.loc :]
+        at = f"character {error.loc + 1}, {shown(rest)}" if rest.strip() else "its end"
+        raise OptionError(
+            f"filters={shown(text)}: expected a condition as in SQL, such as {_EXAMPLE!r}: it cannot be read from {at}."
+        ) from None
+    except ValueError as error:
         raise OptionError(
             f"filters={shown(text)}: expected a condition as in SQL, such as {_EXAMPLE!r}: {error}"
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import torch
@@ -150,6 +150,10 @@ class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
             return StatefulIterator(here)
         valid_key = self._options.batch.valid_key if repeats_rows(self._options) else None
         return AcceleratedIterator(here, valid_key, *self._accelerated)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Raises `TypeError`, because rows are streamed."""
+        raise TypeError(f"{type(self).__name__} streams its rows, so they have no index: iterate over the loader.")
 
     def accelerate(self, device: torch.device | None) -> None:
         """Deliver batches as Accelerate's loop needs them: on the device (None: not moved), with the last announced."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, NoReturn, overload
 
 from torch.utils.data import DataLoader
 
@@ -105,6 +105,17 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
                 "to count them once, or steps_per_epoch=n to fix the number."
             )
         return steps
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Batches are streamed, not indexed.
+
+        Raises:
+            TypeError: always; torch's DataLoader around a loader gets here, too.
+        """
+        raise TypeError(
+            "a loader delivers its batches in order: iterate over it. It is a torch DataLoader already, so do not pass "
+            "it to another one."
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass (see `LoaderDataset.set_epoch`)."""

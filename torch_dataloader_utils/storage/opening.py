@@ -83,7 +83,10 @@ def url_of(path: Any) -> str:
     except Exception as error:  # whatever a foreign __fspath__ raises
         raise OptionError(f"path={shown(path)}: it has no name: {type(error).__name__}: {error}.") from error
     if not isinstance(url, str) or not url:
-        raise OptionError(f"path={shown(path)}: expected a path or URL, or a list of these.")
+        given, expected = shown(path), "expected a path or URL, or a list of these."
+        if "\n" in given:  # a table or a DataFrame
+            raise OptionError(f"path is a {type(path).__name__}: {expected} Write its rows to a file, and read that.")
+        raise OptionError(f"path={given}: {expected}")
     return url
 
 
