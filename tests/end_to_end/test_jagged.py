@@ -142,6 +142,7 @@ def test_rows_with_null_lists_are_left_out_on_request(data: str, nulls: Any) -> 
     [
         ({"jagged": {"x": ["a", "nothing"]}}, "names 'nothing': expected columns of lists"),
         ({"jagged": {"x": ["dense"]}}, "names 'dense': expected columns of lists"),
+        ({"jagged": {"x": ["id"]}, "columns": ["id"]}, "without a mask, but there are none"),
         ({"jagged": {"x": ["a", "a"]}}, "a second time"),
         ({"jagged": {"x": ["a"], "y": ["a"]}}, "a second time"),
         ({"jagged": {"x": []}}, "at least one column"),

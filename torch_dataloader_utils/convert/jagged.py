@@ -25,9 +25,10 @@ def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPl
             raise OptionError(f"jagged={{{target!r}: []}}: expected a list of at least one column.")
         for source in sources:
             if source not in lists:
+                there = f"which are {list(lists)}" if lists else "but there are none"
                 raise OptionError(
-                    f"jagged={{{target!r}: ...}} names {source!r}: expected columns of lists of numbers without a "
-                    f"mask, of {list(lists)}."
+                    f"jagged={{{target!r}: ...}} names {source!r}: expected columns of lists of varying length, of "
+                    f"numbers, without a mask, {there}."
                 )
             if source in taken:
                 raise OptionError(f"jagged={{{target!r}: ...}} names {source!r} a second time.")

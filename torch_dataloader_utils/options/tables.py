@@ -21,7 +21,7 @@ class TableOptions(Checked):
     # Credentials: never in a repr, a log or an error.
     catalog_config: Mapping[str, Any] | None = option(
         None,
-        credentials("as pyiceberg's load_catalog takes it"),
+        credentials("as pyiceberg's load_catalog takes it, such as {'name': 'default'}"),
         doc="the catalog's properties, as pyiceberg's load_catalog takes them",
         repr=False,
     )

@@ -83,7 +83,7 @@ def check_packing(options: Options) -> None:
         ("jagged", convert.jagged, (None,)),
     ):
         if value not in only:
-            raise OptionError(f"{name}={value!r} with pack: packed batches have it at {' or '.join(map(repr, only))}.")
+            raise OptionError(f"{name}={value!r} with pack: leave it at {' or '.join(map(repr, only))}.")
     if options.pad.pad_multiple != 1:
         raise OptionError(f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.")
     if options.pack.wraps:

@@ -44,9 +44,10 @@ def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -
     if given is None:
         lists = [key for key in found if report[key]["kind"] in _LISTS and not _is_text(report[key])]
         if len(lists) != 1:
+            columns = f"are several columns of lists, {lists}" if lists else "is no column of lists"
             raise OptionError(
-                f"batch_tokens needs length_column: there {'is no column' if not lists else 'are several columns'} of "
-                f"lists {lists if lists else ''}. Name the column that says how long rows are, one of {found}."
+                f"batch_tokens needs length_column: there {columns}. Name the column that says how long rows are, one "
+                f"of {found}."
             )
         return lists[0]
     if given not in report:

@@ -24,12 +24,12 @@ _KINDS = (
     _Kind(
         "an Iceberg table",
         re.compile(r"(.+)/metadata/[^/]+\.metadata\.json"),
-        "Read it by IcebergDataset.create_dataloader({root!r}, ...).",
+        "Read it by IcebergDataset.create_dataloader({root!r}, ...), or by tdu with --table.",
     ),
     _Kind(
         "a Delta table",
         re.compile(r"(.+)/_delta_log/(?:[^/]+\.json|_last_checkpoint)"),
-        f"Read it by DeltaDataset.create_dataloader({{root!r}}, ...). {_AS_FILES}",
+        f"Read it by DeltaDataset.create_dataloader({{root!r}}, ...), or by tdu with --delta. {_AS_FILES}",
     ),
     _Kind("a Hudi table", re.compile(r"(.+)/\.hoodie/.+"), f"Hudi tables are not supported. {_AS_FILES}"),
 )
