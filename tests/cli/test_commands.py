@@ -84,6 +84,18 @@ def test_plan_shows_padding_and_rows_of_short_last_batches(tdu):
     assert [rank["dropped"] for rank in dropped] == [300 % 64, 300 % 64, 200 % 64]
 
 
+def test_plan_of_a_stream_of_tokens_counts_tokens(tdu):
+    packing = ("--columns", "tags", "--set", "pack=[tags]", "--set", "pack_length=4", "--set", "pack_method=wrap")
+    arguments = ("plan", "data", *packing, "--batch-size", "3")
+    (share,) = tdu.json(*arguments, "--num-ranks", "1", "--rank", "0")["ranks"]
+    assert share["rows"] > 4 * 3  # several batches of 3 sequences of 4 tokens
+    assert share["dropped"] == 0
+    assert "tokens" in tdu(*arguments)
+    for share in tdu.json(*arguments, "--num-ranks", "2", "--even", "drop")["ranks"]:
+        assert share["rows"] == share["steps"] * 4 * 3
+        assert share["dropped"] == 0
+
+
 def test_plan_of_counted_text_says_how_often_ranges_are_decoded(tdu):
     Path("csv").mkdir()
     for number in range(3):

@@ -69,7 +69,7 @@ class Overview:
 
     Attributes:
         description: what the dataset says of itself, with the share of each rank.
-        dropped: for each rank, rows that it is assigned and does not deliver; None if known only after reading.
+        dropped: for each rank, what it is assigned and does not deliver, in `units`; None if known only after reading.
         workers: for each rank, the share of each of its workers.
         files: the files.
         amplification: how often a segment is decoded, on average.
@@ -118,7 +118,7 @@ def _dropped(plan: Plan | None, description: Description, epoch: int) -> Iterato
         if rows is None or share.rows is None or share.steps is None:
             yield None
         else:
-            yield rows - min(share.rows, share.steps * description.batch_rows)
+            yield rows - min(share.rows, share.steps * description.batch_rows * description.sequence_length)
 
 
 def _worker_share(worker: int, shard: Any) -> WorkerShare:
@@ -204,8 +204,9 @@ def _show_ranks(found: Overview, screen: Screen) -> None:
         )
         for share, dropped in zip(shares[:_RANKS_SHOWN], found.dropped, strict=False)
     ]
+    units = found.description.units
     screen.line()
-    screen.table(("rank", "rows", "steps", "padding", "dropped", ""), rows, ("rows", "steps", "padding", "dropped"))
+    screen.table(("rank", units, "steps", "padding", "dropped", ""), rows, (units, "steps", "padding", "dropped"))
     if len(shares) > _RANKS_SHOWN:
         screen.line(f"... and {len(shares) - _RANKS_SHOWN:,} more ranks; --json has all", FAINT)
 
@@ -230,8 +231,8 @@ def _show_workers(found: Overview, screen: Screen) -> None:
         for worker in workers
     ]
     screen.line()
-    numbers = ("rows", "padding", "splits")
-    screen.table(("rank", "worker", "rows", "padding", "splits"), rows[:_RANKS_SHOWN], numbers)
+    numbers = (found.description.units, "padding", "splits")
+    screen.table(("rank", "worker", *numbers), rows[:_RANKS_SHOWN], numbers)
     if len(rows) > _RANKS_SHOWN:
         screen.line(f"... and {len(rows) - _RANKS_SHOWN:,} more workers; --json has all", FAINT)
 
@@ -245,7 +246,8 @@ def _show_files(found: Overview, screen: Screen) -> None:
     screen.line()
     if folder:
         screen.line(f"files in {folder}", FAINT)
-    screen.table(("file", "rows", segments, "splits", "ranks"), rows, ("rows", segments, "splits"))
+    numbers = (found.description.units, segments, "splits")
+    screen.table(("file", *numbers, "ranks"), rows, numbers)
     if len(found.files) > _FILES_SHOWN:
         screen.line(f"... and {len(found.files) - _FILES_SHOWN:,} more files; --json has all", FAINT)
 
