@@ -113,8 +113,10 @@ def _parsed(text: str) -> ice.BooleanExpression:
     except ParseException as error:  # its text is the grammar, so it is not shown as the cause either
         rest = text[error.loc :]
         at = f"character {error.loc + 1}, {shown(rest)}" if rest.strip() else "its end"
+        quotes = " Strings are in single quotes; double quotes are for columns." if '"' in text else ""
         raise OptionError(
-            f"filters={shown(text)}: expected a condition as in SQL, such as {_EXAMPLE!r}: it cannot be read from {at}."
+            f"filters={shown(text)}: expected a condition as in SQL, such as {_EXAMPLE!r}: it cannot be read from "
+            f"{at}.{quotes}"
         ) from None
     except ValueError as error:
         raise OptionError(
