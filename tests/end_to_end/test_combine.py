@@ -385,3 +385,18 @@ def test_split_bytes_cuts_samples_as_if_each_had_64_kib(shuffle: bool) -> None:
     for options, splits in (({}, 1), ({"split_bytes": "2MiB"}, 4), ({"split_rows": 16}, 7)):
         _, dataset = combine([Plain(100)], num_ranks=1, rank=0, shuffle=shuffle, **options)
         assert len(dataset.source.splits) == splits
+
+
+def test_options_that_have_no_effect_in_a_combination_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write(tmp_path / "a", 0, 6)
+    part = structured(folder, shuffle=True, even="pad", num_ranks=2, rank=0)
+    combine({"a": part, "b": structured(folder)})
+    (message,) = [record.getMessage() for record in caplog.records if "no effect" in record.message]
+    assert message.startswith("options of dataset 'a' have no effect in a combination: ")
+    assert message.endswith(": pass even='pad', shuffle=True, num_ranks=2 to combine.")
+    caplog.clear()
+    combine({"a": part, "b": structured(folder)}, shuffle=False, even="none", num_ranks=1, rank=0)
+    combine({"a": structured(folder, num_ranks=1, rank=0)})
+    assert "no effect" not in caplog.text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from torch_dataloader_utils.sources.combine import check_keywords, combined_sour
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.source import Source
 
+_LOG = logging.getLogger("torch_dataloader_utils")
+_OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
 _MADE = (StructuredLoader, LoaderDataset)
 
 
@@ -36,6 +39,7 @@ def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any],
     check_keywords(options)
     parsed = parse_options(options, "combine")
     source = combined_source([_source_of(item, parsed) for item in named.values()], list(named), parsed)
+    _warn_of_unused(named, options)
     parsed = replace(parsed, mixing=mixing_of(source, parsed))
     dataset = CombinedDataset(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
@@ -54,15 +58,41 @@ def _named(datasets: Any) -> dict[str | int, Any]:
     )
 
 
+def _warn_of_unused(named: Mapping[str | int, Any], given: Collection[str]) -> None:
+    """Warn of options for ranks and order that datasets were given, where they have no effect, and `combine` was not.
+
+    Args:
+        named: the datasets.
+        given: the keywords that `combine` was given.
+    """
+    for name, item in named.items():
+        dataset = _dataset_of(item)
+        if not isinstance(dataset, LoaderDataset):
+            continue
+        shard, shuffle = dataset.options.shard, dataset.options.shuffle.shuffle
+        unused: dict[str, Any] = {"even": shard.even} if shard.even != "none" else {}
+        unused |= {"shuffle": shuffle} if shuffle else {}
+        if shard.num_ranks is not None and shard.num_ranks > 1 and not _OF_RANKS.intersection(given):
+            unused["num_ranks"] = shard.num_ranks
+        texts = [f"{option}={value!r}" for option, value in unused.items() if option not in given]
+        if texts:
+            text = ", ".join(texts)
+            _LOG.warning("options of dataset %r have no effect in a combination: pass %s to combine.", name, text)
+
+
+def _dataset_of(item: Any) -> Any:
+    """The dataset of a loader, or of a pair of both as `create_dataloader` and `combine` return it; else the item."""
+    if isinstance(item, tuple) and list(map(isinstance, item, _MADE)) == [True, True]:
+        item = item[0]
+    return item.dataset if isinstance(item, StructuredLoader) else item
+
+
 def _source_of(item: Any, options: Options) -> Any:
     """What a combination reads of a dataset, loader or path."""
     if isinstance(item, (str, os.PathLike)):
         made: Any = StructuredDataset.create_dataloader
         item = made(item, output_format=options.batch.output_format)[1]
-    if isinstance(item, tuple) and list(map(isinstance, item, _MADE)) == [True, True]:
-        item = item[0]  # as create_dataloader and combine return it
-    if isinstance(item, StructuredLoader):
-        item = item.dataset
+    item = _dataset_of(item)
     if not isinstance(item, LoaderDataset):
         return item
     if item.options.follow.follow:
