@@ -294,6 +294,7 @@ def test_descriptions_and_plans_count_tokens(data: str) -> None:
     assert "documents   " not in text
     plan = repr(loader.dataset.plan())
     assert f"{TOKENS // LENGTH * LENGTH:,} tokens in {len(loader)} steps (batches of {3 * LENGTH} tokens)" in plan
+    assert "first token  last token" in plan
 
 
 @pytest.mark.parametrize(

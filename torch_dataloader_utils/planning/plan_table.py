@@ -28,16 +28,16 @@ def reads(shards: Shards) -> Iterator[Read]:
         yield from _reads_of(worker, shard)
 
 
-def text_of_plan(title: str, shards: Shards) -> str:
-    """The title and a table of the first reads of each worker, as text."""
-    folder, header, rows = _short_table(shards)
+def text_of_plan(title: str, shards: Shards, unit: str) -> str:
+    """The title and a table of the first reads of each worker, in units such as rows, as text."""
+    folder, header, rows = _short_table(shards, unit)
     below = [f"files in {folder}"] if folder else []
     return "\n".join([title, *below, *(f"  {line}" for line in text_table(header, rows))])
 
 
-def html_of_plan(title: str, shards: Shards) -> str:
-    """The title and a table of the first reads of each worker, as HTML."""
-    folder, header, rows = _short_table(shards)
+def html_of_plan(title: str, shards: Shards, unit: str) -> str:
+    """The title and a table of the first reads of each worker, in units such as rows, as HTML."""
+    folder, header, rows = _short_table(shards, unit)
     below = f"<div>files in {escape(folder)}</div>" if folder else ""
     heading = escape(title).replace("\n", "<br/>")
     return f"<div><b>{heading}</b>{below}{html_table(header, rows)}</div>"
@@ -88,7 +88,7 @@ def _read(piece: Piece, **place: Any) -> Read:
     }
 
 
-def _short_table(shards: Shards) -> tuple[str, list[str], list[Row]]:
+def _short_table(shards: Shards, unit: str) -> tuple[str, list[str], list[Row]]:
     """The folder of the files shown, the table's header, and its rows: the first reads of each worker."""
     each = max(_LEAST_SHOWN, _SHOWN // max(1, len(shards)))
     shown = [list(islice(_reads_of(worker, shard), each)) for worker, shard in enumerate(shards[:_WORKERS_SHOWN])]
@@ -103,7 +103,7 @@ def _short_table(shards: Shards) -> tuple[str, list[str], list[Row]]:
             rows.append((str(worker), note, "", "", "", *("" for _ in extra)))
     if len(shards) > len(shown):
         rows.append(("...", plural(len(shards) - len(shown), "more worker"), "", "", "", *("" for _ in extra)))
-    return folder, ["worker", "file", "first row", "last row", "rows", *extra], rows
+    return folder, ["worker", "file", f"first {unit}", f"last {unit}", f"{unit}s", *extra], rows
 
 
 def _row(read: Read, folder: str, extra: Sequence[str]) -> Row:

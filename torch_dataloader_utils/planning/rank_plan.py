@@ -65,10 +65,10 @@ class RankPlan:
     amplification: Callable[[], float] = field(default=lambda: 1.0, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        return text_of_plan(self._title, self.shards)
+        return text_of_plan(self._title, self.shards, self.unit)
 
     def _repr_html_(self) -> str:
-        return html_of_plan(self._title, self.shards)
+        return html_of_plan(self._title, self.shards, self.unit)
 
     def __getstate__(self) -> bytes:
         return packed({item.name: getattr(self, item.name) for item in fields(self)})
