@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import multiprocessing
 import pickle
@@ -181,6 +182,18 @@ def test_a_fault_in_sql_is_shown_by_its_place(root: Path, filters: str, place: s
     assert str(caught.value).endswith(f"it cannot be read from {place}.")
     assert len("".join(traceback.format_exception(caught.value)).splitlines()[-1]) < 400  # not the grammar
     assert caught.value.__suppress_context__
+
+
+def test_a_method_of_the_dataset_is_not_one_of_the_loader(root: Path) -> None:
+    loader, _ = StructuredDataset.create_dataloader(str(root / "good"))
+    for name in ("describe", "plan", "plan_page", "rows_of"):
+        assert not hasattr(loader, name)
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'. The dataset.* has it: dataset\.{name}$"):
+            getattr(loader, name)
+    for name in ("nothing", "_options", "__deepcopy__"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'$"):
+            getattr(loader, name)
+    assert len(list(copy.deepcopy(loader))) == len(list(pickle.loads(pickle.dumps(loader)))) == 2
 
 
 def test_a_loader_in_another_loader_says_what_to_do(root: Path) -> None:

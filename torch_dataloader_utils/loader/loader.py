@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 from torch.utils.data import DataLoader
 
@@ -116,6 +116,15 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             "a loader delivers its batches in order: iterate over it. It is a torch DataLoader already, so do not pass "
             "it to another one."
         )
+
+    if not TYPE_CHECKING:  # a type checker would believe that there is any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises `AttributeError`, which says what the dataset has."""
+            where = ""
+            if not name.startswith("_") and hasattr(type(self.__dict__.get("dataset")), name):
+                where = f". The dataset, which was created with the loader, has it: dataset.{name}"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{where}")
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass (see `LoaderDataset.set_epoch`)."""
