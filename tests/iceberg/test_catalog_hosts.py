@@ -106,11 +106,12 @@ def test_a_redirect_to_another_host_gets_nothing(path: str, given: dict[str, str
 
 
 def test_the_connection_of_a_refused_answer_is_closed() -> None:
-    with catalog({"/v1/config": "http://elsewhere.test/v1/config"}) as (uri, _):
-        with requests.get(f"{uri}/v1/config", stream=True, allow_redirects=False) as response:
-            with pytest.raises(CatalogError, match="it redirects to"):
-                catalog_client._stay(response)
-            assert response.raw.closed
+    answers: list[requests.Response] = []
+    with catalog({"/v1/config": "http://elsewhere.test/v1/config"}) as (uri, _), requests.Session() as session:
+        session.hooks["response"] += [lambda answer, **_: answers.append(answer), catalog_client._stay]
+        with pytest.raises(CatalogError, match="it redirects to"):
+            session.get(f"{uri}/v1/config")
+        assert answers[0].raw.closed
 
 
 @pytest.mark.parametrize("name", ["uri", "oauth2-server-uri"])
