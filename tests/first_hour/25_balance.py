@@ -1,15 +1,9 @@
-# docs/cookbook/imbalance.md: steps_per_epoch
-import torch
+# docs/cookbook/imbalance.md: rows_per_epoch=
+from torch_dataloader_utils import StructuredDataset, combine
 
-from torch_dataloader_utils import StructuredDataset
-
-loaders = [
-    StructuredDataset.create_dataloader(
-        "rare.parquet", filters=[("label", "=", label)], batch_size=50, steps_per_epoch=20, shuffle=True
-    )[0]
+classes = [
+    StructuredDataset.create_dataloader("rare.parquet", filters=[("label", "=", label)], count_rows=True)[1]
     for label in (0, 1)
 ]
-shares = []
-for parts in zip(*loaders, strict=True):
-    batch = {key: torch.cat([part[key] for part in parts]) for key in ("id", "label")}
-    shares.append(batch["label"].double().mean().item())
+loader, dataset = combine(classes, weights=[1, 1], rows_per_epoch=2_000, batch_size=100, shuffle=True)
+shares = [batch["label"].double().mean().item() for batch in loader]
