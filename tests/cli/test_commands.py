@@ -66,6 +66,10 @@ def test_plan_marks_the_steps_that_not_every_rank_has(tdu):
     assert "different numbers of steps" not in tdu.done.stderr  # not a second time
 
 
+def test_an_error_about_nulls_names_the_flag(tdu):
+    assert "On the command line: --nulls mask or --nulls drop" in tdu.error("plan", "data")
+
+
 def test_plan_is_written_as_a_page(tdu, tmp_path):
     shown = tdu("plan", "data", *SPLITS, "--num-ranks", "3", "--html", "plan.html")
     page = (tmp_path / "plan.html").read_text()

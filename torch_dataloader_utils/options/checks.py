@@ -174,7 +174,7 @@ def value_lists(name: str, value: Any) -> Any:
 
 def name_lists(name: str, value: Any) -> Any:
     """None, or a dict of name -> list of names."""
-    for key, items in (mapping("key -> list of columns")(name, value) or {}).items():
+    for key, items in (mapping('key -> list of columns, such as {"x": ["a", "b"]}')(name, value) or {}).items():
         if isinstance(items, str) or not isinstance(items, Sequence) or not all(isinstance(n, str) for n in items):
             raise OptionError(f"{name}={{{key!r}: {shown(items)}}}: expected a list of at least one column.")
     return value

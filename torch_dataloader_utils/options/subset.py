@@ -37,11 +37,20 @@ def _plain(weight: Any) -> int | float:
 
 
 _subsets = values('a dict of name -> weight above 0, such as {"train": 0.8, "val": 0.1, "test": 0.1}', _is_subsets)
-_share = values("a number above 0 and at most 1", lambda value: _is_weight(value) and _LEAST <= value <= 1)
+_share = values(
+    "a number above 0 and at most 1; for a number of rows, use limit=",
+    lambda value: _is_weight(value) and _LEAST <= value <= 1,
+)
 
 
 def _subsets_of(name: str, value: Any) -> dict[str, int | float]:
     return {subset: _plain(weight) for subset, weight in _subsets(name, value).items()}
+
+
+def _limit(name: str, value: Any) -> Any:
+    if isinstance(value, float):
+        raise OptionError(f"{name}={value}: expected a whole number of rows; for a share of them, use fraction=.")
+    return whole(1)(name, value)
 
 
 def _fraction(name: str, value: Any) -> int | float:
@@ -104,7 +113,7 @@ class SubsetOptions(Checked):
     fraction: float | None = option(
         None, maybe(_fraction), doc="a sample of this share by hash; a smaller one is contained in a larger one"
     )
-    limit: int | None = option(None, maybe(whole(1)), doc="only the first rows in file order, after filters")
+    limit: int | None = option(None, maybe(_limit), doc="only the first rows in file order, after filters")
 
     class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = option(
         None,
