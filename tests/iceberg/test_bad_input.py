@@ -274,6 +274,7 @@ def test_options_of_tables_are_refused_for_files(tmp_path: Path, given: dict[str
 
 def test_a_misspelled_option(numbers: Table) -> None:
     assert "'snapshot_id'" in error_of(lambda: open_table(numbers, snapshot=1), UnknownOptionError)
+    assert "takes snapshot_id= or as_of=" in error_of(lambda: open_table(numbers, version=1), UnknownOptionError)
 
 
 def test_a_pattern_that_matches_no_column(numbers: Table) -> None:

@@ -189,6 +189,10 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
             raise UnknownOptionError(
                 f"{name!r} is an option for files: leave it out, because the table's metadata determines it."
             )
+        if name == "version" and owner == "IcebergDataset":
+            raise UnknownOptionError(
+                "'version' is an option for Delta tables: an Iceberg table takes snapshot_id= or as_of=."
+            )
         if name == "version":
             raise UnknownOptionError("'version' is an option for Delta tables: use DeltaDataset.create_dataloader.")
         if name in (*_names(TableOptions), *_OF_TABLES):
