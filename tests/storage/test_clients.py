@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -35,7 +36,7 @@ from tests.faults.forking import in_fork
 from tests.storage.proxy import Faults, Proxy, faulty
 from tests.storage.servers import BUCKET, Store
 from torch_dataloader_utils import StructuredDataset
-from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, MissingExtraError, OptionError
 from torch_dataloader_utils.events import BlockEvent, recording
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import (
@@ -589,8 +590,26 @@ def test_an_unknown_bucket_is_named(moto_s3: Store) -> None:
     assert storage.look(path) is None
     with pytest.raises(FileReadError, match="no-such-bucket/x has disappeared"):
         storage.open_data(DataFileInfo(path, 10))
-    with pytest.raises(FileReadError, match="no-such-bucket: cannot be read: FileNotFoundError"):
+    with pytest.raises(
+        FileReadError, match=r"^s3://no-such-bucket: cannot be read: FileNotFoundError.*Check the address"
+    ):
         storage.find("no-such-bucket")
+    with pytest.raises(DataNotFoundError, match=r"^s3://no-such-bucket/x: there is no such file"):
+        StructuredDataset.create_dataloader("s3://no-such-bucket/x", storage_options=moto_s3.storage_options)
+
+
+def test_credentials_that_the_client_refuses_name_the_address_and_the_option() -> None:
+    with pytest.raises(FileReadError, match=r"^s3://bucket/x: .*aws_secret_access_key.*storage_options=\.$"):
+        StructuredDataset.create_dataloader("s3://bucket/x", storage_options={"key": "AKIA"})
+
+
+def test_paths_are_named_as_users_write_them(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x/a.csv", "id\n1\n")
+    inside, path = open_storage(f"zip://x::file://{tmp_path}/a.zip")
+    assert inside.named(path) == "x"  # not file://x, which is the archive's protocol
+    assert open_storage("memory://x/y")[0].named("/x/y") == "/x/y"
+    assert Storage().named("x") == "x"
 
 
 # ------------------------------------------------------------------------------------------------------------- servers

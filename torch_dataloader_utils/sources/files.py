@@ -121,7 +121,7 @@ def _expand(storage: Storage, entry: str) -> list[FoundFile]:
         reject_tables(storage, files, entry)
         return _visible(files, entry, "", printable(entry))
     if not has_magic(entry):
-        raise DataNotFoundError(f"{printable(entry)}: there is no such file or folder.")
+        raise DataNotFoundError(f"{printable(storage.named(entry))}: there is no such file or folder.")
     return _glob(storage, entry)
 
 

@@ -44,6 +44,15 @@ class Naming:
         return FileReadError(message)
 
 
+class Reaching(Naming):
+    """A context in which a store is asked for the first time, so that its address or credentials may be wrong."""
+
+    __slots__ = ()
+
+    def _readable(self, message: str, error: Exception) -> FileReadError:
+        return FileReadError(f"{message.rstrip('.')}. Check the address, the network, and storage_options=.")
+
+
 class Decoding(Naming):
     """A context in which a file's bytes are decoded; they were read, so most errors mean that they are damaged."""
 

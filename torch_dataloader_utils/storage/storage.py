@@ -21,7 +21,7 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can_cache
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
-from torch_dataloader_utils.storage.errors import Naming, printable
+from torch_dataloader_utils.storage.errors import Naming, Reaching, printable
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient
 from torch_dataloader_utils.storage.hub_client import HubClient, is_hub
 from torch_dataloader_utils.storage.local_files import LocalClient, LocalFile
@@ -156,12 +156,12 @@ class Storage:
 
     def look(self, path: str) -> Stored | None:
         """The file or folder at `path`, or None."""
-        with Naming(path):
+        with self._naming(path):
             return self._tried(lambda client: client.look(path), path)
 
     def find(self, folder: str, recursive: bool = True) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`, sorted by path: one listing."""
-        with Naming(folder):
+        with self._naming(folder):
             files = self._tried(lambda client: client.find(folder, recursive), folder)
         # Object stores may hold folder markers.
         return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
@@ -180,6 +180,16 @@ class Storage:
                 sink.write(data)
 
         answered(put, self.timeout, f"writing {printable(path)}")
+
+    def named(self, path: str) -> str:
+        """The path as users write it, with its protocol; for messages."""
+        if self.recipe is None or path.startswith("/") or "://" in path:
+            return path
+        own = self.recipe[0].protocol  # another one than that of the URL if files are in an archive, or cached
+        return f"{self.protocol}://{path}" if self.protocol in ([own] if isinstance(own, str) else own) else path
+
+    def _naming(self, path: str) -> Naming:
+        return Naming(path) if self.recipe is None else Reaching(self.named(path))
 
     def _tried(self, call: Callable[[Client], T], path: str) -> T:
         return call(self.client()) if self.local else self._asked(lambda: call(self.client()), path, "listing")
