@@ -58,7 +58,7 @@ def test_a_damaged_log_is_an_error(table: Path, damage: str) -> None:
         ("", {}, OptionError, "expected the path"),
         (None, {"format": "parquet"}, UnknownOptionError, "the table's metadata"),
         (None, {"filesystem": "local"}, UnknownOptionError, "storage_options"),
-        (None, {"snapshot_id": 1}, UnknownOptionError, "IcebergDataset"),
+        (None, {"snapshot_id": 1}, UnknownOptionError, "version= or as_of="),
         (None, {"versions": 1}, UnknownOptionError, "did you mean 'version'"),
         (None, {"columns": ["nope"]}, ColumnNotFoundError, "nope"),
         (None, {"filters": [("nope", "==", 1)]}, ColumnNotFoundError, "nope"),

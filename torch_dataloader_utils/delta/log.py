@@ -99,7 +99,10 @@ def reading(name: str, what: str) -> Iterator[None]:
     except DataLoaderUtilsError:
         raise
     except TableNotFoundError as error:
-        raise DataNotFoundError(f"{name}: there is no Delta table here: {_text(error)}.") from None
+        raise DataNotFoundError(
+            f"{name}: there is no Delta table here: {_text(error)}. Give the folder that holds _delta_log; a folder of "
+            "files without one is read by StructuredDataset.create_dataloader."
+        ) from None
     except BaseException as error:
         # A panic of deltalake's own code is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

@@ -189,12 +189,16 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
             raise UnknownOptionError(
                 f"{name!r} is an option for files: leave it out, because the table's metadata determines it."
             )
-        if name == "version" and owner == "IcebergDataset":
+        if name == "version" and function == "IcebergDataset.create_dataloader":
             raise UnknownOptionError(
                 "'version' is an option for Delta tables: an Iceberg table takes snapshot_id= or as_of=."
             )
         if name == "version":
             raise UnknownOptionError("'version' is an option for Delta tables: use DeltaDataset.create_dataloader.")
+        if function == "DeltaDataset.create_dataloader" and name in ("snapshot_id", "ref"):
+            raise UnknownOptionError(
+                f"{name!r} is an option for Iceberg tables: a Delta table takes version= or as_of=."
+            )
         if name in (*_names(TableOptions), *_OF_TABLES):
             raise UnknownOptionError(f"{name!r} is an option for Iceberg tables: use IcebergDataset.create_dataloader.")
         raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, function)}")
