@@ -5,6 +5,7 @@ Without GPUs: ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node=2 e
 """
 
 import torch
+import torch.distributed.nn  # imported later, it would keep the process group
 from accelerate import Accelerator
 from common import FLIGHTS, Model, log_rows, loss_of
 
@@ -31,4 +32,5 @@ for epoch in range(2):
     accelerator.print(f"epoch {epoch}: {len(loader)} batches, loss of the last {loss.item():.3f}")
 
 accelerator.wait_for_everyone()
+model, optimizer, loss = accelerator.free_memory(model, optimizer, loss)  # before the process group, which they hold
 accelerator.end_training()

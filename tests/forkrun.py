@@ -55,6 +55,10 @@ def run_rank(rank: int, num_ranks: int, port: str, script: str, arguments: list[
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent.resolve())
     runpy.run_path(script, run_name="__main__")
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.gloo import end_before_them
+
+    end_before_them()
 
 
 def command(num_ranks: int = 2) -> list[str]:

@@ -19,7 +19,8 @@ import pytest
 from torch_dataloader_utils import StructuredDataset
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ENDED = Path(__file__).with_name("ended_job.py")  # runs a script and looks for threads of Gloo that it leaves
+ENDED = Path(__file__).with_name("ended_job.py")  # runs a script that must leave no threads of Gloo
+LEAVES_GLOO = Path(__file__).with_name("gloo_job.py")  # runs a script that leaves some
 NOTHING_COMPILED = Path(__file__).with_name("deepspeed_job.py")  # runs a script without what DeepSpeed compiles
 EPOCHS = 2
 # Ray's workers would give way to all other tests (a niceness of 15), and take minutes.

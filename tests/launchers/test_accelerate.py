@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from tests import forkrun
 from tests.killing import write_rows
-from tests.launchers.conftest import EXAMPLES, Rows
+from tests.launchers.conftest import ENDED, EXAMPLES, Rows
 from tests.launchers.pages import program
 from torch_dataloader_utils import OptionError, ShardingError, StructuredDataset
 from torch_dataloader_utils.loader.accelerated import check_accelerator, placed
@@ -55,7 +55,7 @@ def planned(data: str, epoch: int, rank: int, **options: Any) -> list[list[int]]
 
 @pytest.mark.slow
 def test_example(launch: Launch, check: Callable[[Rows, int], None]) -> None:
-    check(launch(*TORCHRUN, EXAMPLES / "accelerate_train.py", **ON_CPU), 2)
+    check(launch(*TORCHRUN, ENDED, EXAMPLES / "accelerate_train.py", **ON_CPU), 2)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.launchers.conftest import ENDED, EXAMPLES, NOTHING_COMPILED, Rows
+from tests.launchers.conftest import ENDED, EXAMPLES, LEAVES_GLOO, NOTHING_COMPILED, Rows
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 Launch = Callable[..., Rows]
@@ -30,7 +30,7 @@ def test_ddp(launch: Launch, check: Check, num_ranks: int) -> None:
 
 @pytest.mark.slow
 def test_fsdp(launch: Launch, check: Check) -> None:
-    check(launch(*TORCHRUN, "--nproc_per_node=2", EXAMPLES / "fsdp_train.py"), 2)
+    check(launch(*TORCHRUN, "--nproc_per_node=2", LEAVES_GLOO, EXAMPLES / "fsdp_train.py"), 2)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 
 from tests import forkrun
 from tests.killing import ROWS, write_rows
-from tests.launchers.conftest import EXAMPLES, Rows
+from tests.launchers.conftest import EXAMPLES, LEAVES_GLOO, Rows
 from tests.launchers.pages import program
 from torch_dataloader_utils import StructuredDataset
 
@@ -30,7 +30,7 @@ SAVED = 8  # the step of the newest checkpoint when the job is killed; 2 batches
 @pytest.mark.slow
 def test_example(launch: Callable[..., Rows], check: Callable[[Rows, int], None], tmp_path: Path) -> None:
     # The Trainer uses GPUs where there are some.
-    check(launch(*TORCHRUN, EXAMPLES / "hf_trainer_train.py", ACCELERATE_USE_CPU="true"), 2)
+    check(launch(*TORCHRUN, LEAVES_GLOO, EXAMPLES / "hf_trainer_train.py", ACCELERATE_USE_CPU="true"), 2)
     assert (tmp_path / "checkpoints" / "checkpoint-20").exists()
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
-from tests.launchers.conftest import EXAMPLES, Rows
+from tests.launchers.conftest import EXAMPLES, LEAVES_GLOO, Rows
 from tests.launchers.pages import program
 from tests.resume.helpers import KEPT, make, write_files
 from torch_dataloader_utils import OptionError, StructuredDataset
@@ -269,7 +269,7 @@ def in_step(rows: Path, epoch: int) -> Counter[int]:
 
 @pytest.mark.slow
 def test_the_example(launch: Callable[..., Rows], check: Callable[[Rows, int], None]) -> None:
-    check(launch(sys.executable, EXAMPLES / "lightning_train.py"), 2)
+    check(launch(sys.executable, LEAVES_GLOO, EXAMPLES / "lightning_train.py"), 2)
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
