@@ -12,7 +12,10 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PINNED = ["torch==2.13.0"]  # the same version everywhere; the index decides on the build (CPU or CUDA)
+PINNED = [
+    "torch==2.13.0",  # the same version everywhere; the index decides on the build (CPU or CUDA)
+    "pymdown-extensions<13",  # later ones need Python 3.11.5: Debian 12 has 3.11.2
+]
 HEADER = """\
 # One exact version of everything that any extra pulls, resolved together. Made by `make lock`; do not edit.
 # Every install of the Makefile goes through `-c constraints.txt`; users get the ranges of pyproject.toml.
