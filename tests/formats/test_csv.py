@@ -4,6 +4,7 @@ import datetime
 import gzip
 import io
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tests.memory import peak_memory, restart_peak
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.events import recording
+from torch_dataloader_utils.formats import possessive
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect
 from torch_dataloader_utils.model import DataFileInfo
@@ -153,6 +155,7 @@ def test_duplicate_names_are_an_error_that_tells_the_line(opened) -> None:
     assert opened(b"a,b,a\n1,2,3\n", column_names=["a", "b", "c"]).read() == {"a": [1], "b": [2], "c": [3]}
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11, 5), reason="groups that try again remember where")
 def test_a_million_names_take_no_memory_for_columns(opened) -> None:
     before = restart_peak()
     with pytest.raises(SchemaMismatchError, match="more than one column is called ''"):
@@ -367,6 +370,24 @@ def test_quoted_newlines_are_read_if_declared_and_an_error_if_not(
             Opened(folder, content, step=step, schema=TYPED).read()
     else:
         assert Opened(folder, content, step=step, schema=TYPED).read() == expected
+
+
+@given(
+    marks=st.lists(st.sampled_from([",", '"', '"', "\\", "a", "\n", "\r\n"]), max_size=14),
+    escape=st.sampled_from(["", "\\"]),
+    newlines=st.booleans(),
+)
+def test_rows_are_the_same_for_a_python_whose_possessive_groups_fail(
+    marks: list[str], escape: str, newlines: bool
+) -> None:
+    options, text = CsvOptions(escape_char=escape, newlines_in_values=newlines), "".join(marks).encode()
+    found = []
+    for many in (b"*+", b"*"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(possessive, "MANY", many)
+            dialect = Dialect("f.csv", options)
+        found.append([(row, end, dialect.is_open(row.text)) for row, end in dialect.rows(text)])
+    assert found[0] == found[1] or sys.version_info < (3, 11, 5)
 
 
 def test_a_quoted_newline_after_the_head_is_an_error_of_the_range_it_begins_in(opened) -> None:

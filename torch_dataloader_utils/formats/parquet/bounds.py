@@ -28,6 +28,7 @@ from torch_dataloader_utils.formats.parquet.thrift import (
     items,
     varint,
 )
+from torch_dataloader_utils.formats.possessive import MANY
 
 # Fields of the footer's structs: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 _SCHEMA, _ROW_GROUPS, _CHUNKS, _CHUNK_METADATA, _STATISTICS, _NULL_COUNT = 2, 4, 1, 3, 12, 3
@@ -181,10 +182,11 @@ _NUMBERS = b"(?:%b(?:%b|%b))" % (_header(9), _list(5, _NUMBER), _list(6, _NUMBER
 @cache
 def _element() -> re.Pattern[bytes]:
     """An element of the schema, with a logical type."""
-    struct = rb"%b*+\x00" % _PLAIN
+    struct = rb"%b%b\x00" % (_PLAIN, MANY)
     for _ in range(3):  # as TIMESTAMP(unit=MILLIS) is stored
-        struct = rb"(?:%b|%b%b)*+\x00" % (_PLAIN, _header(12), struct)
-    return re.compile(rb"(?:%b|%b%b|%b%b)*+\x00" % (_PLAIN, _header(8), _STRING, _header(12), struct), re.DOTALL)
+        struct = rb"(?:%b|%b%b)%b\x00" % (_PLAIN, _header(12), struct, MANY)
+    fields = (_PLAIN, _header(8), _STRING, _header(12), struct)
+    return re.compile(rb"(?:%b|%b%b|%b%b)%b\x00" % (*fields, MANY), re.DOTALL)
 
 
 @cache
@@ -193,9 +195,9 @@ def _common() -> tuple[re.Pattern[bytes], re.Pattern[bytes], re.Pattern[bytes]]:
     # file_offset, meta_data {type, encodings, (path), codec, num_values, two sizes, and one or two offsets of pages
     before = rb"\x26%b\x1c\x15%b\x19%b\x19" % (_NUMBER, _NUMBER, _list(5, _NUMBER))
     after = rb"\x15N\x16N\x16N\x16N\x26N(?:\x26N)?".replace(b"N", _NUMBER)
-    structs = _list(12, rb"(?:%b*+\x00)" % _PLAIN)
-    nested = rb"%b(?:%b|%b)*+\x00" % (_header(12), _PLAIN, _NUMBERS)
-    rest = rb"(?:%b|%b|%b|%b%b)*+\x00" % (_PLAIN, _NUMBERS, nested, _header(9), structs)
+    structs = _list(12, rb"(?:%b%b\x00)" % (_PLAIN, MANY))
+    nested = rb"%b(?:%b|%b)%b\x00" % (_header(12), _PLAIN, _NUMBERS, MANY)
+    rest = rb"(?:%b|%b|%b|%b%b)%b\x00" % (_PLAIN, _NUMBERS, nested, _header(9), structs, MANY)
     return re.compile(before), re.compile(after), re.compile(rb"(?:%b){2}" % rest)
 
 
@@ -203,4 +205,4 @@ def _common() -> tuple[re.Pattern[bytes], re.Pattern[bytes], re.Pattern[bytes]]:
 def _statistics(width: int) -> re.Pattern[bytes]:
     """A Statistics struct with bounds of this width, from its first field to its end."""
     value = _bytes(width) if width else _STRING
-    return re.compile(rb"(?:%b|%b%b)*+\x00" % (_PLAIN, _header(8), value), re.DOTALL)
+    return re.compile(rb"(?:%b|%b%b)%b\x00" % (_PLAIN, _header(8), value, MANY), re.DOTALL)

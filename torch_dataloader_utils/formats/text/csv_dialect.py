@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.formats import possessive
 from torch_dataloader_utils.formats.text.errors import Row
 from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES
 from torch_dataloader_utils.formats.text.plan import Head
@@ -215,11 +216,11 @@ def _row_pattern(delimiter: str, quote: str, escape: str, one_line: bool) -> re.
     d, q, e = (re.escape(mark.encode()) for mark in (delimiter, quote, escape))
     no_end = b"\\n" if one_line else b""
     escaped = b"|" + e + (b"[^\\n]" if one_line else b".") + b"?+" if escape else b""
-    field = b"(?:[^" + d + e + b"\\r\\n]++" + escaped + b")*+"
+    field = b"(?:[^" + d + e + b"\\r\\n]++" + escaped + b")" + possessive.MANY
     opened = b"(?P<open>(?!))?"
     if quote:
-        inside = q + b"(?:[^" + q + e + no_end + b"]++|" + q + q + escaped + b")*+"
+        inside = q + b"(?:[^" + q + e + no_end + b"]++|" + q + q + escaped + b")" + possessive.MANY
         opened = b"(?P<open>" + inside + b")"
-        field = b"(?:" + inside + q + field + b"|(?!" + q + b")" + field + b")"
-    row = b"(?P<row>(?:" + field + d + b")*+(?:" + field + b"|" + opened + b"))"
+        field = b"(?:" + inside + q + b"(?!" + q + b")" + field + b"|(?!" + q + b")" + field + b")"
+    row = b"(?P<row>(?:" + field + d + b")" + possessive.MANY + b"(?:" + field + b"|" + opened + b"))"
     return re.compile(row + b"(?:\\r\\n|\\n|\\r|\\Z)", re.DOTALL)

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from torch_dataloader_utils.formats.possessive import MANY
 from torch_dataloader_utils.formats.text.errors import Row
 
 MOST_LEVELS = 1_000
 TOO_DEEP = f"nests more than {MOST_LEVELS:,} levels of lists and objects, or more than Python can parse"
 
-_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)%b"?|[\[\]{}]' % MANY, re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 
