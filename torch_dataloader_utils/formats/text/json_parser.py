@@ -70,6 +70,8 @@ class JsonParser:
 
     def fault(self, row: bytes, columns: Sequence[str]) -> Fault | None:
         """Why a row cannot be read: it is not JSON, not an object, or a value does not fit."""
+        if too_deep(row):  # which Python 3.13 can parse
+            return _too_deep(row)
         try:
             value = json.loads(row.decode())
         except UnicodeDecodeError as error:

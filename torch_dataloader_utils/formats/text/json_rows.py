@@ -96,6 +96,8 @@ def loads(row: bytes) -> dict[str, Any]:
     Raises:
         ValueError: the row is not JSON, not an object, or nested too deeply.
     """
+    if too_deep(row):  # which Python 3.13 can parse
+        raise ValueError(TOO_DEEP)
     try:
         value = json.loads(row.decode(), parse_float=_Literal)
     except RecursionError:
