@@ -71,8 +71,7 @@ def change(table: Table, action: str, begin: int) -> range:
 def test_each_appended_row_is_new_exactly_once(actions: list[str], num_workers: int, shuffle: bool) -> None:
     """Whatever else is committed, under 1, 2 and 3 ranks."""
     options = {"num_workers": num_workers, "shuffle": shuffle, "non_appends": "ignore"}
-    with tempfile.TemporaryDirectory() as folder:
-        catalog = SqlCatalog("test", **sql_config(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder, SqlCatalog("test", **sql_config(Path(folder))) as catalog:
         catalog.create_namespace("ns")
         table = catalog.create_table("ns.t", schema=SCHEMA)
         table.append(rows(0, 10))

@@ -1,5 +1,7 @@
 """How a table and its files are found: catalogs, paths, storages; and what cannot be."""
 
+import gc
+import os
 import subprocess
 import sys
 import traceback
@@ -41,6 +43,21 @@ def test_a_table_is_found_in_a_catalog_by_its_files_and_as_itself(catalog, tmp_p
     assert {plan.files for plan in plans} == {plans[0].files}
     assert plans[0].storage == Storage()
     assert [planned.info.record_count for planned in plans[0].files] == [2]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="finds open files as Linux lists them")
+def test_a_catalog_is_left_once_its_table_is_known(catalog, tmp_path):
+    table = numbers_table(catalog)
+    append_files(table, [data_file(table, "a", {"x": [1, 2]})])
+    catalog.close()
+    config = {"name": "test", **sql_config(tmp_path)}
+    gc.disable()
+    try:
+        IcebergDataset.create_dataloader(table="ns.t", catalog_config=config, num_ranks=1, rank=0)
+        opened = {os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()}
+    finally:
+        gc.enable()
+    assert str(tmp_path / "catalog.db") not in opened
 
 
 def test_no_such_table_or_catalog(tmp_path, catalog):

@@ -36,8 +36,8 @@ def table_of(name: str | None, properties: Mapping[str, Any], identifier: str) -
     home = rest and uri and "py-catalog-impl" not in properties
 
     def load() -> Table:
-        catalog = _HomeRestCatalog(chosen, **merged) if home else load_catalog(name, **properties)
-        return with_limits(catalog).load_table(identifier)
+        with _HomeRestCatalog(chosen, **merged) if home else load_catalog(name, **properties) as catalog:
+            return with_limits(catalog).load_table(identifier)
 
     return _limited(load, identifier)
 
