@@ -244,3 +244,14 @@ def test_a_dataset_without_rows_may_not_have_weight(datasets: Any, tmp_path: Pat
     nothing = structured(tmp_path / "a.parquet", filters=[("id", "<", 0)], count_rows=True)
     with pytest.raises(EmptyDatasetError, match="dataset 1 has no rows"):
         combine([datasets["web"], nothing], weights=[(0, [1, 0]), (9, [1, 1])], rows_per_epoch=20)
+
+
+def test_a_combination_without_rows_may_have_weight_only_in_the_order(datasets: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    nothing = structured(tmp_path / "a.parquet", filters=[("id", "<", 0)], count_rows=True)
+    parts = [datasets["web"], combine([nothing, nothing])]
+    weights = [(0, [0, 1]), (9, [1, 0])]
+    loader, _ = combine(parts, weights=weights, num_ranks=1, rank=0)
+    assert len(ids(loader)) == 61
+    with pytest.raises(EmptyDatasetError, match="dataset '1/0' has no rows"):
+        combine(parts, weights=weights, rows_per_epoch=20)

@@ -78,7 +78,15 @@ def test_every_beginning_holds_each_dataset_in_its_share(
             assert abs(count - rows * share) <= Fraction(3, 2) + len(sizes) * (share + Fraction(1, total)) / 2
 
 
-def test_an_empty_combination_weighs_nothing() -> None:
-    tree = WeightTree((WeightTree((None, None)), None), (1.0, 1.0))
-    assert tree.of_datasets([0, 0, 5]) == (0, 0, 1)
-    assert epoch_rows([0, 0, 5], ["a", "b", "c"], MixRule(tree.of_datasets([0, 0, 5]))).rows == (0, 0, 5)
+@given(sized(), st.integers(0, 5))
+def test_a_combination_without_rows_keeps_its_weight(case: tuple[WeightTree, list[int]], more: int) -> None:
+    """As a dataset without rows does: the message that it has none is about the dataset, not about its weight."""
+    inner, sizes = case
+    weights = WeightTree((inner, None), (3.0, 1.0)).of_datasets([0] * len(sizes) + [more])
+    assert min(weights) > 0
+    assert sum(weights[:-1]) == 3
+
+
+def test_rows_are_those_of_the_others_where_a_combination_has_none() -> None:
+    weights = WeightTree((WeightTree((None, None)), None), (1.0, 1.0)).of_datasets([0, 0, 5])
+    assert epoch_rows([0, 0, 5], ["a", "b", "c"], MixRule(weights)).rows == (0, 0, 5)

@@ -56,8 +56,9 @@ class WeightTree:
         weights: list[Fraction] = []
         for member, weight, some in zip(self.members, map(exact_weight, own), inner, strict=True):
             shares = (Fraction(1),) if member is None else member.of_datasets(some)
-            total = sum(shares) or 1  # without any row, all are 0
-            weights += [weight * share / total for share in shares]
+            if not any(shares):  # of a combination without any row: it keeps its weight, as a dataset does
+                shares = (Fraction(1),) * len(shares)
+            weights += [weight * share / sum(shares) for share in shares]
         return tuple(weights)
 
     def _trees(self) -> Iterator[WeightTree]:
