@@ -208,6 +208,12 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
         combine(parts, **options)
     loader, _ = combine(parts, batches="splits", **options)
     assert sorted(held(loader)) == sorted(parts_of(LENGTHS) + parts_of([5] * 20))
+    loader, _ = combine(parts, batches="splits", num_ranks=1, rank=0, steps_per_epoch=40, **options)
+    batches = list(loader)
+    assert len(batches) == 40
+    real = [{key: batch[key][batch["valid"]] for key in ("input_ids", "document_ids")} for batch in batches]
+    tokens = [token for batch in real for token in batch["input_ids"][batch["document_ids"] >= 0].tolist()]
+    assert len(tokens) == sum(LENGTHS) + 100
     packed, _ = StructuredDataset.create_dataloader(data, pack=["input_ids", "labels"], pack_length=8)
     with pytest.raises(OptionError, match="pass pack= to combine"):
         combine([packed.dataset])

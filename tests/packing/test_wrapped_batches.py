@@ -269,6 +269,19 @@ def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
         combine([filtered, parts[1]], batches="splits", **packing, **options)
 
 
+@pytest.mark.parametrize("filled", [{"even": "pad"}, {"last_batch": "pad"}, {"steps_per_epoch": 60}], ids=str)
+def test_the_mask_of_combined_documents_is_that_of_sequences(data: str, filled: dict[str, Any]) -> None:
+    """It is not a column that would have to be packed."""
+    packing = {"pack": ["input_ids", "labels"], "pack_length": LENGTH, "pack_method": "wrap", "batch_size": 3}
+    given = {"num_ranks": 1, "rank": 0, "num_workers": 0, "batches": "splits"}
+    loader, _ = combine({"a": data}, **packing, **given, **filled)
+    batches = list(loader)
+    assert {batch["valid"].shape for batch in batches} == {(3, LENGTH)}
+    every = [token for document in documents(LENGTHS) for token in document]
+    missing = TOKENS % LENGTH if "steps_per_epoch" in filled else 0
+    assert sorted(tokens_of(batches)) == sorted(every[: TOKENS - missing])
+
+
 @pytest.mark.parametrize("shuffle", [False, "splits"])
 def test_rows_of_a_step_are_its_tokens(data: str, shuffle: Any) -> None:
     loader = wrapping(data, shuffle=shuffle)

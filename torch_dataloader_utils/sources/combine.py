@@ -115,6 +115,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     jagged = members[0].scan.jagged
     keys = tuple(source for key in outputs[0] for source in jagged.get(key, (key,)))
     valid_key = mask_key(options, keys)
+    documents = keys  # before any mask, which sequences have as their own
     keys = keys if valid_key is None else (*keys, valid_key)
     source_key = _source_key(options, keys, names)
     splits = Splits.joined([member.splits for member in members])
@@ -133,7 +134,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         listed=listed,
         group=group,
     )
-    return replace(source, **packed(scan, keys, options), **bucketed(scan, options))
+    return replace(source, **packed(scan, documents, options), **bucketed(scan, options))
 
 
 def _weighted(members: list[_Member], tree: WeightTree) -> list[_Member]:
