@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,10 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
         ({"source_key": "word"}, OptionError, "source_key='word' is already a key"),
         ({"even": "drop", "batch_size": 96, "num_ranks": 1, "rank": 0}, ShardingError, "N=95 rows in an epoch"),
         ({"max_repeats": 0.5}, OptionError, "a number of at least 1"),
+        ({"weights": [10**400, 1, 1]}, OptionError, "expected a positive number"),
+        ({"weights": [2, 1, 0]}, OptionError, "Leave out a dataset of which no row is wanted"),
+        ({"repeat": [0.001, 0.01, 0.01]}, OptionError, "an epoch would have no row"),
+        ({"stop": "all", "weights": [1, 1, 10**-9]}, OptionError, "at most 10,000 repeats"),
     ],
     ids=str,
 )
@@ -306,6 +311,31 @@ def test_what_cannot_be_mixed_is_an_error_at_construction(
 ) -> None:
     with pytest.raises(error, match=message):
         combine(parts(folder), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "plain"),
+    [
+        ({"weights": np.array([7, 3, 1])}, {"weights": [7, 3, 1]}),
+        ({"weights": [np.float32(0.5), Fraction(1, 4), np.int8(1)]}, {"weights": [0.5, 0.25, 1]}),
+        ({"repeat": {"web": np.int64(2)}}, {"repeat": {"web": 2}}),
+        ({"temperature": np.int64(2), "stop": "all"}, {"temperature": 2, "stop": "all"}),
+        ({"rows_per_epoch": np.int64(90), "max_repeats": np.float64(1.5)}, {"rows_per_epoch": 90, "max_repeats": 1.5}),
+        (
+            {
+                "weights": [
+                    (np.int64(0), np.array([1, 0, 2])),
+                    (np.int64(40), {"web": np.int64(1), "code": 0, "books": 1}),
+                ]
+            },
+            {"weights": [(0, [1, 0, 2]), (40, [1, 0, 1])]},
+        ),
+    ],
+    ids=str,
+)
+def test_numbers_of_numpy_are_numbers(folder: Path, options: dict[str, Any], plain: dict[str, Any]) -> None:
+    found = [on_ranks(folder, 1, **MIX, **each) for each in (options, plain)]
+    assert ids(found[0][0]) == ids(found[1][0])
 
 
 def test_unknown_row_counts_name_the_dataset_and_the_remedy(folder: Path) -> None:

@@ -66,7 +66,8 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
         rule: what decides.
 
     Raises:
-        OptionError: the sources do not hold enough rows for `rows_per_epoch`, or one would repeat too often.
+        OptionError: the sources do not hold enough rows for `rows_per_epoch`, one would repeat too often, or an epoch
+            would have no row.
         EmptyDatasetError: a source that must be repeated has no rows.
     """
     weights: Sequence[float | Fraction]
@@ -77,6 +78,10 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
         if not size and not whole:
             raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
     rows = _rows(sizes, exact, rule)
+    if any(sizes) and not any(rows):
+        raise OptionError(
+            f"an epoch would have no row of the {sum(sizes):,} rows: set a larger repeat=, or other weights."
+        )
     check_laps(sizes, rows, names, "max_repeats=")
     if not rule.only_orders:
         return EpochRows(tuple(rows), tuple(float(count) or 1.0 for count in rows))

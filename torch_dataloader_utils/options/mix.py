@@ -5,57 +5,84 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from math import inf
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.options.checks import Checked, maybe, one_of, option, values, whole, word
+from torch_dataloader_utils.options.checks import Check, Checked, maybe, one_of, option, whole, word
 
 _MOST = 100_000  # datasets; an iterator may not end
 _MOST_ROWS = 2**60  # of a run
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf
+def _number(value: Any) -> float | None:
+    """A finite number of Python, NumPy or `fractions` as one of Python; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if not isfinite(number):
+        return None
+    return int(value) if isinstance(value, Integral) else number
+
+
+def _each(value: Any) -> Any:
+    """The numbers in a dict by name, or in a list; None if they are not numbers of at least 0."""
+    if isinstance(value, (str, bytes, set, frozenset)):
+        return None
+    try:
+        items = list(value.items()) if isinstance(value, Mapping) else list(enumerate(islice(value, _MOST)))
+    except Exception:  # noqa: BLE001 (no list, or one that cannot be iterated)
+        return None
+    found: dict[Any, float] = {}
+    for name, item in items:
+        number = _number(item)
+        if number is None or number < 0:
+            return None
+        found[name] = number
+    return found if isinstance(value, Mapping) else list(found.values())
 
 
 def _numbers(name: str, value: Any) -> Any:
     """A positive number for each dataset: a dict by name, or a list in their order."""
-    try:
-        given = dict(value) if isinstance(value, Mapping) else list(islice(value, _MOST))
-        good = all(map(_is_number, given.values() if isinstance(given, dict) else given))
-    except Exception:  # noqa: BLE001 (no list, or one that cannot be iterated)
-        good = False
-    if not good or isinstance(value, (str, bytes, set, frozenset)):
-        raise OptionError(f"{name}={_shown(value)}: expected a positive number for each dataset.")
+    given = _each(value)
+    numbers = [] if given is None else list(given.values() if isinstance(given, dict) else given)
+    if given is None or not all(numbers):
+        zero = " Leave out a dataset of which no row is wanted." if numbers else ""
+        raise OptionError(f"{name}={_shown(value)}: expected a positive number for each dataset.{zero}")
     return given
 
 
 def _is_phase(item: Any) -> bool:
-    """Whether it is a pair of a first row and weights, as weights that change have them."""
-    return isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[1], (Mapping, list, tuple))
+    """Whether it looks like a pair of a first row and weights, as weights that change have them."""
+    return isinstance(item, (list, tuple))
 
 
 def _weights(name: str, value: Any) -> Any:
     """A positive number for each dataset, or pairs of a first row and such numbers, of which some may be 0."""
     if not (isinstance(value, (list, tuple)) and value and any(map(_is_phase, value))):
         return _numbers(name, value)
-    if not all(map(_is_phase, value)):
-        raise OptionError(f"{name}={_shown(value)}: expected either a number for each dataset, or only pairs of both.")
-    firsts = [first for first, _ in value]
-    if not all(isinstance(first, int) and not isinstance(first, bool) for first in firsts) or firsts[0] != 0:
+    if not all(_is_phase(item) and len(item) == 2 for item in value):
+        raise OptionError(
+            f"{name}={_shown(value)}: expected either a number for each dataset, or only pairs of both: (row, weights)."
+        )
+    firsts = [int(first) if isinstance(first, Integral) and not isinstance(first, bool) else None for first, _ in value]
+    if None in firsts or firsts[0] != 0:
         raise OptionError(f"{name}={_shown(value)}: expected (first row, weights), the first of them from row 0 on.")
-    if any(first >= then for first, then in pairwise(firsts)) or firsts[-1] > _MOST_ROWS:
+    rows = [first for first in firsts if first is not None]
+    if any(first >= then for first, then in pairwise(rows)) or rows[-1] > _MOST_ROWS:
         raise OptionError(f"{name}={_shown(value)}: expected first rows that grow, up to {_MOST_ROWS:,}.")
-    return tuple((first, _phase_weights(name, value, weights)) for first, weights in value)
+    return tuple((first, _phase_weights(name, value, weights)) for first, (_, weights) in zip(rows, value, strict=True))
 
 
 def _phase_weights(name: str, value: Any, weights: Any) -> Any:
-    given = dict(weights) if isinstance(weights, Mapping) else list(weights)
-    numbers = list(given.values() if isinstance(given, dict) else given)
-    if not all(_is_number(number) or (number == 0 and not isinstance(number, bool)) for number in numbers):
+    given = _each(weights)
+    if given is None:
         raise OptionError(f"{name}={_shown(value)}: expected numbers of at least 0, got {_shown(weights)}.")
-    if not any(numbers):
+    if not any(given.values() if isinstance(given, dict) else given):
         raise OptionError(f"{name}={_shown(value)}: expected a number above 0 for some dataset, got {_shown(weights)}.")
     return given
 
@@ -65,8 +92,16 @@ def _shown(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-_temperature = values("a number of at least 0.1", lambda value: _is_number(value) and value >= 0.1)
-_multiple = values("a number of at least 1", lambda value: _is_number(value) and value >= 1)
+def _at_least(least: float) -> Check:
+    """A check for numbers of at least this."""
+
+    def check(name: str, value: Any) -> float:
+        number = _number(value)
+        if number is None or number < least:
+            raise OptionError(f"{name}={_shown(value)}: expected a number of at least {least}.")
+        return number
+
+    return check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +114,7 @@ class MixOptions(Checked):
         doc="rows of each dataset relative to the others; None: its row count; [(row, weights), ...]: from a row on",
     )
     temperature: float = option(
-        1.0, _temperature, doc="without weights, each weighs its row count to the power of 1 / temperature"
+        1.0, _at_least(0.1), doc="without weights, each weighs its row count to the power of 1 / temperature"
     )
     stop: str = option(
         "once",
@@ -93,7 +128,7 @@ class MixOptions(Checked):
         None, maybe(whole(1)), doc="the rows of an epoch, over all ranks, shared by weight, instead of stop"
     )
     max_repeats: float | None = option(
-        None, maybe(_multiple), doc="the most that an epoch takes of a dataset, in multiples of its rows"
+        None, maybe(_at_least(1)), doc="the most that an epoch takes of a dataset, in multiples of its rows"
     )
     batches: str = option(
         "proportional",
