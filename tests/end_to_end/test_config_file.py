@@ -9,10 +9,11 @@ import hydra.utils
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import torch
 from omegaconf import OmegaConf
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, combine
 
 YAML = """
 data: ???
@@ -67,3 +68,26 @@ def test_hydra_builds_the_loader(tmp_path: Path) -> None:
         assert torch.equal(batch["id"], same["id"])
         assert torch.equal(batch["name"]["values"], same["name"]["values"])
         assert all(row < 3 or (row >= 10 and row % 3 < 2) for row in batch["id"].tolist())
+
+
+@pytest.mark.parametrize("convert", ["none", "partial", "object", "all"])
+@pytest.mark.parametrize(
+    "weights", [[[0, [9, 1]], [24, [1, 1]]], [[0, {"web": 9, "code": 1}], [24, {"web": 1, "code": 0}]], [3, 1]], ids=str
+)
+def test_hydra_builds_a_combination(tmp_path: Path, convert: str, weights: Any) -> None:
+    """Whatever hydra makes of lists, also of the pair that it makes of a dataset within."""
+    for name in ("web", "code"):
+        pq.write_table(pa.table({"id": range(40)}), tmp_path / f"{name}.parquet")
+    made = {
+        "_target_": "torch_dataloader_utils.StructuredDataset.create_dataloader",
+        "path": f"{tmp_path}/code.parquet",
+    }
+    options = {"weights": weights, "rows_per_epoch": 48, "batch_size": 8, "num_ranks": 1, "rank": 0}
+    datasets = {"web": [f"{tmp_path}/web.parquet"], "code": made}
+    target = {"_target_": "torch_dataloader_utils.combine", "_convert_": convert}
+    loader, _ = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": datasets, **options}))
+    paths = {name: tmp_path / f"{name}.parquet" for name in datasets}
+    other, _ = combine(paths, **options)
+    assert [batch["id"].tolist() for batch in loader] == [batch["id"].tolist() for batch in other]
+    plain = OmegaConf.create({**target, "datasets": list(map(str, paths.values())), "num_ranks": 1, "rank": 0})
+    assert len(hydra.utils.instantiate(plain)[0]) == 1

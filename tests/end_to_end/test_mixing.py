@@ -274,6 +274,15 @@ def test_datasets_may_be_loaders_and_paths(folder: Path) -> None:
     assert repeated[1].describe().mix == "each batch is of one: 50.0% 0 (61 rows), 50.0% 1 (61 rows, 2.65 laps)"
 
 
+def test_a_dataset_may_be_a_list_of_paths_and_not_a_dict(folder: Path) -> None:
+    files = [folder / "web.parquet", str(folder / "code.parquet")]
+    loader, dataset = combine({"text": files, "books": (folder / "books.parquet",)}, num_ranks=1, rank=0)
+    assert sorted(ids(loader)) == sorted(FIRST[name] + row for name, rows in ROWS.items() for row in range(rows))
+    assert "'text' (84 rows)" in dataset.describe().mix
+    with pytest.raises(OptionError, match=r"dataset 'text' is dict: .*pass combine\({...}\)"):
+        combine({"text": {"web": files[0]}, "books": folder / "books.parquet"})
+
+
 def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None:
     loader, _ = combine([folder / "web.parquet", folder / "code.parquet"], weights=[1, 1], shuffle=True, batch_size=10)
     assert [counts(batch) for batch in loader][:4] == [{"web": 5, "code": 5}] * 4

@@ -23,6 +23,7 @@ from torch_dataloader_utils.sources.source import Source
 _LOG = logging.getLogger("torch_dataloader_utils")
 _OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
 _MADE = (StructuredLoader, LoaderDataset)
+_PATHS = (str, os.PathLike)
 
 
 class CombinedDataset(LoaderDataset):
@@ -49,13 +50,18 @@ def _named(datasets: Any) -> dict[str | int, Any]:
     """The datasets by the names given, or by number."""
     if isinstance(datasets, Mapping) and datasets and all(isinstance(name, str) and name for name in datasets):
         return dict(datasets)
-    if isinstance(datasets, (list, tuple)) and datasets:
+    if _is_list(datasets) and len(datasets):
         return dict(enumerate(datasets))
     if isinstance(datasets, Mapping) and datasets:
         raise OptionError(f"datasets has the names {shown(list(datasets))}: expected strings that are not empty.")
     raise OptionError(
         f"datasets={shown(datasets)}: expected a list of at least one dataset, or a dict of name -> dataset."
     )
+
+
+def _is_list(item: Any) -> bool:
+    """Whether it is a list, also one of a config (such as OmegaConf's)."""
+    return isinstance(item, Sequence) and not isinstance(item, (str, bytes))
 
 
 def _warn_of_unused(named: Mapping[str | int, Any], given: Collection[str]) -> None:
@@ -82,14 +88,14 @@ def _warn_of_unused(named: Mapping[str | int, Any], given: Collection[str]) -> N
 
 def _dataset_of(item: Any) -> Any:
     """The dataset of a loader, or of a pair of both as `create_dataloader` and `combine` return it; else the item."""
-    if isinstance(item, tuple) and list(map(isinstance, item, _MADE)) == [True, True]:
+    if _is_list(item) and len(item) == len(_MADE) and all(map(isinstance, item, _MADE)):
         item = item[0]
     return item.dataset if isinstance(item, StructuredLoader) else item
 
 
 def _source_of(item: Any, options: Options) -> Any:
-    """What a combination reads of a dataset, loader or path."""
-    if isinstance(item, (str, os.PathLike)):
+    """What a combination reads of a dataset, loader, path, or list of paths."""
+    if isinstance(item, _PATHS) or (_is_list(item) and len(item) and isinstance(item[0], _PATHS)):
         made: Any = StructuredDataset.create_dataloader
         item = made(item, output_format=options.batch.output_format)[1]
     item = _dataset_of(item)
@@ -176,8 +182,8 @@ def combine(
 
     Args:
         datasets: a list, or a dict that names them. Each is a dataset from `create_dataloader` (its loader and its
-            options for ranks, order, batches and workers are not used), a loader, the pair of both, a path of files,
-            another combination, whose datasets share its weight by their weights, or a map-style dataset: any object
+            options for ranks, order, batches and workers are not used), a loader, the pair of both, a path or a list of
+            paths, another combination, whose datasets share its weight by their weights, or a map-style dataset: any object
             with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract for
             sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
             `sharding="rotate", total_shards=...` with `batches="splits"`.

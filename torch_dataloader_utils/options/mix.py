@@ -58,12 +58,12 @@ def _numbers(name: str, value: Any) -> Any:
 
 def _is_phase(item: Any) -> bool:
     """Whether it looks like a pair of a first row and weights, as weights that change have them."""
-    return isinstance(item, (list, tuple))
+    return isinstance(item, Sequence) and not isinstance(item, (str, bytes))
 
 
 def _weights(name: str, value: Any) -> Any:
     """A positive number for each dataset, or pairs of a first row and such numbers, of which some may be 0."""
-    if not (isinstance(value, (list, tuple)) and value and any(map(_is_phase, value))):
+    if not (isinstance(value, Sequence) and any(map(_is_phase, value))):
         return _numbers(name, value)
     if not all(_is_phase(item) and len(item) == 2 for item in value):
         raise OptionError(

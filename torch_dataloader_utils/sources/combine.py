@@ -183,9 +183,10 @@ def _member(dataset: Any, number: int, label: str, options: Options) -> _Member:
         return _structured(dataset, number, label, options)
     if is_map_style(dataset):
         return _map_style(dataset, number, label, options)
+    within = ". For a combination within another, pass combine({...})" if isinstance(dataset, Mapping) else ""
     raise OptionError(
         f"{label} is {type(dataset).__name__}: expected a dataset from create_dataloader, or a map-style "
-        "one (with __getitem__ and __len__)."
+        f"one (with __getitem__ and __len__){within}."
     )
 
 
