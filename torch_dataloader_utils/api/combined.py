@@ -183,9 +183,9 @@ def combine(
     Args:
         datasets: a list, or a dict that names them. Each is a dataset from `create_dataloader` (its loader and its
             options for ranks, order, batches and workers are not used), a loader, the pair of both, a path or a list of
-            paths, another combination, whose datasets share its weight by their weights, or a map-style dataset: any object
-            with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract for
-            sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
+            paths, another combination, whose datasets share its weight by their weights, or a map-style dataset: any
+            object with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract
+            for sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
             `sharding="rotate", total_shards=...` with `batches="splits"`.
         weights: rows of each dataset relative to the others; None: its row count; [(row, weights), ...]: from a row on.
         temperature: without weights, each weighs its row count to the power of 1 / temperature.
