@@ -187,6 +187,16 @@ def test_what_cannot_be_within_another_is_an_error(datasets: Any, inner: Any, op
         nested(datasets, inner, **options)
 
 
+def test_repeat_tells_a_name_with_a_slash_from_a_combination(datasets: Any) -> None:
+    parts = {"text/web": datasets["text/web"], "more": combine({"code": datasets["code"]})}
+    loader, _ = combine(parts, repeat={"text/web": 2}, num_ranks=1, rank=0, **MIX)
+    assert counts(ids(loader)) == {"text/web": 122, "code": 31}
+    with pytest.raises(OptionError, match="expected names among 'text/web', 'more', 'more/code'; 'text' is none"):
+        combine(parts, repeat={"text": 2})
+    loader, _ = combine({**parts, "text": datasets["text/books"]}, repeat={"text": 2}, num_ranks=1, rank=0, **MIX)
+    assert counts(ids(loader)) == {"text/web": 61, "code": 31, "text/books": 46}
+
+
 def test_two_datasets_of_one_path_are_an_error(datasets: Any) -> None:
     inner = combine({"web": datasets["text/web"]})
     with pytest.raises(OptionError, match="two datasets would have the name 'text/web'"):

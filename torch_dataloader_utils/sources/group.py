@@ -95,24 +95,25 @@ class Group:
     @property
     def paths(self) -> Names:
         """The names of the datasets; with combinations among the members, those of all on the way: "text/web"."""
-        return self.names if self.is_flat else tuple("/".join(map(str, path)) for path, _ in self._leaves())
+        return self.names if self.is_flat else tuple("/".join(map(str, path)) for path, _ in self.leaves())
 
     @property
     def facts(self) -> tuple[Facts, ...]:
         """The facts of each dataset."""
-        return tuple(facts for _, facts in self._leaves())
+        return tuple(facts for _, facts in self.leaves())
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of datasets of each member."""
         return tuple(len(member.facts) if isinstance(member, Group) else 1 for member in self.members)
 
-    def _leaves(self) -> Iterator[tuple[tuple[str | int, ...], Facts]]:
+    def leaves(self) -> Iterator[tuple[tuple[str | int, ...], Facts]]:
+        """The names on the way to each dataset, with its own, and its facts."""
         for name, member in zip(self.names, self.members, strict=True):
             if isinstance(member, Facts):
                 yield (name,), member
             else:
-                yield from (((name, *path), facts) for path, facts in member._leaves())
+                yield from (((name, *path), facts) for path, facts in member.leaves())
 
 
 def weight_trees(group: Group) -> list[WeightTree]:
@@ -141,7 +142,7 @@ def repeats(group: Group, value: Any) -> tuple[float, ...] | None:
         if each is None:
             return None
         return tuple(number for number, size in zip(each, group.sizes, strict=True) for _ in range(size))
-    paths = [str(path).split("/") for path in group.paths]
+    paths = [list(map(str, path)) for path, _ in group.leaves()]  # a name may itself have a slash
     above = [["/".join(path[:end]) for end in range(len(path), 0, -1)] for path in paths]
     known = dict.fromkeys(name for names in above for name in reversed(names))
     wrong = [name for name in value if name not in known]
