@@ -149,10 +149,11 @@ def test_rows_of_weight_0_come_after_all_others(sources: list[tuple[int, Fractio
     assert table[-1].tolist() == rows
 
 
-def test_rows_of_weight_0_come_last_in_huge_sources() -> None:
-    rows = (10**11, 3 * 10**10, 7, 10**6)
-    rates = Phase(0, (Fraction(1), Fraction(0), Fraction(1, 2), Fraction(1, 10**8))).rates
-    paid = 10**11 + 7 + 10**6
+@pytest.mark.parametrize("least", [(10**6, Fraction(1, 10**8)), (10**12, Fraction(1, 10**9))])
+def test_rows_of_weight_0_come_last_in_huge_sources(least: tuple[int, Fraction]) -> None:
+    rows = (10**11, 3 * 10**10, 7, least[0])
+    rates = Phase(0, (Fraction(1), Fraction(0), Fraction(1, 2), least[1])).rates
+    paid = 10**11 + 7 + least[0]
     prefixes = np.array([5, 10**10, 10**11 + 10**6, paid - 1, paid, paid + 1, sum(rows) - 1, sum(rows)])
     table = prefix_counts(rows, rates, prefixes)
     assert table.sum(axis=1).tolist() == prefixes.tolist()

@@ -16,7 +16,7 @@ import numpy as np
 from torch_dataloader_utils.mixing.rows import apportioned, check_apart, check_laps
 from torch_dataloader_utils.mixing.schedule import Stretch, prefix_counts
 
-_LAST = 1e-15  # the rate of a source of weight 0, relative to the largest: its rows come after those of all others
+_LAST = 1e-30  # the rate of a source of weight 0, relative to the largest: its rows come after those of all others
 
 
 @dataclass(frozen=True)
