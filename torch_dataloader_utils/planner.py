@@ -119,8 +119,8 @@ class Planner:
             CountsRequiredError: row counts are not known before reading.
             IndexError: there is no such step.
         """
-        laps = self._options.shard.steps_per_epoch is not None
-        return rows_of_step(lambda lap: self.rank_plan(epoch, rank, lap, past=past), step, laps=laps)
+        laps, tokens = self._options.shard.steps_per_epoch is not None, self._options.pack.wraps
+        return rows_of_step(lambda lap: self.rank_plan(epoch, rank, lap, past=past), step, laps=laps, tokens=tokens)
 
     @property
     def batch_rows(self) -> int:

@@ -296,6 +296,8 @@ def test_rows_of_a_step_are_its_tokens(data: str, shuffle: Any) -> None:
         assert sorted(found) == sorted(batch["input_ids"].flatten().tolist())
     with pytest.raises(CountsRequiredError, match=r"rows_of: a window permutes documents"):
         wrapping(data, shuffle=True).dataset.rows_of(0, 1)
+    with pytest.raises(CountsRequiredError, match=r"rows_of: a window permutes documents"):
+        wrapping(data, shuffle=True, pack_length=1).dataset.rows_of(0, 1)
 
 
 def test_descriptions_and_plans_count_tokens(data: str) -> None:

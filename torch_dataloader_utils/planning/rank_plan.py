@@ -250,13 +250,16 @@ def _lap_place(sizes: Sequence[int], rows: int) -> tuple[int, int]:
     return lap, rows
 
 
-def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = False) -> tuple[RowRange, ...]:
+def rows_of_step(
+    plans: Callable[[int], RankPlan], step: int, *, laps: bool = False, tokens: bool = False
+) -> tuple[RowRange, ...]:
     """The rows of one batch of a rank, in file order.
 
     Args:
         plans: returns the rank's plan for a lap.
         step: the index of the batch.
         laps: whether shards that have ended start again (`steps_per_epoch`).
+        tokens: whether rows are tokens (`pack_method="wrap"`).
 
     Raises:
         CountsRequiredError: row counts, or with `pack_method="wrap"` the order of tokens, are not known before reading.
@@ -275,10 +278,9 @@ def rows_of_step(plans: Callable[[int], RankPlan], step: int, *, laps: bool = Fa
         for number in range(lap, last_lap + 1):
             rows = plans(number).shards[shard]
             pieces += take(rows, begin if number == lap else 0, end if number == last_lap else total_rows(rows))
-    if plan.sequence_length > 1 and any(isinstance(piece.source, Window) for piece in pieces):
+    if tokens and any(isinstance(piece.source, Window) for piece in pieces):
         raise CountsRequiredError(
-            "rows_of: a window permutes documents, whose lengths are known only after reading. It works with "
-            "shuffle=False or 'splits'."
+            "rows_of: a window permutes documents of unknown lengths. Use shuffle=False or 'splits'."
         )
     return row_ranges(pieces)
 
