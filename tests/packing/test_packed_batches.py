@@ -215,8 +215,8 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     tokens = [token for batch in real for token in batch["input_ids"][batch["document_ids"] >= 0].tolist()]
     assert len(tokens) == sum(LENGTHS) + 100
     packed, _ = StructuredDataset.create_dataloader(data, pack=["input_ids", "labels"], pack_length=8)
-    with pytest.raises(OptionError, match="pass pack= to combine"):
-        combine([packed.dataset])
+    with pytest.raises(OptionError, match="dataset 'a' packs its documents: pass pack= to combine"):
+        combine({"a": packed.dataset})
 
 
 def test_a_state_of_another_packing_is_refused(data: str) -> None:

@@ -198,9 +198,9 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
             f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: use the same output_format for both."
         )
     if isinstance(scan.packing, Bucketing):
-        raise OptionError(f"dataset {number} has batch_tokens: pass it to combine, for all datasets.")
+        raise OptionError(f"{label} has batch_tokens: pass it to combine, for all datasets.")
     if scan.packing is not None:
-        raise OptionError(f"dataset {number} packs its documents: pass pack= to combine, which packs those of all.")
+        raise OptionError(f"{label} packs its documents: pass pack= to combine, which packs those of all.")
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
     tokens = known_tokens(scan, files, options, name, combined=True)
