@@ -10,11 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
-from torch_dataloader_utils.mixing.curriculum import Curriculum, Phase, checked
+from torch_dataloader_utils.checkpoint.form import check_form, sealed
+from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
+from torch_dataloader_utils.mixing.curriculum import MOST_PHASES, Curriculum, Phase, checked
 from torch_dataloader_utils.mixing.laps import cut_laps
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, prefix_counts
+from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.phases import plain_options
 
 WEIGHTS = st.integers(0, 9).map(Fraction) | st.sampled_from([Fraction(1, 3), Fraction("0.125"), Fraction(7, 2)])
 
@@ -199,3 +202,17 @@ def test_what_cannot_be_mixed_is_an_error() -> None:
     with pytest.raises(OptionError, match="none is more than"):
         checked(Curriculum(far, 10), [5, 5], ["a", "b"])
     assert checked(Curriculum(only_b, 10), [5, 5], ["a", "b"]).total == 10
+
+
+def test_weights_change_as_often_as_a_state_can_hold() -> None:
+    """A loader whose states cannot be loaded is refused when it is made."""
+    same = [Phase(row, (Fraction(1), Fraction(2))) for row in range(MOST_PHASES + 1)]
+    held, more = (Curriculum(tuple(phases), 9) for phases in (same[:-1], same))
+    options = {**plain_options(PlanOptions(), 1), "mixing": {"batches": "proportional", **held.plain}}
+    state = {"version": 1, "plan_version": 1, "data": {}, "epoch": 0, "links": [{"options": options, "batches": 0}]}
+    check_form(sealed(state))
+    with pytest.raises(OptionError, match="65,537 pairs of a row and weights: expected at most 65,536"):
+        checked(more, [9, 9], ["a", "b"])
+    options["mixing"] = {"batches": "proportional", **more.plain}
+    with pytest.raises(CheckpointMismatchError):
+        check_form(sealed(state))

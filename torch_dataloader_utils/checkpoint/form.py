@@ -16,6 +16,7 @@ from operator import index
 from typing import Any
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
+from torch_dataloader_utils.mixing.curriculum import MOST_PHASES
 
 VERSION = 1
 SEAL = "digest"  # the key of the digest of all others
@@ -23,7 +24,6 @@ SEAL = "digest"  # the key of the digest of all others
 _MOST = 2**62  # of any number
 _RANKS, _SHARDS = 2**17, 2**12  # more than any job has
 _LINKS = 2**10
-_PHASES = 2**16  # of a curriculum
 _FRACTION = re.compile(r"[0-9]+(/[1-9][0-9]*)?", re.ASCII)
 
 Check = Callable[[Any], bool]
@@ -162,7 +162,7 @@ def _mixing(value: Any) -> bool:
     if "phases" not in value:
         return counts(rows) and _list_of(_rate, _RANKS, 1)(value.get("rates"))
     fixed = _whole(1)(value.get("total")) if rows is None else counts(rows)
-    return fixed and _list_of(_phase, _PHASES, 1)(value["phases"])
+    return fixed and _list_of(_phase, MOST_PHASES, 1)(value["phases"])
 
 
 def _rate(value: Any) -> bool:

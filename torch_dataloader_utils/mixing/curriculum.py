@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.mixing.rows import apportioned, check_apart, check_laps
 from torch_dataloader_utils.mixing.schedule import Stretch, prefix_counts
 
 _LAST = 1e-30  # the rate of a source of weight 0, relative to the largest: its rows come after those of all others
+
+MOST_PHASES = 2**16  # of a run: a state holds them all
 
 
 @dataclass(frozen=True)
@@ -123,9 +126,14 @@ def checked(curriculum: Curriculum, sizes: Sequence[int], names: Sequence[str]) 
         names: of the sources, for messages.
 
     Raises:
-        OptionError: a source would repeat too often, or weights are too far apart.
+        OptionError: weights change too often, a source would repeat too often, or weights are too far apart.
         EmptyDatasetError: a source that must be repeated has no rows.
     """
+    if len(curriculum.phases) > MOST_PHASES:
+        raise OptionError(
+            f"weights has {len(curriculum.phases):,} pairs of a row and weights: expected at most {MOST_PHASES:,}. "
+            "Change the weights less often."
+        )
     for phase in curriculum.phases:
         rows = apportioned(curriculum.total, phase.weights) if curriculum.rows is None else curriculum.rows
         check_laps(sizes, rows, names, "a smaller rows_per_epoch=")
