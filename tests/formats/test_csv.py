@@ -245,6 +245,48 @@ def test_dialects(opened) -> None:
     assert opened(b"a;b\n1,5;2\n", delimiter=";", decimal_point=",").read() == {"a": [1.5], "b": [2]}
 
 
+@pytest.mark.parametrize(
+    ("content", "name", "mark", "fields"),
+    [
+        (b"a;b\n1;2\n3;4\n", "f.csv", ";", 2),
+        (b"a;b;c\n1,5;2,5;x\n", "f.csv", ";", 3),  # decimal commas: also the rows' number of fields would be wrong
+        (b"a\tb\n1\t2\n", "f.csv", "\\t", 2),
+        (b'a|"b|c"\n1|"x\ty|z"\n', "f.csv", "|", 2),
+        (b"a,b\n1,2\n", "f.tsv", ",", 2),
+        (gzip.compress(b"a;b\n1;2\n"), "f.csv.gz", ";", 2),
+    ],
+)
+def test_another_delimiter_is_an_error_that_names_it_and_the_file(
+    opened, content: bytes, name: str, mark: str, fields: int
+) -> None:
+    with pytest.raises(OptionError) as raised:
+        opened(content, name=name)
+    text = str(raised.value)
+    assert f"{name}: one column, " in text
+    assert f"{mark}' separates the header and the rows after it into {fields} fields" in text
+    assert f"Set format_options={{'delimiter': '{mark}'}}" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "given"),
+    [
+        (b"a\n1\n2\n", {}),
+        (b"text\none; two\nthree; four\n", {}),  # only the rows have the mark
+        (b"speed | m/s\n3.5\n2.5\n", {}),  # only the header has it
+        (b"a;b\n1;2\n3\n", {}),  # not every row has as many
+        (b'"a;b"\n"1;2"\n', {}),  # quoted: it separates nothing
+        (b"a;b\n", {}),  # no row
+        (b'a;"b\n1;2\n', {}),  # a quote that does not begin the field
+        (b'a;b\n1;"2\n', {}),
+        (b"a;b\n1;2\n", {"delimiter": ","}),
+        (b"a;b\n1;2\n", {"column_names": ["pair"]}),
+        (b"a;b\n1;2\n", {"header": False}),
+    ],
+)
+def test_a_file_of_one_column_may_contain_other_delimiters(opened, content: bytes, given: dict) -> None:
+    assert len(opened(content, **given).found) == 1
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
 def test_other_encodings_are_one_sequence_of_segments(opened, encoding: str) -> None:
     rows = "".join(f"{i};ü\n" for i in range(1000))

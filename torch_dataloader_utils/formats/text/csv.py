@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -12,13 +13,18 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
-from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect
+from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect, as_utf8
 from torch_dataloader_utils.formats.text.csv_parser import CsvParser
 from torch_dataloader_utils.formats.text.errors import BadLines, Row, parsed
 from torch_dataloader_utils.formats.text.format import TextFormat
 from torch_dataloader_utils.formats.text.limits import LongLine
 from torch_dataloader_utils.formats.text.plan import Head, TextPlan, longest_line
+from torch_dataloader_utils.printing import shortened, shown
 from torch_dataloader_utils.storage import damaged, printable
+
+_DELIMITERS = (",", ";", "\t", "|")
+_COMPARED_ROWS = 100
+_SHOWN = 80  # characters of a header in an error
 
 
 class CsvFormat(TextFormat):
@@ -39,6 +45,8 @@ class CsvFormat(TextFormat):
         names = _names(path, row, dialect)
         start = stop if chosen.header else head.start
         lines = dialect.first_rows(head, start)
+        if len(names) == 1 and chosen.header and chosen.delimiter is None and chosen.column_names is None:
+            _check_one_column(path, row, lines, chosen)
         try:
             schema = _inferred(path, lines, names, dialect, head.text[:start].count(b"\n"))
         except LongLine as error:
@@ -95,6 +103,36 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
             "format_options={'column_names': [...]} to replace the names in the first line."
         )
     return names
+
+
+def _check_one_column(path: str, header: Row, lines: bytes, chosen: CsvOptions) -> None:
+    """Check that no other delimiter separates the header and the first rows into equally many fields.
+
+    Raises:
+        OptionError: one does, so the file has more columns than the one that would be read.
+    """
+    for mark in _DELIMITERS:
+        dialect = Dialect(path, replace(chosen, delimiter=mark))
+        expected = _count(dialect, header)
+        if expected < 2:
+            continue
+        rows = [row for row, _ in islice(dialect.rows(lines), _COMPARED_ROWS)]
+        if rows and all(_count(dialect, row) == expected for row in rows):
+            raise OptionError(
+                f"{printable(path)}: one column, {_shown(header)}, was found, but {mark!r} separates the header and "
+                f"the rows after it into {expected} fields. Set format_options={{'delimiter': {mark!r}}}; if it is one "
+                "column, set the delimiter that is used now: "
+                f"{{'delimiter': {Dialect(path, chosen).delimiter!r}}}."
+            )
+
+
+def _count(dialect: Dialect, row: Row) -> int:
+    """The number of fields of a row; 0 if it ends within quotes."""
+    return 0 if dialect.is_open(row.text) else len(dialect.names(as_utf8(row.text)))
+
+
+def _shown(header: Row) -> str:
+    return shown(shortened(as_utf8(header.text).decode(), _SHOWN))
 
 
 def _inferred(path: str, lines: bytes, names: tuple[str, ...], dialect: Dialect, before: int) -> pa.Schema:

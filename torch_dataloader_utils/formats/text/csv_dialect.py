@@ -73,6 +73,7 @@ class Dialect:
 
     Attributes:
         options: as given.
+        delimiter: the character between values.
         skip: whether bad lines are skipped.
         one_line: whether each row must be a single line.
     """
@@ -82,8 +83,8 @@ class Dialect:
         self.skip = options.on_bad_lines == "skip"
         self.one_line = not options.newlines_in_values
         tabs = ".tsv" in [suffix.lower() for suffix in PurePosixPath(path.partition("?")[0]).suffixes[-2:]]
-        self._delimiter = options.delimiter or ("\t" if tabs else ",")
-        self._row = _row_pattern(self._delimiter, options.quote_char, options.escape_char, self.one_line)
+        self.delimiter = options.delimiter or ("\t" if tabs else ",")
+        self._row = _row_pattern(self.delimiter, options.quote_char, options.escape_char, self.one_line)
 
     def is_open(self, row: bytes) -> bool:
         """Whether the row ends within quotes."""
@@ -133,7 +134,7 @@ class Dialect:
         if self.options.header and not any(
             mark in text for mark in (self.options.quote_char, self.options.escape_char) if mark
         ):
-            return text.split(self._delimiter)  # a table of a million columns would take half a gigabyte
+            return text.split(self.delimiter)  # a table of a million columns would take half a gigabyte
         read = pacsv.ReadOptions(
             use_threads=False, block_size=len(row) + 2, autogenerate_column_names=not self.options.header
         )
@@ -168,7 +169,7 @@ class Dialect:
         pyarrow cannot call the handler for rows that are not UTF-8: it prints that, and refuses the whole text.
         """
         return pacsv.ParseOptions(
-            delimiter=self._delimiter,
+            delimiter=self.delimiter,
             quote_char=self.options.quote_char or False,
             escape_char=self.options.escape_char or False,
             newlines_in_values=not self.one_line,
