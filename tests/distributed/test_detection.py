@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from torch_dataloader_utils import ShardingError, StructuredDataset
-from torch_dataloader_utils.distributed.ranks import World, agreed_world, resolve_world
+from torch_dataloader_utils.distributed.ranks import World, _warn_once, agreed_world, resolve_world
 from torch_dataloader_utils.errors import OptionError
 
 ROWS = 64
@@ -92,6 +92,9 @@ def test_alone_and_explicit_numbers(data: Path, monkeypatch: pytest.MonkeyPatch)
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 without RANK"),
         ({"RANK": "1"}, "RANK=1 without WORLD_SIZE"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_RANK=1 without OMPI_COMM_WORLD_SIZE"),
+        ({"HOROVOD_SIZE": "2"}, "HOROVOD_SIZE=2 without HOROVOD_RANK"),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}, "SLURM_PROCID=3 without SLURM_NTASKS"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "0 <= RANK < WORLD_SIZE"),
         ({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK='x'"),
     ],
@@ -106,6 +109,38 @@ def test_half_or_wrong_variables_are_errors_at_first_use(
             use()
     set_all(monkeypatch, {"RANK": "1", "WORLD_SIZE": "2", "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
     assert len(ids(loader)) == ROWS // 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "0"}, "RANK=0 without WORLD_SIZE: this process reads all rows, as a single one. Set WORLD_SIZE"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, "SLURM_PROCID=0 without SLURM_NTASKS"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK=0 without OMPI_COMM_WORLD_SIZE"),
+        ({"RANK": "0", "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}, None),  # another source tells
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),  # a batch script
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"WORLD_SIZE": "1"}, None),  # as in notebooks and containers
+        ({"LOCAL_RANK": "0"}, None),
+        ({}, None),
+    ],
+)
+def test_rank_0_of_unknown_many_reads_all_rows_with_one_warning(
+    variables: dict[str, str],
+    words: str | None,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    set_all(monkeypatch, variables)
+    _warn_once.cache_clear()
+    for _ in range(2):
+        loader, dataset = made(data)
+        str(dataset.describe())
+        assert len(ids(loader)) == ROWS
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == (0 if words is None else 1)
+    assert all(warning.startswith(words or "") for warning in warnings)
 
 
 @pytest.mark.parametrize("other", TWO[1:], ids=lambda item: item[0])

@@ -13,12 +13,16 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from torch_dataloader_utils.errors import ShardingError
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _TORCH = "torch.distributed"
+_TORCHRUN = ("RANK", "WORLD_SIZE")
+_HOROVOD = ("HOROVOD_RANK", "HOROVOD_SIZE")
+_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,15 @@ def _warn_of_another_rank(num_ranks: int, rank: int) -> None:
 def _detected() -> World:
     running = _present(world_of_torch(), _of_horovod(), _of_accelerate())
     if not running:
-        _check_whole("RANK", "WORLD_SIZE")
-    launched = _present(_of_variables("RANK", "WORLD_SIZE"), _of_variables("HOROVOD_RANK", "HOROVOD_SIZE"))
+        _check_whole(*_TORCHRUN)
+    launched = _present(_of_variables(*_TORCHRUN), _of_variables(*_HOROVOD))
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they belong to the processes that run torchrun
         launched += _present(_of_mpi(), _of_slurm())
     world = agreed_world(running, launched)
     if world is None:
+        for names in _variables_in_use():
+            _check_whole(*names)
+            _warn_of_half(*names)
         return World(1, 0, "default: a single process")
     others = [other for other in launched if not _same(other, world)]
     if others:
@@ -156,15 +163,27 @@ def _of_accelerate() -> World | None:
 
 
 def _of_mpi() -> World | None:
-    return _launched(_of_variables("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+    return _launched(_of_variables(*_MPI))
 
 
 def _of_slurm() -> World | None:
     if "SLURM_STEP_ID" not in os.environ:
         return None  # a batch script: its variables describe tasks that have not started yet
+    return _launched(_of_variables(*_slurm()))
+
+
+def _slurm() -> tuple[str, str]:
     # The shell of salloc is a step of one task, whose SLURM_NTASKS is that of the job.
     size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in os.environ else "SLURM_NTASKS"
-    return _launched(_of_variables("SLURM_PROCID", size))
+    return "SLURM_PROCID", size
+
+
+def _variables_in_use() -> list[tuple[str, str]]:
+    """The launchers' variables for the rank and the number of ranks, as far as they describe this process."""
+    names = [_TORCHRUN, _HOROVOD]
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        names += [_MPI, *([_slurm()] if "SLURM_STEP_ID" in os.environ else [])]
+    return names
 
 
 def _launched(world: World | None) -> World | None:
@@ -192,3 +211,18 @@ def _check_whole(rank_name: str, size_name: str) -> None:
             f"{given}={value} without {missing}: set {missing}, or pass num_ranks and rank (the global rank). If a "
             "framework sets both later, use the loader (len, plan, iteration) only after that."
         )
+
+
+def _warn_of_half(rank_name: str, size_name: str) -> None:
+    """Warn if rank 0 lacks the number of ranks: the process may be the first of several."""
+    if rank_name in os.environ and size_name not in os.environ:
+        _warn_once(
+            f"{rank_name}=0 without {size_name}: this process reads all rows, as a single one. Set {size_name} to the "
+            "number of processes (1 if there is one), or pass num_ranks and rank."
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Warn once per process: the rank is looked up again until it is settled, and by each loader."""
+    _LOG.warning("%s", message)
