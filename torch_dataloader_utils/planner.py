@@ -128,7 +128,7 @@ class Planner:
         return plan_options(self._options).batch_rows(self.world.num_ranks)
 
     def warn_of_uneven_steps(self, epoch: int) -> None:
-        """Warn once if ranks of a running job have no rows, or different numbers of steps, in this epoch."""
+        """Warn once, on rank 0, if ranks of a running job have no rows, or different numbers of steps."""
         if self._generate is None and self.has_peers:
             self._warn_of_shares(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
@@ -182,7 +182,7 @@ class Planner:
     def _generated(self, epoch: int, rank: int, lap: int, num_shards: int | None) -> RankPlan:
         source, options, num_ranks = self._source, plan_options(self._options, num_shards), self.world.num_ranks
         shards, all_on_each = call_generate(self._generate, source.files, options.num_shards, epoch, num_ranks, rank)
-        if all_on_each:
+        if all_on_each and self._speaks_for_all:
             self._warn_once(
                 "generate",
                 f"{type(self._generate).__name__}.generate takes no num_ranks and rank: each of the {num_ranks} ranks "
@@ -195,7 +195,7 @@ class Planner:
     def _warn_of_shares(self, plan: Plan, epoch: int, when: str) -> None:
         idle = None if plan.num_ranks == 1 else idle_ranks_advice(plan, epoch)
         advice = idle or uneven_steps_advice(plan, epoch, not self._options.uncounted)
-        if advice is None:
+        if advice is None or not self._speaks_for_all:
             return
         if when == "iteration" and when not in self._warned and joining():
             self._warned.add(when)
@@ -214,16 +214,22 @@ class Planner:
         self._warn_once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
 
     def warn_of_small_windows(self, plan: RankPlan) -> None:
-        """Warn once if shuffle windows hold so few of many splits that sorted data stay nearly sorted.
+        """Warn once, on rank 0, if shuffle windows hold so few of many splits that sorted data stay nearly sorted.
 
-        Only the first pass is checked: it takes a look at every piece, and windows of other epochs are alike.
+        Only the first pass is checked: it takes a look at every piece. Windows of other epochs and ranks are alike.
         """
-        if "window" in self._warned:
+        if "window" in self._warned or not self._speaks_for_all:
             return
         advice = small_windows_advice(plan, self._options.shuffle)
         if advice is not None:
             _LOG.warning("%s", advice)
         self._warned.add("window")
+
+    @property
+    def _speaks_for_all(self) -> bool:
+        """Whether this rank logs what concerns all ranks: the first does. What concerns one rank, that rank logs."""
+        rank = self._options.shard.rank
+        return (self.world.rank if rank is None else rank) == 0
 
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._warned:

@@ -316,7 +316,7 @@ except ValueError as error:
             {"batch_size": 5000, "last_batch": "drop"},
             "last_batch='drop' leaves out its rows, which are fewer than batch_size=5000",
         ),
-        ({"num_ranks": 2, "rank": 1}, "1 of the 2 ranks has no rows in epoch 0 (rows per rank: 2000, 0)"),
+        ({"num_ranks": 2, "rank": 1}, "epoch 0: rank 1 has no batch: it got no split"),
     ],
 )
 def test_a_rank_with_nothing_to_deliver_says_so_once(

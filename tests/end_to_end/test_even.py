@@ -289,6 +289,9 @@ def test_uneven_steps_are_warned_about_once(folder: str, caplog: pytest.LogCaptu
     StructuredDataset.create_dataloader(folder, batch_size=64, num_ranks=4, rank=0, even="drop")
     StructuredDataset.create_dataloader(folder, batch_size=64)
     assert not caplog.records
+    for rank in (1, 2, 3):  # the first rank has said it for all
+        list(StructuredDataset.create_dataloader(folder, batch_size=64, num_ranks=4, rank=rank)[0])
+    assert not caplog.records
 
 
 def test_len_follows_the_epoch_where_rotation_changes_it(folder: str) -> None:

@@ -206,17 +206,25 @@ def test_nothing_is_read_for_it(folder: Path, tmp_path: Path) -> None:
 
 def test_one_huge_row_group_is_warned_about_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pq.write_table(table(0, 40), tmp_path / "a.parquet")
-    loader, dataset = StructuredDataset.create_dataloader(
-        str(tmp_path), num_ranks=4, rank=1, num_workers=2, nulls="mask"
-    )
+    loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), num_ranks=4, rank=0, nulls="mask")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "3 of the 4 ranks have no rows in epoch 0 (rows per rank: 40, 0, 0, 0)" in caplog.text
     shown = dataset.describe()
     assert shown.idle_ranks == (1, 2, 3)
     assert [str(advice) for advice in shown.warnings] == [caplog.records[0].getMessage()]
     assert "idle 3 ranks without rows: 1, 2, 3" in words(shown)
-    assert list(loader) == []
+    assert len(list(loader)) == 1
     assert len(caplog.records) == 1
+
+
+def test_an_idle_rank_says_so_of_itself_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pq.write_table(table(0, 40), tmp_path / "a.parquet")
+    loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), num_ranks=4, rank=1, nulls="mask")
+    assert not caplog.records  # what concerns all ranks, the first one says
+    assert "idle 3 ranks without rows: 1, 2, 3" in words(dataset.describe())
+    assert list(loader) == list(loader) == []
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("epoch 0: rank 1 has no batch")
 
 
 def test_workers_without_splits_are_warned_about(folder: Path) -> None:
