@@ -46,6 +46,13 @@ def slow(rows):
     return rows
 
 
+def spelled(rows):
+    import pyarrow as pa
+
+    words = [list(text.encode()) for text in rows["text"].to_pylist()]
+    return pa.RecordBatch.from_pydict({"text": pa.array(words, pa.list_(pa.int64()))})
+
+
 def fails(rows):
     raise RuntimeError("of the user")
 '''

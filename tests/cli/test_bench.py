@@ -17,6 +17,7 @@ from torch_dataloader_utils.cli.benchmark.decoding import decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
 from torch_dataloader_utils.cli.benchmark.passes import Measured, first_pass, measured
 from torch_dataloader_utils.cli.benchmark.settings import Trial, groups, trials
+from torch_dataloader_utils.cli.benchmark.units import unit_of
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.metrics.totals import Totals
 
@@ -54,6 +55,49 @@ def test_the_culprit_is_where_the_time_goes(tdu):
     assert (found["limit"], max(seconds, key=seconds.get)) == ("transform", "transform")
     found = tdu.json("bench", "ids.parquet", *SECONDS, "--step-ms", "20", "--batch-size", "16384")
     assert found["limit"] == "consumer"
+
+
+@pytest.mark.parametrize(
+    ("options", "unit", "amount"),
+    [
+        ({"pack": ["ids"], "pack_length": 64}, "tokens", 60_000),
+        ({"pack": ["ids"], "pack_length": 64, "pack_method": "wrap"}, "tokens", 60_000 - 60_000 % 64),
+        ({"batch_tokens": 256, "shuffle": True}, "rows", 3000),
+        ({"batch_tokens": 256, "length_column": "number"}, "rows", 3000),
+        ({"batch_tokens": 256, "lists": "padded"}, "rows", 3000),
+        ({"columns": ["ids"]}, "rows", 3000),
+    ],
+)
+def test_the_loader_and_raw_decoding_are_counted_in_one_unit(tmp_path, options, unit, amount):
+    lengths = np.tile([10, 20, 30], 1000)
+    ids = pa.ListArray.from_arrays(np.concatenate([[0], lengths.cumsum()]), np.arange(lengths.sum()))
+    pq.write_table(pa.table({"ids": ids, "number": lengths}), tmp_path / "a.parquet", row_group_size=500)
+    if "pack" in options:
+        options = {**options, "columns": ["ids"]}
+    data = Data("files", str(tmp_path), {"batch_size": 8, **options})
+    found = unit_of(data, 0.0)
+    assert (found.name, found.known) == (unit, True)
+    whole = measured(data, 0.0, 10_000, unit=unit_of(data, 60.0))  # of all batches
+    assert whole.amount == amount
+    assert whole.values()[unit] == amount
+    _, dataset = data.open()
+    assert decoded(dataset.source, 0.0, found).rows == 0
+    raw = decoded(dataset.source, 0.05, found)
+    assert raw.rows % (10_000 if unit == "tokens" else 500) == 0  # whole row groups
+    assert raw.rows > 0
+
+
+def test_tokens_of_a_transform_are_not_compared_with_rows(tdu):
+    pq.write_table(pa.table({"text": ["some words", "more"] * 500}), "text.parquet")
+    options = ("--set", "transform=doctored:spelled", "--set", "pack=[text]", "--set", "pack_length=32")
+    found = tdu.json("bench", "text.parquet", *SECONDS, *options)
+    assert found["unit"] == "tokens"
+    assert found["ratio_to_raw"] is None
+    assert {"raw_rows_per_s"} == {name for name in found if name.startswith("raw_")}
+    assert "tokens_per_s" in found["loader"]
+    shown = tdu("bench", "text.parquet", *SECONDS, *options)
+    assert "tokens/s" in shown
+    assert "not comparable: the transform makes the tokens" in shown
 
 
 def test_no_row_to_measure_is_bad_input(tdu):

@@ -14,13 +14,13 @@ from torch_dataloader_utils.cli.benchmark.decoding import Decoded, decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
 from torch_dataloader_utils.cli.benchmark.passes import Measured, first_pass, joined, measured
 from torch_dataloader_utils.cli.benchmark.settings import Trial
+from torch_dataloader_utils.cli.benchmark.units import Unit, unit_of
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import FAINT, GOOD, WARNING, Output, Result, Screen
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.iteration.execution import reading_of
 from torch_dataloader_utils.metrics.verdict import Reading, Verdict
 from torch_dataloader_utils.printing import in_bytes
-from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.storage import usable_cores
 
 _ROUNDS = 2  # of raw decoding and the loader in turn
@@ -52,8 +52,15 @@ class Report:
     layouts: list[Layout]
 
     @property
-    def share(self) -> float:
-        """Rows per second of the loader, relative to raw decoding."""
+    def unit(self) -> Unit:
+        """What speeds are counted in, that of raw decoding only if it can be."""
+        return self.loader.unit
+
+    @property
+    def share(self) -> float | None:
+        """The loader's speed relative to raw decoding; None if they cannot be compared."""
+        if not self.unit.known:
+            return None
         return self.loader.rate / self.raw.rate if self.raw.rate else 0.0
 
     @property
@@ -93,15 +100,16 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
         source = dataset.source
     with output.no_warnings(), output.progress(seconds) as begin:
         begin("the loader", seconds * _FIRST)
+        unit = unit_of(data, seconds * _FIRST / 2)
         steps, first = first_pass(data, seconds * _FIRST, step_seconds)
         if not steps:
             raise EmptyDatasetError("bench: the loader delivers no row; check PATH and --filters.")
 
         def measure(given: Data, what: str, share: float) -> Measured:
             begin(what, share)
-            return measured(given, share, steps, step_seconds)
+            return measured(given, share, steps, step_seconds, unit)
 
-        loader, raw = _in_turn(data, source, seconds * _BASE, measure, begin)
+        loader, raw = _in_turn(data, partial(decoded, source, unit=unit), seconds * _BASE, measure, begin)
         parquet = layouts.is_parquet(source)
         report = Report(
             data,
@@ -116,14 +124,18 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
 
 
 def _in_turn(
-    data: Data, source: Source, seconds: float, measure: Measure, begin: Callable[[str, float], None]
+    data: Data,
+    decode: Callable[[float], Decoded],
+    seconds: float,
+    measure: Measure,
+    begin: Callable[[str, float], None],
 ) -> tuple[Measured, Decoded]:
     """The loader and raw decoding, measured in turn, so that a machine that slows down slows both."""
     each = seconds / (2 * _ROUNDS)
     loader, raw = [], Decoded()
     for _ in range(_ROUNDS):
         begin("raw decoding", each)
-        raw += decoded(source, each)
+        raw += decode(each)
         loader.append(measure(data, "the loader", each))
     return joined(loader), raw
 
@@ -143,7 +155,8 @@ def _values(report: Report) -> dict[str, Any]:
         "loader": {**report.loader.values(), "first_batch": report.first},
         "limit": None if report.verdict is None else report.verdict.limit,
         "verdict": None if report.verdict is None else report.verdict.advice,
-        "raw_rows_per_s": report.raw.rate,
+        "unit": report.unit.name,
+        f"raw_{report.unit.name if report.unit.known else 'rows'}_per_s": report.raw.rate,
         "ratio_to_raw": report.share,
         "cores": usable_cores(),
         "trials": [asdict(trial) for trial in report.trials],
@@ -160,11 +173,12 @@ def show(report: Report, screen: Screen) -> None:
     screen.line(f"{settings.call_of(report.data)}", "bold")
     screen.facts(
         [
-            ("loader", f"{found.rate:,.0f} rows/s, {in_bytes(int(found.nbytes / found.totals.seconds))}/s decoded"),
             (
-                "raw decode",
-                f"{report.raw.rate:,.0f} rows/s on {usable_cores()} cores: the loader reaches {report.share:.0%}",
+                "loader",
+                f"{found.rate:,.0f} {found.unit.name}/s, "
+                f"{in_bytes(int(found.nbytes / found.totals.seconds))}/s decoded",
             ),
+            ("raw decode", _raw_in_words(report)),
             ("first batch", f"{report.first:.3f} s"),
             ("waiting", f"{found.waiting:.0%} of the time, the loop waited for a batch"),
             *([] if report.verdict is None else [("verdict", report.verdict.advice)]),
@@ -174,6 +188,13 @@ def show(report: Report, screen: Screen) -> None:
     _show_trials(report, screen)
     if report.layouts:
         _show_layouts(report, screen)
+
+
+def _raw_in_words(report: Report) -> str:
+    share, cores = report.share, f"on {usable_cores()} cores"
+    if share is None:
+        return f"{report.raw.rate:,.0f} rows/s {cores}, not comparable: the transform makes the tokens"
+    return f"{report.raw.rate:,.0f} {report.unit.name}/s {cores}: the loader reaches {share:.0%}"
 
 
 def _show_stages(found: Measured, screen: Screen) -> None:
@@ -194,7 +215,8 @@ def _show_trials(report: Report, screen: Screen) -> None:
         for trial in report.trials
     ]
     screen.heading("Other settings")
-    screen.table(("settings", "rows/s", "times as fast"), rows, ("rows/s", "times as fast"))
+    speed = f"{report.unit.name}/s"
+    screen.table(("settings", speed, "times as fast"), rows, (speed, "times as fast"))
     if report.loader.short:
         screen.line(
             "A pass over this data is too short for a verdict, and to compare settings: bench more of it.", WARNING

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torch_dataloader_utils.cli.benchmark.units import ROWS, Unit
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source
@@ -19,7 +20,7 @@ Item = tuple[DataFile, Sequence[int]]  # a file and the numbers of segments that
 
 @dataclass
 class Decoded:
-    """Rows decoded, in so many seconds."""
+    """Rows, or another unit, decoded in so many seconds."""
 
     rows: int = 0
     seconds: float = 0.0
@@ -29,11 +30,11 @@ class Decoded:
 
     @property
     def rate(self) -> float:
-        """Rows per second."""
+        """Rows, or what is counted, per second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
 
-def decoded(source: Source, seconds: float) -> Decoded:
+def decoded(source: Source, seconds: float, unit: Unit = ROWS) -> Decoded:
     """Decode segments on all cores for about so many seconds, again from the beginning after the last."""
     scan = source.scan
     assert isinstance(scan, ScanSpec)  # of one dataset
@@ -48,7 +49,7 @@ def decoded(source: Source, seconds: float) -> Decoded:
                     item = next(work) if not errors and time.perf_counter() - began < seconds else None
                 if item is None:
                     return
-                rows = _read(scan, *item)
+                rows = _read(scan, *item, unit)
                 with lock:
                     found.rows += rows
         except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
@@ -87,8 +88,8 @@ def _runs(file: DataFile) -> Iterator[list[int]]:
         yield run
 
 
-def _read(scan: ScanSpec, file: DataFile, numbers: Sequence[int]) -> int:
-    """Decode segments, those of a file that must be read in order one by one; returns their number of rows."""
+def _read(scan: ScanSpec, file: DataFile, numbers: Sequence[int], unit: Unit) -> int:
+    """Decode segments, those of a file that must be read in order one by one; returns how many rows they have."""
     schema = scan.schema
     reader = scan.opener.open(file.info, file.layout, scan.storage, scan.format_options, schema)
     rows = 0
@@ -96,8 +97,7 @@ def _read(scan: ScanSpec, file: DataFile, numbers: Sequence[int]) -> int:
         names = [name for name in schema.names if name in reader.schema.names]
         for run in [[number] for number in numbers] if file.layout.sequential else [numbers]:
             reader.prefetch(run)
-            columns = reader.read(run, names)
-            rows += len(columns[0]) if columns else 0
+            rows += unit.of_columns(names, reader.read(run, names))
     finally:
         reader.close()
     return rows

@@ -1,4 +1,4 @@
-"""Rows per second of a loader, where its time goes, and what limits it."""
+"""The speed of a loader, where its time goes, and what limits it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from torch_dataloader_utils.cli.benchmark.units import ROWS, Unit
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.events import BlockEvent, Event
 from torch_dataloader_utils.metrics.meter import PassStatus, PassTotals
@@ -28,17 +29,24 @@ class Measured:
         passes: how many were begun.
         started: the seconds to their first batches.
         nbytes: decoded bytes.
+        unit: what speed is counted in.
     """
 
     totals: Totals
     passes: int = 1
     started: float = 0.0
     nbytes: int = 0
+    unit: Unit = ROWS
+
+    @property
+    def amount(self) -> int:
+        """How many rows, or of another unit, were delivered."""
+        return round(self.totals.rows * self.unit.factor)
 
     @property
     def rate(self) -> float:
-        """Rows per second."""
-        return self.totals.rows / self.totals.seconds if self.totals.seconds else 0.0
+        """Rows, or of another unit, per second."""
+        return self.amount / self.totals.seconds if self.totals.seconds else 0.0
 
     @property
     def short(self) -> bool:
@@ -67,10 +75,11 @@ class Measured:
     def values(self) -> dict[str, Any]:
         """All of it, as plain values."""
         now = self.totals
-        plain = {"rows": now.rows, "steps": now.steps, "passes": self.passes, "seconds": now.seconds}
+        plain = {"steps": now.steps, "passes": self.passes, "seconds": now.seconds}
         return {
+            self.unit.name: self.amount,
             **plain,
-            "rows_per_s": self.rate,
+            f"{self.unit.name}_per_s": self.rate,
             "waited": now.waited,
             "decoded_bytes": self.nbytes,
             "worker_seconds": dict(self.stages),
@@ -91,10 +100,11 @@ def joined(parts: Sequence[Measured]) -> Measured:
         sum(part.passes for part in parts),
         sum(part.started for part in parts),
         sum(part.nbytes for part in parts),
+        parts[0].unit,
     )
 
 
-def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0) -> Measured:
+def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0, unit: Unit = ROWS) -> Measured:
     """Passes for about so many seconds, at least one; each batch is dropped after `step_seconds`.
 
     Every pass ends after so many steps, whatever the settings: if time ended it, one that begins slowly would seem
@@ -112,7 +122,7 @@ def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0) 
             starts.append(_pass(loader, steps, step_seconds))
         totals = dataset.meter.totals().since(before)
         whole = replace(totals, seconds=time.perf_counter() - began)  # with the beginnings and ends of passes
-        return Measured(whole, len(starts), sum(starts), sum(sizes))
+        return Measured(whole, len(starts), sum(starts), sum(sizes), unit)
 
 
 def first_pass(data: Data, seconds: float, step_seconds: float = 0.0) -> tuple[int, float]:

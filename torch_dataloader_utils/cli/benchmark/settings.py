@@ -26,7 +26,7 @@ class Trial:
 
     Attributes:
         keywords: what differs from the call given.
-        rate: rows per second; None if the loader refuses the setting.
+        rate: rows, or of another unit, per second; None if the loader refuses the setting.
         gain: how many times as fast it is as the call given.
         problem: why it was refused; "" if it was not.
     """
