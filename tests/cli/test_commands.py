@@ -67,7 +67,22 @@ def test_plan_marks_the_steps_that_not_every_rank_has(tdu):
 
 
 def test_an_error_about_nulls_names_the_flag(tdu):
-    assert "On the command line: --nulls mask or --nulls drop" in tdu.error("plan", "data")
+    assert "On the command line: --nulls mask or --nulls drop" in tdu.error("describe", "data")
+
+
+def test_a_plan_needs_no_rule_for_nulls(tdu):
+    shape = ("--num-ranks", "3", "--even", "pad", "--shuffle", "--batch-size", "50")
+    found = tdu.json("plan", "data", *shape)
+    expected = tdu.json("plan", "data", "--nulls", "mask", *shape)
+    for part in ("ranks", "file_shares", "rows", "splits", "read_amplification"):
+        assert found[part] == expected[part]
+    tdu("plan", "data", *shape)
+    assert "a loader which raises an error: column 'age' has a null in" in tdu.done.stderr
+    assert "--nulls mask or --nulls drop" in tdu.done.stderr
+    tdu("plan", "data", "--nulls", "mask", *shape)
+    assert "age" not in tdu.done.stderr
+    tokens = ("--set", "batch_tokens=100", "--set", "length_column=id")  # these rows are converted to be planned
+    assert "column 'age' has a null in" in tdu.error("plan", "data", *tokens)
 
 
 def test_plan_is_written_as_a_page(tdu, tmp_path):

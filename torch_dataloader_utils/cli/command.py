@@ -16,7 +16,7 @@ from rich.text import Text
 
 from torch_dataloader_utils.cli.data import Data, data_of
 from torch_dataloader_utils.cli.declared import BareFlags, parameters
-from torch_dataloader_utils.cli.output import BAD, Output, Result
+from torch_dataloader_utils.cli.output import BAD, NULLS_HINT, Output, Result
 from torch_dataloader_utils.errors import DataLoaderUtilsError, NullValueError
 from torch_dataloader_utils.redaction import instead_of, learn, printable
 
@@ -131,7 +131,7 @@ def _reported(error: BaseException, output: Output, *, debug: bool) -> int:
     expected = isinstance(error, DataLoaderUtilsError)
     kind, hint = ("", "") if expected else (f"{type(error).__name__}: ", "\n--debug shows where.")
     if isinstance(error, NullValueError):
-        hint = "\nOn the command line: --nulls mask or --nulls drop, or --columns without that column."
+        hint = f"\n{NULLS_HINT}"
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     output.notes.line(Text.assemble(("error: ", BAD), printable(f"{kind}{error}{notes}"), hint))
     return BAD_INPUT

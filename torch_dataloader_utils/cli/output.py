@@ -27,6 +27,7 @@ _SIGPIPE = 128 + 13
 _PIPE_WIDTH = 1_000_000  # columns: nothing is wrapped or cropped where no terminal is
 _LOG = logging.getLogger("torch_dataloader_utils")
 WARNING, BAD, GOOD, FAINT = "yellow", "bold red", "green", "dim"
+NULLS_HINT = "On the command line: --nulls mask or --nulls drop, or --columns without that column."
 
 
 class Screen:

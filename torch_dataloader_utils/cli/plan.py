@@ -11,7 +11,8 @@ from typing import Any
 from rich.text import Text
 
 from torch_dataloader_utils.cli.data import Data
-from torch_dataloader_utils.cli.output import BAD, FAINT, GOOD, Output, Result, Screen
+from torch_dataloader_utils.cli.output import BAD, FAINT, GOOD, NULLS_HINT, Output, Result, Screen
+from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.loader.description import Description, RankShare
 from torch_dataloader_utils.model import split_of, split_pieces
 from torch_dataloader_utils.planner import Planner
@@ -86,13 +87,25 @@ def run(data: Data, output: Output, *, epoch: int, html: Path | None) -> Result:
     """The plan; with `html`, also as a page."""
     shown: list[str] = []
     with output.warnings_of_package(lambda: shown):
-        _, dataset = data.but("device").open()
+        dataset, refused = _opened(data.but("device"))
         found = overview(dataset, epoch)
         shown += [] if output.as_json else map(str, found.description.warnings)
         if html is not None:
             dataset.plan_page(html, epoch)
             output.notes.line(f"wrote {html}", GOOD)
+    if refused is not None:
+        output.notes.warnings([f"the plan is that of a loader which raises an error: {refused} {NULLS_HINT}"])
     return Result(_values(found), partial(show, found))
+
+
+def _opened(data: Data) -> tuple[Any, NullValueError | None]:
+    """The dataset; and why its loader is refused, if it is for nulls alone: a plan converts nothing."""
+    try:
+        return data.open()[1], None
+    except NullValueError as error:
+        if data.keywords.keys() & {"pack", "batch_tokens"}:  # Arrow batches are neither packed nor bucketed
+            raise
+        return data.open(output_format="arrow")[1], error
 
 
 def overview(dataset: Any, epoch: int) -> Overview:
