@@ -263,3 +263,39 @@ def test_codes_are_learned_of_all_rows_even_if_they_have_no_copies(folder: Path)
 def test_labels_of_another_type_are_named_with_the_right_one(folder: Path) -> None:
     with pytest.raises(OptionError, match=r"label '1' of column 'label', of type int64: expected a whole number"):
         loader(folder, class_weights={"label": {"1": 2}})
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"label": {0: 2, 3: 5, 9: 1, None: 0}}, "the label(s) 3, 9 in column 'label', whose labels lie from 0 to 2;"),
+        ({"label": {0: 2, 1: 5}}, None),
+        ({"name": {"c0": 2, "spam": 5}}, "the label(s) 'spam' in column 'name', whose labels lie from 'c0' to 'c2';"),
+        ({"name": {"c0": 2, "c11": 5}}, None),  # between the others: only reading would tell
+        ({"odd": {True: 2, False: 1}}, None),
+    ],
+)
+def test_labels_that_no_row_has_are_named_once(
+    folder: Path, weights: dict[str, Any], words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches, _ = loader(folder, class_weights=weights)
+    assert len(list(batches)) > 1
+    found = [record.getMessage() for record in caplog.records if "no row has" in record.getMessage()]
+    assert len(found) == (words is not None)
+    assert all((words or "") in message and "no effect" in message for message in found)
+
+
+def test_labels_of_folders_are_known_and_those_of_text_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for label in ("a", "b"):
+        (tmp_path / "table" / f"label={label}").mkdir(parents=True)
+        pq.write_table(pa.table({"id": range(9)}), tmp_path / "table" / f"label={label}" / "x.parquet")
+    (tmp_path / "text.csv").write_text("id,label\n1,a\n2,b\n")
+    pq.write_table(pa.table({"id": [1], "label": ["a"]}), tmp_path / "bare.parquet", write_statistics=False)
+    weights = {"label": {"aa": 2, "b": 3}}
+    for path in ("text.csv", "bare.parquet"):
+        StructuredDataset.create_dataloader(tmp_path / path, class_weights=weights)
+        assert "no row has" not in caplog.text
+    StructuredDataset.create_dataloader(tmp_path / "table", class_weights=weights)
+    assert "no row has the label(s) 'aa' in column 'label', whose labels are 'a', 'b';" in caplog.text

@@ -27,7 +27,7 @@ def sorted_columns(files: Sequence[DataFile], opener: FileOpener, names: Iterabl
     seen: dict[str, list[Range]] = {name: [] for name in names}
     chosen = _spread([(file, segment) for file in files for segment in file.layout.segments])
     for file, segment in chosen:
-        ranges = {**opener.value_ranges(file.layout, segment.number, seen.keys()), **_of_path(file)}
+        ranges = {**opener.value_ranges(file.layout, segment.number, seen.keys()), **ranges_of_path(file)}
         seen = {
             name: [*before, ranges[name]]
             for name, before in seen.items()
@@ -43,7 +43,8 @@ def _spread(places: Sequence[tuple[DataFile, Segment]]) -> Sequence[tuple[DataFi
     return [places[number * (len(places) - 1) // max(1, count - 1)] for number in range(count)]
 
 
-def _of_path(file: DataFile) -> Mapping[str, Range]:
+def ranges_of_path(file: DataFile) -> Mapping[str, Range]:
+    """The values of the columns that a file's path names."""
     return {name: (value, value) for name, value in file.partition if value is not None}
 
 

@@ -34,6 +34,7 @@ from torch_dataloader_utils.schemas.columns import named_columns, select_columns
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.group import Group
+from torch_dataloader_utils.sources.labels import report_absent_labels
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.packing import known_tokens, packed
 from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
@@ -140,6 +141,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
         report_missing(manifest, scan.schema.names, name)
+        report_absent_labels(manifest.files, manifest.opener, scan.copies, name)
         _check_nulls(manifest, options, scan.converter)
         found = known_tokens(scan, manifest.files, options, name)
         count = options.shard.count_rows and (options.pack.wraps or not _exact(scan, manifest.files)) and found is None

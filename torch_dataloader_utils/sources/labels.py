@@ -1,0 +1,77 @@
+"""Labels of `class_weights` that no row has, as far as footers and folder names say without reading."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.reading.class_copies import ClassCopies
+from torch_dataloader_utils.reading.files import FileOpener
+from torch_dataloader_utils.sources.sorted_columns import Range, ranges_of_path
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+_MOST_SEGMENTS = 100_000  # whose ranges are looked at: a few seconds
+_LISTED = 16  # labels
+
+
+def report_absent_labels(files: Sequence[DataFile], opener: FileOpener, copies: ClassCopies | None, name: str) -> None:
+    """Warn of labels with a weight that no row has.
+
+    Args:
+        files: those read.
+        opener: opens them.
+        copies: the labels; None for none.
+        name: the data's name.
+    """
+    if copies is None:
+        return
+    labels = [label for label in copies.labels.to_pylist() if label is not None]
+    absent, ranges = _absent(labels, _ranges(files, opener, copies.column))
+    if absent:
+        _LOG.warning(
+            "%s: class_weights: no row has the label(s) %s in column %r, whose %s; their weights have no effect",
+            name, _listed(absent), copies.column, _values(ranges),
+        )  # fmt: skip
+
+
+def _absent(labels: Sequence[Any], ranges: Iterator[Range | None]) -> tuple[list[Any], set[Range]]:
+    """The labels in no range, and the ranges; no labels if a range is not known or cannot be compared."""
+    absent, seen = list(labels), set[Range]()
+    for number, found in enumerate(ranges):
+        if found is None or number == _MOST_SEGMENTS:
+            return [], seen
+        if found in seen:
+            continue
+        seen.add(found)
+        low, high = found
+        try:
+            absent = [label for label in absent if not low <= label <= high]
+        except TypeError:  # the column's type differs between files
+            return [], seen
+        if not absent:
+            return [], seen
+    return absent if seen else [], seen
+
+
+def _ranges(files: Sequence[DataFile], opener: FileOpener, column: str) -> Iterator[Range | None]:
+    """The range of labels of each segment; None if it is not known."""
+    for file in files:
+        of_path = ranges_of_path(file)
+        if column in dict(file.partition):
+            yield of_path.get(column)
+            continue
+        for segment in file.layout.segments:
+            yield opener.value_ranges(file.layout, segment.number, (column,)).get(column)
+
+
+def _values(ranges: set[Range]) -> str:
+    if all(low == high for low, high in ranges):
+        return f"labels are {_listed(sorted(low for low, _ in ranges))}"
+    return f"labels lie from {shown(min(low for low, _ in ranges))} to {shown(max(high for _, high in ranges))}"
+
+
+def _listed(labels: Sequence[Any]) -> str:
+    return ", ".join(map(shown, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")
