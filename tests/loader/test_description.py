@@ -199,7 +199,7 @@ def test_nothing_is_read_for_it(folder: Path, tmp_path: Path) -> None:
     assert problems(dataset.describe()) == [
         "the rows are sorted by 'x', and not shuffled: each batch holds neighbouring values."
     ]
-    assert dataset.describe()._repr_html_()
+    assert loader._repr_html_() == dataset._repr_html_() == dataset.describe()._repr_html_()
     assert "part-0.parquet" in str(dataset.plan())
     assert "StructuredDataset" in repr(loader)
 

@@ -51,6 +51,9 @@ class LoaderDataset(MeasuredDataset, IterableDataset[Any]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {summary(self._epochs, self._options)}>"
 
+    def _repr_html_(self) -> str:
+        return self.describe()._repr_html_()
+
     @property
     def source(self) -> Source:
         """The source that it reads."""

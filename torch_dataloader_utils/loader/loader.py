@@ -74,6 +74,9 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {repr(self.dataset)[1:-1]}>"
 
+    def _repr_html_(self) -> str:
+        return self.dataset._repr_html_()
+
     @overload  # type: ignore[override]
     def __iter__(self: StructuredLoader[Literal["torch"], None]) -> Iterator[Batch]: ...
     @overload
