@@ -5,10 +5,13 @@ import pickle
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
@@ -17,7 +20,15 @@ from tests.iceberg.helpers import compact
 from tests.iceberg.test_advance import DRIVERS, config_of, ids_of, open_table, rows
 from tests.iceberg.test_advance import table as table
 from torch_dataloader_utils import combine
-from torch_dataloader_utils.errors import OptionError, ShardingError, SnapshotError
+from torch_dataloader_utils.errors import (
+    CatalogError,
+    DataNotFoundError,
+    OptionError,
+    ShardingError,
+    SnapshotError,
+    StaleIteratorError,
+)
+from torch_dataloader_utils.loader.following import may_pass
 
 NO_WAIT = {"follow": True, "wait_seconds": 0}
 
@@ -45,6 +56,115 @@ def test_a_pass_waits_for_rows(table: Table) -> None:
     assert ids_of(loader) == list(range(100, 110))
     assert time.monotonic() - began > 0.25
     later.join()
+
+
+@contextmanager
+def unreachable(folder: Path) -> Iterator[None]:
+    """A context in which the catalog's database cannot be opened."""
+    (folder / "catalog.db").rename(folder / "away.db")
+    (folder / "catalog.db").mkdir()
+    try:
+        yield
+    finally:
+        (folder / "catalog.db").rmdir()
+        (folder / "away.db").rename(folder / "catalog.db")
+
+
+def begun(loader: Any) -> tuple[threading.Thread, list[Any]]:
+    """A thread that reads a pass, and its ids, or its error."""
+    result: list[Any] = []
+
+    def read() -> None:
+        try:
+            result.extend(ids_of(loader))
+        except Exception as error:  # noqa: BLE001 - compared by the test
+            result.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread, result
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_waiting_pass_outlives_an_outage_of_the_catalog(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "torch_dataloader_utils")
+    loader, _ = open_table("ns.t", catalog_config=config_of(tmp_path), follow=True, poll_seconds=0.05)
+    assert ids_of(loader) == list(range(100))
+    with unreachable(tmp_path):
+        thread, read = begun(loader)
+        until(lambda: "could not load it" in caplog.text)
+        time.sleep(0.2)  # several more looks
+    until(lambda: "the catalog answers again" in caplog.text)
+    table.append(rows(100, 110))
+    thread.join(30)
+    assert read == list(range(100, 110))
+    assert sum("could not load it" in record.getMessage() for record in caplog.records) == 1
+    assert "It is asked again every 0.05 s." in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"wait_seconds": 0.3}, {"timeout": 0.3}, {"wait_seconds": 0}])
+def test_an_outage_longer_than_the_patience_ends_the_pass(
+    table: Table, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    config = config_of(tmp_path)
+    loader, _ = open_table("ns.t", catalog_config=config, follow=True, poll_seconds=0.05, **options)
+    assert ids_of(loader) == list(range(100))
+    began = time.monotonic()
+    with unreachable(tmp_path), pytest.raises(CatalogError, match="could not load it"):
+        ids_of(loader)
+    assert time.monotonic() - began >= min(options.values())
+    table.append(rows(100, 110))
+    assert ids_of(loader) == list(range(100, 110))  # nothing is lost
+
+
+def test_a_table_that_is_gone_ends_the_wait_at_once(table: Table, catalog: Catalog, tmp_path: Path) -> None:
+    loader, _ = open_table("ns.t", catalog_config=config_of(tmp_path), follow=True, poll_seconds=0.05)
+    ids_of(loader)
+    catalog.drop_table("ns.t")
+    with pytest.raises(DataNotFoundError):
+        ids_of(loader)
+    del table
+
+
+@pytest.mark.parametrize(("status", "passes"), [(503, True), (500, True), (429, True), (401, False), (400, False)])
+def test_which_errors_of_a_catalog_may_pass(status: int, passes: bool) -> None:
+    response = requests.Response()
+    response.status_code = status
+    error = CatalogError("it said no")
+    error.__cause__ = requests.HTTPError(response=response)
+    assert may_pass(error) is passes
+    assert not may_pass(CatalogError("of this package's own"))
+    assert not may_pass(error.__cause__)
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_close_and_a_loaded_state_end_a_waiting_pass(table: Table, loads: bool) -> None:
+    loader, dataset = open_table(table, follow=True, poll_seconds=60)
+    ids_of(loader)
+    state = loader.state_dict()
+    thread, result = begun(loader)
+    time.sleep(0.3)
+    assert thread.is_alive()
+    began = time.monotonic()
+    if loads:
+        loader.load_state_dict(state)
+    else:
+        dataset.close()
+    thread.join(30)
+    assert time.monotonic() - began < 1
+    (error,) = result
+    assert isinstance(error, StaleIteratorError)
+    assert "while its pass waited for appended rows" in str(error)
+    table.append(rows(100, 110))
+    assert ids_of(loader) == list(range(100, 110))
 
 
 def test_a_compaction_is_no_new_row(table: Table) -> None:

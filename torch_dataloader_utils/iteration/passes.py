@@ -41,10 +41,12 @@ class Passes:
         self._pending: EpochPosition | None = None
         self._live: Pass | None = None
         self._warned = False
+        self._enders: list[None] = []  # one for each thread that ends whatever pass is live or begins
         renew_in_children(self)
 
     def renew(self) -> None:
         """Leave the live pass to the parent of this process, which was forked from it."""
+        self._enders.clear()  # their threads are not here
         if self._live is not None and not self._live.closed:
             self._live.leave_to_parent()
 
@@ -79,12 +81,17 @@ class Passes:
     @contextmanager
     def ended(self, find: Callable[[], Pass | None] | None = None) -> Iterator[None]:
         """A pass ended, by default the live one, while holding the turn; a thread waiting for a batch gets an error."""
+        ender = [None] if find is None else []
         find, lock, waiting = find or (lambda: self._live), self.turn.lock, True
-        while waiting:
-            live = find()
-            if live is not None:
-                live.run.stop()
-            waiting = not lock.acquire(timeout=_LOOK)  # another thread may be beginning a pass
+        self._enders += ender
+        try:
+            while waiting:
+                live = find()
+                if live is not None:
+                    live.run.stop()
+                waiting = not lock.acquire(timeout=_LOOK)  # another thread may be beginning a pass
+        finally:
+            del self._enders[: len(ender)]
         try:
             live = find()
             if live is not None:
@@ -93,6 +100,11 @@ class Passes:
             yield
         finally:
             lock.release()
+
+    @property
+    def ending(self) -> bool:
+        """Whether a thread waits to end any pass: one that waits to begin must give up."""
+        return bool(self._enders)
 
     @property
     def place(self) -> EpochPosition:

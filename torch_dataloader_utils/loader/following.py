@@ -4,16 +4,58 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic, sleep
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
+from torch_dataloader_utils.errors import CatalogError, StaleIteratorError
 from torch_dataloader_utils.options import FollowOptions
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.sources.tables import SnapshotCursor
+from torch_dataloader_utils.storage.retries import permanent
 
 _LOG = logging.getLogger("torch_dataloader_utils")
+_LOOK = 0.1  # seconds between checks whether the wait is to be ended
+
+
+@dataclass
+class Patience:
+    """How long errors of a catalog that may pass are put up with.
+
+    Attributes:
+        seconds: for which the catalog may fail, without an answer in between; 0 for no limit.
+    """
+
+    seconds: float
+    _since: float | None = None
+
+    def is_over(self, error: Exception, now: float, left: float) -> bool:
+        """Whether an error ends the wait.
+
+        Args:
+            error: of a question to the catalog.
+            now: seconds on any clock.
+            left: seconds of the wait that are left.
+        """
+        self._since = now if self._since is None else self._since
+        lasting = bool(self.seconds) and now - self._since >= self.seconds
+        return lasting or left <= 0 or not may_pass(error)
+
+    @property
+    def tried(self) -> bool:
+        """Whether the last question failed."""
+        return self._since is not None
+
+    def restored(self) -> None:
+        """Note an answer."""
+        self._since = None
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether it is a catalog's error that another try can overcome, judged as errors of stores are."""
+    cause = error.__cause__
+    return isinstance(error, CatalogError) and cause is not None and not permanent(cause)
 
 
 def appended_since(
@@ -22,6 +64,8 @@ def appended_since(
     source_at: Callable[[SnapshotCursor], Source],
     options: FollowOptions,
     sharers: Sharers,
+    patience: Patience,
+    ending: Callable[[], bool],
 ) -> Source:
     """The rows appended after a position in a table's history, as soon as there are any; none if time is over.
 
@@ -33,12 +77,35 @@ def appended_since(
         source_at: opens the rows at a position.
         options: how often to look, and for how long.
         sharers: the ranks that share the answer.
+        patience: with errors of `newest`.
+        ending: whether the wait is to be ended.
+
+    Raises:
+        StaleIteratorError: it was ended.
     """
     end = monotonic() + (inf if options.wait_seconds is None else options.wait_seconds)
     waiting = False
+
+    def look() -> tuple[SnapshotCursor | None, float]:
+        _check(ending)
+        try:
+            found = newest()
+        except CatalogError as error:
+            now = monotonic()
+            first = not patience.tried
+            if patience.is_over(error, now, end - now):
+                raise
+            if first:
+                _LOG.warning("%s It is asked again every %g s.", error, options.poll_seconds)
+            return None, end - now
+        if patience.tried:
+            _LOG.info("the catalog answers again")
+        patience.restored()
+        return found, end - monotonic()
+
     while True:
-        found, left = from_first_rank(lambda: (newest(), end - monotonic()), sharers, "look for appended rows")
-        if found.end != here.end or left <= 0:
+        found, left = from_first_rank(look, sharers, "look for appended rows")
+        if found is not None and (found.end != here.end or left <= 0):
             here = replace(found, start=here.end)
             source = source_at(here)
             if source.files or left <= 0:  # a compaction appends no files
@@ -46,4 +113,21 @@ def appended_since(
         if not waiting:
             _LOG.info("waiting for rows appended after snapshot %s; looks every %g s", here.end, options.poll_seconds)
         waiting = True
-        sleep(min(options.poll_seconds, left))
+        _wait(min(options.poll_seconds, left), ending)
+        if sharers.index:  # the first rank tells the others
+            _check(ending)
+
+
+def _wait(seconds: float, ending: Callable[[], bool]) -> None:
+    """Wait for so long, or until `ending`."""
+    until = monotonic() + seconds
+    while (left := until - monotonic()) > 0 and not ending():
+        sleep(min(left, _LOOK))
+
+
+def _check(ending: Callable[[], bool]) -> None:
+    if ending():
+        raise StaleIteratorError(
+            "the loader was closed, or a state was loaded, while its pass waited for appended rows: iterate over it "
+            "again to wait again."
+        )

@@ -17,7 +17,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
-from torch_dataloader_utils.loader.following import appended_since
+from torch_dataloader_utils.loader.following import Patience, appended_since
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import revealing_nothing
@@ -154,7 +154,10 @@ class SnapshotDataset(LoaderDataset):
             with limited(self._options.worker.timeout):
                 return table.newest(self._options)
 
-        return appended_since(here, newest, self._source_at, self._options.follow, sharers)
+        patience, passes = Patience(self._options.worker.timeout), self._epochs.passes
+        return appended_since(
+            here, newest, self._source_at, self._options.follow, sharers, patience, lambda: passes.ending
+        )
 
     def _renew(self) -> None:
         """Called before a pass is read; also sends the latest credentials to worker processes."""
