@@ -47,8 +47,8 @@ class Shipment:
         """Let the calling thread's place wait for them, once."""
         place = self._target.place()
         if place not in self._places:
-            self._places.add(place)
             self._target.wait(self._mark, self._tensors)
+            self._places.add(place)
 
 
 class Sent:
