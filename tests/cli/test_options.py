@@ -138,7 +138,7 @@ def test_config_file_holds_path_and_keywords_which_options_replace(tdu):
         (("plan", "data", "--table", "a.b"), "expected one of PATH"),
         (("plan", "--num-ranks", "2"), "expected one of PATH"),
         (("plan", "data", "--rank", "2", "--num-ranks", "2"), "rank=2 with num_ranks=2"),
-        (("plan", "data"), "column 'age' has a null"),
+        (("bench", "data"), "column 'age' has a null"),
         (("plan", "data", "--config", "none.yaml"), "none.yaml: No such file"),
         (("head", "data", "--set", "transform=doctored:fails", "--set", "transform_schema=null"), "of the user"),
     ],
