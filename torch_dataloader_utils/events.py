@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import add, attrgetter
 from time import perf_counter
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -65,7 +66,10 @@ class Work:
     sources: tuple[tuple[int | str, int], ...] = ()
 
     def __add__(self, other: Work) -> Work:
-        return Work(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+        return Work(*map(add, _values_of(self), _values_of(other)))
+
+
+_values_of = attrgetter(*(field.name for field in fields(Work)))  # `astuple` copies each value, which takes 50 us
 
 
 NO_WORK = Work()
