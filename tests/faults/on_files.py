@@ -92,7 +92,7 @@ def cut(folder: Path) -> Callable[[], object]:
     SECTION,
     'Damaged files, with `on_error="skip"`',
     "the rows of all other files; the damaged ones are listed in metrics and the verdict",
-    "tests/sources/test_damage.py::test_workers_deliver_what_is_left",
+    "tests/end_to_end/test_damage.py::test_workers_deliver_what_is_left",
     "the rows of the damaged files",
 )
 def skipped(folder: Path) -> Callable[[], object]:
