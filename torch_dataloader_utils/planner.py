@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import astuple, fields, replace
 from itertools import chain
 from typing import Any
@@ -42,7 +43,7 @@ class Planner:
     def __init__(self, source: Source, options: Options) -> None:
         self._source = source
         self._options = options
-        self._warned: set[str] = set()
+        self.warn = PlanWarnings(options, self._own_rank)
         self._last_plan: Plan | None = None
         self._last_rest: tuple[tuple[PlanOptions, int, tuple[Phase, ...]], Plan] | None = None
         shard = options.shard
@@ -51,7 +52,7 @@ class Planner:
         if self._generate is None:
             first = self._plan(shard.num_ranks or 1, None)
             if shard.num_ranks is not None:
-                self._warn_of_shares(first, 0, "construction")
+                self.warn.of_shares(first, 0, "construction")
 
     @cached_property
     def world(self) -> World:
@@ -70,6 +71,9 @@ class Planner:
     def is_settled(self) -> bool:
         """Whether the number of ranks cannot change any more."""
         return "world" in self.__dict__ or self._options.shard.num_ranks is not None
+
+    def _own_rank(self) -> int:
+        return self.world.rank
 
     def _found_world(self) -> World:
         shard, peers = self._options.shard, self._options.shard.peers
@@ -128,9 +132,9 @@ class Planner:
         return plan_options(self._options).batch_rows(self.world.num_ranks)
 
     def warn_of_uneven_steps(self, epoch: int) -> None:
-        """Warn once, on rank 0, if ranks of a running job have no rows, or different numbers of steps."""
+        """Warn if ranks of a running job have no rows, or different numbers of steps."""
         if self._generate is None and self.has_peers:
-            self._warn_of_shares(self._plan(self.world.num_ranks, None), epoch, "iteration")
+            self.warn.of_shares(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
     def report(self, epoch: int, place: int) -> RankReport:
         """What this rank is about to do, for comparison; `place` is a digest of its position in the epoch."""
@@ -182,58 +186,77 @@ class Planner:
     def _generated(self, epoch: int, rank: int, lap: int, num_shards: int | None) -> RankPlan:
         source, options, num_ranks = self._source, plan_options(self._options, num_shards), self.world.num_ranks
         shards, all_on_each = call_generate(self._generate, source.files, options.num_shards, epoch, num_ranks, rank)
-        if all_on_each and self._speaks_for_all:
-            self._warn_once(
-                "generate",
-                f"{type(self._generate).__name__}.generate takes no num_ranks and rank: each of the {num_ranks} ranks "
-                "reads all rows",
-            )
+        if all_on_each:
+            self.warn.of_strategy(type(self._generate).__name__, num_ranks)
         plan = generated_plan(shards, source.files, options, epoch, rank, source.exact)
         plan = replace(plan, num_ranks=num_ranks)
         return plan if lap == 0 else plan.as_repeats()
 
-    def _warn_of_shares(self, plan: Plan, epoch: int, when: str) -> None:
-        idle = None if plan.num_ranks == 1 else idle_ranks_advice(plan, epoch)
-        advice = idle or uneven_steps_advice(plan, epoch, not self._options.uncounted)
-        if advice is None or not self._speaks_for_all:
-            return
-        if when == "iteration" and when not in self._warned and joining():
-            self._warned.add(when)
-            return
-        self._warn_once(when, str(advice))
-        if idle is not None:
-            self._warned.add("empty")  # said already
 
-    def warn_of_empty_rank(self, plan: RankPlan) -> None:
-        """Warn once that a pass has no batch although there are rows."""
-        batch = self._options.batch
-        if batch.last_batch == "drop":
-            why = f"last_batch='drop' leaves out its rows, which are fewer than batch_size={batch.batch_size}"
-        else:
-            why = "it got no split; set split_rows= or split_bytes= for more, smaller splits"
-        self._warn_once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
+class PlanWarnings:
+    """What is logged of plans, each warning once.
 
-    def warn_of_small_windows(self, plan: RankPlan) -> None:
-        """Warn once, on rank 0, if shuffle windows hold so few of many splits that sorted data stay nearly sorted.
+    Args:
+        options: of the loader.
+        rank: returns this process's rank.
+    """
 
-        Only the first pass is checked: it takes a look at every piece. Windows of other epochs and ranks are alike.
-        """
-        if "window" in self._warned or not self._speaks_for_all:
-            return
-        advice = small_windows_advice(plan, self._options.shuffle)
-        if advice is not None:
-            _LOG.warning("%s", advice)
-        self._warned.add("window")
+    def __init__(self, options: Options, rank: Callable[[], int]) -> None:
+        self._options = options
+        self._rank = rank
+        self._said: set[str] = set()
 
     @property
     def _speaks_for_all(self) -> bool:
         """Whether this rank logs what concerns all ranks: the first does. What concerns one rank, that rank logs."""
         rank = self._options.shard.rank
-        return (self.world.rank if rank is None else rank) == 0
+        return (self._rank() if rank is None else rank) == 0
 
-    def _warn_once(self, kind: str, message: str) -> None:
-        if kind not in self._warned:
-            self._warned.add(kind)
+    def of_shares(self, plan: Plan, epoch: int, when: str) -> None:
+        """Warn, on rank 0, if ranks have no rows, or different numbers of steps."""
+        idle = None if plan.num_ranks == 1 else idle_ranks_advice(plan, epoch)
+        advice = idle or uneven_steps_advice(plan, epoch, not self._options.uncounted)
+        if advice is None or not self._speaks_for_all:
+            return
+        if when == "iteration" and when not in self._said and joining():
+            self._said.add(when)
+            return
+        self._once(when, str(advice))
+        if idle is not None:
+            self._said.add("empty")  # said already
+
+    def of_strategy(self, name: str, num_ranks: int) -> None:
+        """Warn, on rank 0, that a strategy gives all rows to each rank."""
+        if self._speaks_for_all:
+            self._once(
+                "generate",
+                f"{name}.generate takes no num_ranks and rank: each of the {num_ranks} ranks reads all rows",
+            )
+
+    def of_empty_rank(self, plan: RankPlan) -> None:
+        """Warn that a pass has no batch although there are rows."""
+        batch = self._options.batch
+        if batch.last_batch == "drop":
+            why = f"last_batch='drop' leaves out its rows, which are fewer than batch_size={batch.batch_size}"
+        else:
+            why = "it got no split; set split_rows= or split_bytes= for more, smaller splits"
+        self._once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
+
+    def of_small_windows(self, plan: RankPlan) -> None:
+        """Warn, on rank 0, if shuffle windows hold so few of many splits that sorted data stay nearly sorted.
+
+        Only the first pass is checked: it takes a look at every piece. Windows of other epochs and ranks are alike.
+        """
+        if "window" in self._said or not self._speaks_for_all:
+            return
+        advice = small_windows_advice(plan, self._options.shuffle)
+        if advice is not None:
+            _LOG.warning("%s", advice)
+        self._said.add("window")
+
+    def _once(self, kind: str, message: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
             _LOG.warning("%s", message)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -146,7 +147,8 @@ class Epochs:
         plan = self._agreed_plan(place)
         steps = self._steps_at(place, lambda: plan)
         if self.worker is None:
-            self._announce(plan, place)
+            self.verdicts.world = self.planner.world
+            _announce(plan, place, self.planner, self._options, has_splits=bool(self.source.splits))
         if plan.rows is None and place.taken and place.cursor is None:
             _LOG.warning(
                 "the state does not hold the position of rank %d in epoch %d: %d batches are read again, then dropped",
@@ -170,7 +172,9 @@ class Epochs:
             sent=self.target is not None,
             steps=None if self._options.shard.even == "sync" else steps,
             laps=self._options.shard.steps_per_epoch is not None,
-            ended=lambda batches, taken: self._ended(batches, taken, steps),
+            ended=partial(
+                _ended, steps=steps, planner=self.planner, options=self._options, foreign=self.worker is not None
+            ),
             collate=self._options.batch.collate_fn,
             hooks=self.hooks,
             show=self._show,
@@ -212,20 +216,6 @@ class Epochs:
             planner.warn_of_uneven_steps(place.epoch)
         return plan
 
-    def _ended(self, batches: Iterator[Any], taken: int, steps: int | None) -> Iterator[Any]:
-        """The batches after the first `taken`, cut where the options make all ranks end."""
-        shard, planner = self._options.shard, self.planner
-        if shard.steps_per_epoch is not None:
-            return exactly(batches, (steps or 0) - taken)
-        if shard.even != "sync" or planner.world.num_ranks == 1 or self.worker is not None:
-            return batches
-        if not planner.has_peers:
-            raise ShardingError(
-                f"even='sync' with num_ranks={planner.world.num_ranks} needs a process group, but "
-                "torch.distributed is not initialised: initialise it, or use steps_per_epoch=n or count_rows=True."
-            )
-        return in_step(batches, shard.sync_every, smallest(*joint_step(self._options, "compare their batches")))
-
     def _cut(self, plan: RankPlan) -> Cut:
         """How shards are cut into batches: a plan that knows its steps has decided about the last one."""
         batch = self._options.batch
@@ -247,21 +237,39 @@ class Epochs:
         worker = self._options.worker
         return None if worker.device is None else make_target(worker.device, worker.pin_memory)
 
-    def _announce(self, plan: RankPlan, place: EpochPosition) -> None:
-        self.verdicts.world = world = self.planner.world
-        worker = self._options.worker
-        rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
-        steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
-        mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
-        begun = place.before + place.taken
-        _LOG.info(
-            "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s%s",
-            plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
-            f"; {begun:,} steps were taken before" if begun else "",
-        )  # fmt: skip
-        if plan.steps == 0 and not begun and self.source.splits:
-            self.planner.warn_of_empty_rank(plan)
-        self.planner.warn_of_small_windows(plan)
+
+def _ended(
+    batches: Iterator[Any], taken: int, steps: int | None, planner: Planner, options: Options, *, foreign: bool
+) -> Iterator[Any]:
+    """The batches after the first `taken`, cut where the options make all ranks end; those of a foreign loader not."""
+    shard = options.shard
+    if shard.steps_per_epoch is not None:
+        return exactly(batches, (steps or 0) - taken)
+    if shard.even != "sync" or planner.world.num_ranks == 1 or foreign:
+        return batches
+    if not planner.has_peers:
+        raise ShardingError(
+            f"even='sync' with num_ranks={planner.world.num_ranks} needs a process group, but "
+            "torch.distributed is not initialised: initialise it, or use steps_per_epoch=n or count_rows=True."
+        )
+    return in_step(batches, shard.sync_every, smallest(*joint_step(options, "compare their batches")))
+
+
+def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:
+    """Log what a pass reads, and what is odd about it."""
+    world, worker = planner.world, options.worker
+    rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
+    steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
+    mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
+    begun = place.before + place.taken
+    _LOG.info(
+        "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s%s",
+        plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
+        f"; {begun:,} steps were taken before" if begun else "",
+    )  # fmt: skip
+    if plan.steps == 0 and not begun and has_splits:
+        planner.warn.of_empty_rank(plan)
+    planner.warn.of_small_windows(plan)
 
 
 def _of_worker(plan: RankPlan, number: int, count: int) -> RankPlan:

@@ -77,18 +77,7 @@ class Plan:
         object.__setattr__(self, "exact", self.exact and self.splits.uncounted is None)
         if self.files and all(file.info.record_count == 0 for file in self.files):
             raise EmptyDatasetError(f"None of the {len(self.files)} files holds a row: check the path.")
-        for dataset in self._datasets:
-            if self._table.uncounted is not None:
-                # Called now, so that a policy that needs unknown row counts fails at once.
-                dataset.share(dataset.order(0), 0, self.num_ranks, 0)
-        if self.options.canonical_ranks is not None:
-            virtual_options(self.options, self.num_ranks, exact=self.exact)
-        if not self.exact:
-            check_unknown_counts(self.options)
-        elif self.rest is None and (mix := self._mix(0)) is not None:
-            mix.check_rows()
-        elif self.options.even in ("drop", "pad") and self.rest is None:
-            check_even_rows(self.options, self._datasets, self.num_ranks)
+        _check(self)
 
     def rank(self, epoch: int, rank: int, lap: int = 0) -> RankPlan:
         """What `rank` delivers in `epoch`; for a later lap, the same rows again, in another order."""
@@ -185,14 +174,7 @@ class Plan:
 
     @cached_property
     def _datasets(self) -> tuple[DatasetShare, ...]:
-        if self.rest is None:
-            policy = find_policy(self._chosen, self.options)
-            return dataset_shares(self._table, self.parts, policy, self.options)
-        # The rest is sharded without rotation, and not shuffled again.
-        options = replace(self.options, stick_to_shard=False, full_rotation=False, total_shards=None)
-        chosen = "contiguous" if self._chosen == "rotate" else self._chosen
-        options = replace(options, sharding=chosen)
-        return (share_of_rest(self.rest.order, find_policy(chosen, options), options),)
+        return _datasets(self._table, self.parts, self._chosen, self.options, self.rest)
 
     @cached_property
     def _virtual(self) -> Plan | None:
@@ -205,8 +187,7 @@ class Plan:
 
     def _shares(self, epoch: int) -> Shares | KeptShares | VirtualShares | MixShares:
         """The shares of all ranks."""
-        mix = self._mix(epoch)
-        if mix is not None:
+        if (mix := self._mix(epoch)) is not None:
             return mix
         if self._virtual is None:
             return self._own_shares(epoch)
@@ -214,8 +195,7 @@ class Plan:
 
     def _mix(self, epoch: int) -> MixShares | None:
         """The shares of all ranks if datasets are mixed row by row; those of the last requested epoch are cached."""
-        mixing = self.options.mixing
-        if mixing is None:
+        if (mixing := self.options.mixing) is None:
             return None
         if epoch not in self._mixes:
             if self.rest is None:
@@ -228,9 +208,8 @@ class Plan:
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:
         """What each worker of a rank delivers, in a plan without virtual ranks."""
-        mix = self._mix(epoch)
-        if mix is not None:
-            return self._mixed_shards(mix, epoch, rank)
+        if (mix := self._mix(epoch)) is not None:
+            return _mixed_shards(self, mix, epoch, rank)
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         if self.options.shuffles_rows:
@@ -238,17 +217,6 @@ class Plan:
         if self.options.pack_rows is not None:
             return packed_together(shards, SegmentTable(self._layouts(shards)), self.options, key)
         return shards
-
-    def _mixed_shards(self, mix: MixShares, epoch: int, rank: int) -> Shards:
-        """A shard for each dataset of a mix, and one for the padding if there is any."""
-        laps, pads = mix.laps(rank), mix.pads(rank)
-        if self.options.shuffles_rows:
-            segments = SegmentTable(self._layouts(tuple(lap for each in laps for lap in each)))
-            key = ("window", self.options.seed, epoch, rank, self.rest.phase if self.rest else 0)
-            shards = tuple(map(one_after_another, windowed_laps(laps, segments, self.options, key)))
-        else:
-            shards = tuple(map(one_after_another, laps))
-        return (*shards, pads) if pads else shards
 
     def _pieces(self, epoch: int, rank: int, lap: int) -> Pieces:
         """The rank's pieces, in order: real ones, then padding; in a later lap, its rows of the whole epoch."""
@@ -268,9 +236,48 @@ class Plan:
         if epoch not in self._epochs:
             if self.rest is not None and epoch != self.rest.epoch:
                 raise ValueError(f"a plan of what is left of epoch {self.rest.epoch} was asked for epoch {epoch}")
-            options, phase = self._datasets[0].options, self.rest.phase if self.rest else 0
-            if not self.exact:  # the reader applies last_batch
-                options = replace(options, last_batch="partial")
+            first, phase = self._datasets[0].options, self.rest.phase if self.rest else 0
+            options = first if self.exact else replace(first, last_batch="partial")  # the reader applies last_batch
             self._epochs.clear()
             self._epochs[epoch] = assign(self._datasets, options, self.num_ranks, epoch, phase)
         return self._epochs[epoch]
+
+
+def _check(plan: Plan) -> None:
+    """Check the numbers of a plan for all epochs; raises as `Plan` does."""
+    for dataset in plan._datasets:
+        if plan.uncounted:
+            # Called now, so that a policy that needs unknown row counts fails at once.
+            dataset.share(dataset.order(0), 0, plan.num_ranks, 0)
+    if plan.options.canonical_ranks is not None:
+        virtual_options(plan.options, plan.num_ranks, exact=plan.exact)
+    if not plan.exact:
+        check_unknown_counts(plan.options)
+    elif plan.rest is None and (mix := plan._mix(0)) is not None:
+        mix.check_rows()
+    elif plan.options.even in ("drop", "pad") and plan.rest is None:
+        check_even_rows(plan.options, plan._datasets, plan.num_ranks)
+
+
+def _datasets(
+    table: SplitTable, parts: Sequence[Part], sharding: Sharding, options: PlanOptions, rest: RemainingRows | None
+) -> tuple[DatasetShare, ...]:
+    """Each dataset with what shares it among ranks."""
+    if rest is None:
+        return dataset_shares(table, parts, find_policy(sharding, options), options)
+    # The rest is sharded without rotation, and not shuffled again.
+    chosen = "contiguous" if sharding == "rotate" else sharding
+    options = replace(options, stick_to_shard=False, full_rotation=False, total_shards=None, sharding=chosen)
+    return (share_of_rest(rest.order, find_policy(chosen, options), options),)
+
+
+def _mixed_shards(plan: Plan, mix: MixShares, epoch: int, rank: int) -> Shards:
+    """A shard for each dataset of a mix, and one for the padding if there is any."""
+    laps, pads = mix.laps(rank), mix.pads(rank)
+    if plan.options.shuffles_rows:
+        segments = SegmentTable(plan._layouts(tuple(lap for each in laps for lap in each)))
+        key = ("window", plan.options.seed, epoch, rank, plan.rest.phase if plan.rest else 0)
+        shards = tuple(map(one_after_another, windowed_laps(laps, segments, plan.options, key)))
+    else:
+        shards = tuple(map(one_after_another, laps))
+    return (*shards, pads) if pads else shards
