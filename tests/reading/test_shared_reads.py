@@ -194,6 +194,15 @@ def test_a_pool_never_fills_more_memory_than_was_leased_at_some_time(steps: Sequ
         assert (array == array[0]).all()  # nobody else has written to it
 
 
+def test_a_pool_serves_a_request_from_a_buffer_of_up_to_twice_its_size() -> None:
+    pool = BufferPool()
+    for size, made in [(1 << 20, 1), (3 << 18, 1), (1 << 19, 1), (1 << 18, 2)]:
+        array = pool.lease(size)
+        assert len(array) == size
+        assert pool.made == made
+        del array
+
+
 def _size_of(array: np.ndarray[Any, Any]) -> int:
     return len(array.base)
 

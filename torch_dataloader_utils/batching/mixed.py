@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.batching.batches import JOINED_ROWS, Form, ShardRows
+from torch_dataloader_utils.batching.batches import Form, ShardRows
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.mixing.schedule import I64, Schedule
 from torch_dataloader_utils.reading.blocks import Driver
@@ -56,7 +56,7 @@ def _steps_at_hand(shards: Sequence[ShardRows], ahead: I64, size: int) -> int:
         ahead: the rows of each shard in the next 0, 1, ... steps, int64 [steps + 1, shards].
         size: rows per batch.
     """
-    most = min(len(ahead) - 1, max(1, JOINED_ROWS // size))
+    most = len(ahead) - 1
     if ahead[most].sum() < most * size:  # the last batch is short, and cut alone
         most -= 1
     row_bytes = 1

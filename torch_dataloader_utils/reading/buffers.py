@@ -63,20 +63,28 @@ class BufferPool:
             raise
 
     def _recycled(self, size: int) -> bytearray | None:
-        """An idle buffer of this size, now leased; None if there is none, and the caller makes one."""
+        """An idle buffer that fits, now leased; None if there is none, and the caller makes one of this size."""
         for _ in range(len(self._returned)):
             memory = self._returned.popleft()
             self._leased -= len(memory)
             self.idle_bytes += len(memory)
             self._idle.setdefault(len(memory), []).append(memory)
-        idle = self._idle.pop(size, [])
-        found = idle.pop() if idle else None
-        if idle:
-            self._idle[size] = idle
+        found = self._fitting(size)
         self.idle_bytes -= len(found or b"")
-        self._leased += size
+        self._leased += size if found is None else len(found)
         self._most = max(self._most, self._leased)
         self._free()
+        return found
+
+    def _fitting(self, size: int) -> bytearray | None:
+        """The smallest idle buffer of at least this size that is at most twice as large; None if there is none."""
+        fitting = min((kept for kept in self._idle if size <= kept <= 2 * size), default=None)
+        if fitting is None:
+            return None
+        idle = self._idle.pop(fitting)
+        found = idle.pop()
+        if idle:
+            self._idle[fitting] = idle
         return found
 
     def _free(self) -> None:
