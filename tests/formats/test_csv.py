@@ -389,6 +389,12 @@ def test_a_quoted_newline_is_no_line_to_skip(opened) -> None:
         opened(b'a,b\n1,2\n3,"x\ny"\n', on_bad_lines="skip").read()
 
 
+@pytest.mark.parametrize("content", [b'"a\nb",c\n1,2\n', b'"a\n1\n'])
+def test_a_header_with_a_quoted_newline_is_refused(opened, content: bytes) -> None:
+    with pytest.raises(FileReadError, match="line 1: a quoted value does not end on this line: '\"a'"):
+        opened(content)
+
+
 # ----------------------------------------------------------------------------------------------------- quoted newlines
 
 

@@ -81,10 +81,12 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
     """The names of the columns, in order.
 
     Raises:
-        DamagedFileError: the first row is not UTF-8.
+        DamagedFileError: the first row ends within quotes, or is not UTF-8.
         SchemaMismatchError: two columns have the same name.
     """
     where, options = f"{printable(path)}, line {row.line + 1}", dialect.options
+    if unclosed := dialect.unclosed(row.text):
+        raise damaged(path, f"{where}: {unclosed}")
     try:
         header = dialect.names(row.text)
     except UnicodeDecodeError as error:

@@ -14,7 +14,7 @@ import pyarrow.csv as pacsv
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats import possessive
-from torch_dataloader_utils.formats.text.errors import Row
+from torch_dataloader_utils.formats.text.errors import Row, shown
 from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES
 from torch_dataloader_utils.formats.text.plan import Head
 
@@ -90,6 +90,17 @@ class Dialect:
         """Whether the row ends within quotes."""
         match = self._row.match(row)
         return match is not None and match["open"] is not None
+
+    def unclosed(self, row: bytes) -> str | None:
+        """What is wrong with a row that ends within quotes, and what to do; None for other rows."""
+        if not self.is_open(row):
+            return None
+        advice = ", or set format_options={'newlines_in_values': True} if values contain newlines"
+        return (
+            f"a quoted value does not end on this line: {shown(row)}. Close the quote"
+            f"{advice if self.one_line else ''}, or set format_options={{'quote_char': ''}} if quotes have no special "
+            "meaning."
+        )
 
     def rows(self, lines: bytes) -> Iterator[tuple[Row, int]]:
         """The rows of whole lines that are not blank, each with the offset of the next row.

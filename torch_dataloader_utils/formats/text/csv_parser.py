@@ -72,14 +72,8 @@ class CsvParser:
 
     def fault(self, row: bytes, columns: Sequence[str]) -> Fault | None:
         """Why a row cannot be read: an unclosed quote, a wrong number of fields, or a value that does not fit."""
-        if self._dialect.is_open(row):
-            advice = ", or set format_options={'newlines_in_values': True} if values contain newlines"
-            return Fault(
-                f"a quoted value does not end on this line: {shown(row)}. Close the quote"
-                f"{advice if self._dialect.one_line else ''}, or set format_options={{'quote_char': ''}} if quotes "
-                "have no special meaning.",
-                fatal=True,
-            )
+        if unclosed := self._dialect.unclosed(row):
+            return Fault(unclosed, fatal=True)
         miscounted: list[Fault] = []
 
         def note(invalid: Any) -> str:
