@@ -24,6 +24,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 import torch_dataloader_utils
 from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.distributed import agreement
 
 STALL = 6.0  # seconds that a rank stalls, or is stopped
 LIMIT = 1.5  # the timeout of the others
@@ -69,6 +70,8 @@ def apart(data: str, out: Path) -> dict[str, Any]:
     def on(this: int, **options: Any) -> Callable[[], Any]:
         return lambda: create(data, **(options if rank == this else {}))
 
+    if rank == 1:  # the others are at their next step when this rank knows that plans differ
+        agreement.find_mismatch = slowly(agreement.find_mismatch, 0.3)
     found = {
         "count_rows": tried(on(0, count_rows=True)),
         "manifest": tried(on(1, manifest=str(out / "m.parquet"))),
@@ -89,6 +92,16 @@ def apart(data: str, out: Path) -> dict[str, Any]:
     # Rank 1 fails before it meets the others: the last, because they are one step ahead of it then.
     found["option"] = tried(lambda: create(data, count_rows=True, timeout=LIMIT, batch_size=0 if rank == 1 else 8))
     return found
+
+
+def slowly(call: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """The function, but it takes longer."""
+
+    def delayed(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return call(*arguments)
+
+    return delayed
 
 
 def stalled(data: str, out: Path) -> dict[str, Any]:

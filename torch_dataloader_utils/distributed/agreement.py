@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from torch_dataloader_utils.distributed.collectives import gathered_numbers
+from torch_dataloader_utils.distributed.collectives import gathered_numbers, gathered_objects
 from torch_dataloader_utils.distributed.meeting import meet
 from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.distributed.ranks import World, initialized_distributed
@@ -73,8 +74,19 @@ def check_reports(report: RankReport, peers: Peers, step: Step) -> None:
     rows = gathered_numbers([int(number) for number in astuple(report)], peers, board)
     mismatch = find_mismatch([RankReport(*row) for row in rows], peers.world.num_ranks)
     if mismatch:
-        differing = differing_options(board.asked(board.records, step.limit))
+        differing = _differing(peers, step)
         raise PlanMismatchError(f"{mismatch} They differ in: {differing}." if differing else mismatch)
+
+
+def _differing(peers: Peers, step: Step) -> str:
+    """The options that differ between the peers; "" for none.
+
+    They are gathered, not read from the peers' records, over which a peer that is ahead writes its next step.
+    """
+    with suppress(PlanMismatchError, RuntimeError):  # a peer that has ended meanwhile: the mismatch matters more
+        options = gathered_objects({**step.options, **step.named}, peers, Step("compare options", step.limit))
+        return differing_options(dict(zip(peers.members, options, strict=True)))
+    return ""
 
 
 def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -> str | None:

@@ -71,7 +71,7 @@ def lateness(records: Mapping[int, Record], missing: Sequence[int], step: Step) 
 
 def difference(records: Mapping[int, Record]) -> str | None:
     """What differs between the steps of these ranks, or None."""
-    options = differing_options(records)
+    options = differing_options({rank: record.options for rank, record in records.items()})
     if options:
         return (
             f"the ranks have different options: {options}. Pass the same ones, and install one version, on every rank."
@@ -85,13 +85,12 @@ def difference(records: Mapping[int, Record]) -> str | None:
     )
 
 
-def differing_options(records: Mapping[int, Record]) -> str:
-    """The options that differ, with the values of each rank; "" for none."""
-    known = [set(record.options) for record in records.values()]
-    names = [name for name in next(iter(records.values())).options if all(name in names for names in known)]
+def differing_options(options: Mapping[int, Mapping[str, str]]) -> str:
+    """The options by rank that differ, with the values of each rank; "" for none."""
+    names = [name for name in next(iter(options.values())) if all(name in known for known in options.values())]
     texts = []
     for name in names:
-        values = _by_value({rank: record.options[name] for rank, record in records.items()})
+        values = _by_value({rank: known[name] for rank, known in options.items()})
         if len(values) > 1:
             texts.append(f"{name} is " + ", ".join(f"{value} on process(es) {of}" for value, of in values.items()))
     return "; ".join(texts[:_SHOWN])
