@@ -12,7 +12,7 @@ MARKED := $(if $(CI),,-m "not slow")
 export NO_MKDOCS_2_WARNING := 1
 
 # The rooms whose tests need values and local files only: no server, no launcher, no worker process of ours.
-QUICK := $(wildcard $(addprefix tests/,batching convert filters formats options planning schemas sources typing))
+QUICK := $(wildcard $(addprefix tests/,batching convert filters formats kernels options planning schemas sources typing))
 # Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 

@@ -2,11 +2,13 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
+from zipfile import ZipFile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +16,11 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
+from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
 import torch_dataloader_utils
+from torch_dataloader_utils.kernels import library
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -137,9 +141,23 @@ def test_types_are_shipped():
 def test_wheel_and_sdist_hold_all_files_of_the_package(builder):
     packed = {item.distribution_path for item in builder(str(ROOT)).recurse_included_files()}
     paths = (ROOT / "torch_dataloader_utils").rglob("*")
-    ours = {str(path.relative_to(ROOT)) for path in paths if path.is_file() and path.suffix != ".pyc"}
-    assert {".py", ".js"} < {Path(path).suffix for path in ours}
+    ours = {str(path.relative_to(ROOT)) for path in paths if path.is_file() and path.suffix not in (".pyc", ".so")}
+    assert {".py", ".js", ".c"} < {Path(path).suffix for path in ours}
     assert ours <= packed
+
+
+@pytest.mark.parametrize("compiler", ["cc", "no-such-compiler", "false"])
+def test_a_wheel_holds_the_library_if_it_can_be_compiled(compiler, tmp_path, monkeypatch, capsys):
+    if compiler == "cc" and shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    monkeypatch.setenv("CC", compiler)
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    compiled = {name for name in ZipFile(wheel).namelist() if name.endswith(".so")}
+    found = compiler == "cc"
+    assert compiled == ({str(library.path().relative_to(ROOT))} if found else set())
+    tag = Path(wheel).stem.split("-", 2)[-1]
+    assert tag == (f"py3-none-{next(sys_tags()).platform}" if found else "py3-none-any")
+    assert ("shuffling rows takes longer" in capsys.readouterr().err) != found
 
 
 def test_extras():

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text, concat, join_offsets, rebuild
+from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text, concat, rebuild
+from torch_dataloader_utils.kernels import join_offsets
 
 LISTS = [[1, 2], [], [3], [4, 5, 6], [], [7]]
 WORDS = ["añb", None, "", "c" * 40, None, "日本"]

@@ -17,6 +17,7 @@ from tests.covering import covering
 from tests.end_to_end.sharded import Plain, Utterances
 from tests.seams.log_table import LogTable, commit, data_file
 from torch_dataloader_utils import DataLoaderUtilsError, Description, StructuredDataset, TableDataset, combine
+from torch_dataloader_utils.loader import describing
 from torch_dataloader_utils.planning.windows import ShuffleWindow
 
 ROWS = 120
@@ -243,6 +244,12 @@ def test_sorted_data_are_warned_about_unless_they_are_shuffled(tmp_path: Path) -
     assert problem.startswith("the rows are sorted by 'label', and not shuffled")
     assert problems(described(tmp_path, columns=["x"])) == []
     assert problems(described(tmp_path, shuffle=True)) == problems(described(tmp_path, shuffle_buffer_size=20)) == []
+
+
+def test_a_shuffle_without_compiled_kernels_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describing, "compiled", lambda: False)
+    assert "no C compiler when the package was installed" in described(folder, shuffle=True).shuffle
+    assert "no C compiler" not in described(folder, shuffle="splits").shuffle
 
 
 def test_the_windows_of_a_shuffle_are_described(folder: Path) -> None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.layouts import Padding
+from torch_dataloader_utils.kernels import join_offsets, take_ranges
 from torch_dataloader_utils.late_imports import as_arrow
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -101,14 +102,21 @@ class Ragged:
         return Ragged(values, join_offsets([column.offsets for column in columns]), columns[0].layout)
 
     def take(self, places: Array) -> Ragged:
-        """The rows with these numbers (int64 [m]), in fresh memory; offsets begin at 0."""
-        shape = self.values.shape[1:]
-        if not self.values.size:
-            offsets = np.concatenate([[0], np.cumsum(np.diff(self.offsets)[places])])
-            return Ragged(np.empty((offsets[-1], *shape), self.values.dtype), offsets, self.layout)
-        item = self.values[0].nbytes
-        data, offsets = _take_bytes(self.values.reshape(-1).view(np.uint8), self.offsets * item, places)
-        return Ragged(data.view(self.values.dtype).reshape(-1, *shape), offsets // item, self.layout)
+        """The rows with these numbers (integers [m]), in fresh memory; offsets begin at 0."""
+        return Ragged.taken([self], places)
+
+    @staticmethod
+    def taken(columns: Sequence[Ragged], places: Array, memory: Memory | None = None) -> Ragged:
+        """As `concat(columns).take(places)`, with a single copy, to `memory` if given."""
+        like = columns[0].values
+        item = like.itemsize * math.prod(like.shape[1:])
+        if not item:  # each value is empty, so that rows have lengths only
+            sizes = np.concatenate([np.diff(column.offsets) for column in columns])
+            offsets = np.concatenate([[0], np.cumsum(sizes[places])])
+            return Ragged(np.empty((offsets[-1], *like.shape[1:]), like.dtype), offsets, columns[0].layout)
+        parts = [(column.values.reshape(-1).view(np.uint8), column.offsets * item) for column in columns]
+        data, offsets = take_ranges(parts, places, memory)
+        return Ragged(data.view(like.dtype).reshape(-1, *like.shape[1:]), offsets // item, columns[0].layout)
 
     def parts(self) -> tuple[Header, list[Array]]:
         """A header (with the layout), values and offsets."""
@@ -149,17 +157,28 @@ class Text:
         """The rows of all `columns` in fresh memory."""
         values = np.concatenate([column.values for column in columns])
         offsets = join_offsets([column.offsets for column in columns])
-        valid = None
-        if any(column.valid is not None for column in columns):
-            valid = np.concatenate(
-                [np.ones(len(column), np.bool_) if column.valid is None else column.valid for column in columns]
-            )
+        valid = Text._joined_valid(columns)
         return Text(values, offsets, valid, columns[0].binary)
 
+    @staticmethod
+    def _joined_valid(columns: Sequence[Text]) -> Array | None:
+        """The null mask of all `columns`; None if none has one."""
+        if all(column.valid is None for column in columns):
+            return None
+        return np.concatenate(
+            [np.ones(len(column), np.bool_) if column.valid is None else column.valid for column in columns]
+        )
+
     def take(self, places: Array) -> Text:
-        """The rows with these numbers (int64 [m]), in fresh memory."""
-        values, offsets = _take_bytes(self.values, self.offsets, places)
-        return Text(values, offsets, None if self.valid is None else self.valid[places], self.binary)
+        """The rows with these numbers (integers [m]), in fresh memory."""
+        return Text.taken([self], places)
+
+    @staticmethod
+    def taken(columns: Sequence[Text], places: Array, memory: Memory | None = None) -> Text:
+        """As `concat(columns).take(places)`, with a single copy, to `memory` if given."""
+        values, offsets = take_ranges([(column.values, column.offsets) for column in columns], places, memory)
+        valid = Text._joined_valid(columns)
+        return Text(values, offsets, None if valid is None else valid[places], columns[0].binary)
 
     def to_list(self, first: int = 0, last: int | None = None) -> list[str | None] | list[bytes | None]:
         """The rows `[first, last)` as str or bytes, None where a row is null."""
@@ -261,16 +280,6 @@ def concat(columns: Sequence[Any]) -> Column:
     return joined
 
 
-def join_offsets(parts: Sequence[Array]) -> Array:
-    """Offsets int64 [n + 1], from 0, of the rows of all `parts` one after another (each [n_i + 1], from anywhere)."""
-    joined = np.zeros(1 + sum(len(part) - 1 for part in parts), np.int64)
-    at = 1
-    for part in parts:
-        joined[at : at + len(part) - 1] = part[1:] + (joined[at - 1] - part[0])
-        at += len(part) - 1
-    return joined
-
-
 def take_rows(chunks: pa.ChunkedArray, places: Array) -> pa.ChunkedArray:
     """The rows with these numbers (int64 [m]), of any Arrow type."""
     try:
@@ -278,17 +287,6 @@ def take_rows(chunks: pa.ChunkedArray, places: Array) -> pa.ChunkedArray:
     except pa.ArrowNotImplementedError:  # such as views and run-end encoded arrays, which can only be sliced
         rows = [chunks.slice(place, 1).chunk(0) for place in places.tolist()]
         return pa.chunked_array([pa.concat_arrays(rows)] if rows else [], type=chunks.type)
-
-
-def _take_bytes(values: Array, offsets: Array, places: Array) -> tuple[Array, Array]:
-    """Bytes and offsets (int64, from 0) of the rows with these numbers; `values` (uint8) begins with the first row."""
-    rows = len(offsets) - 1
-    starts = pa.py_buffer(np.subtract(offsets, offsets[0]))
-    taken = pa.Array.from_buffers(pa.large_binary(), rows, [None, starts, pa.py_buffer(values)]).take(as_arrow(places))
-    _, ends, data = taken.buffers()
-    taken_offsets = np.frombuffer(ends, np.int64, len(places) + 1)
-    size = int(taken_offsets[-1])
-    return np.frombuffer(data, np.uint8, size) if size else np.empty(0, np.uint8), taken_offsets
 
 
 def _cut(values: Array, offsets: Array, first: int, last: int) -> tuple[Array, Array]:

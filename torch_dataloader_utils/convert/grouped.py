@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.convert.columns import Array, Column, Header, Memory, concat, join_offsets, rebuild
+from torch_dataloader_utils.convert.columns import Array, Column, Header, Memory, concat, rebuild
+from torch_dataloader_utils.kernels import join_offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)

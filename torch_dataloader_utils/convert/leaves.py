@@ -23,9 +23,10 @@ from torch_dataloader_utils.convert.buffers import (
     plain_chunks,
     valid_rows,
 )
-from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text, join_offsets
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Objects, Ragged, Text
 from torch_dataloader_utils.convert.elements import Element, read_elements
 from torch_dataloader_utils.convert.layouts import Padding
+from torch_dataloader_utils.kernels import join_offsets
 from torch_dataloader_utils.late_imports import pc
 
 

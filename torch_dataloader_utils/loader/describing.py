@@ -9,6 +9,7 @@ from typing import Any
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.kernels import compiled
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planner import Planner
@@ -176,7 +177,8 @@ def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
         order = "splits stay in file order" if shuffle is False else "each epoch has another order"
         what = "batches" if plan.by_length else "rows" if plan.sequence_length == 1 else "documents"
         words = window_in_words(plan.window, plan.batch_rows, plan.by_length, plan.unit)
-        return f"{what} are permuted in {words}; {order}"
+        slower = "" if compiled() else "; more slowly, because there was no C compiler when the package was installed"
+        return f"{what} are permuted in {words}; {order}{slower}"
     if shuffle is False:
         return "off: each epoch delivers the rows in file order"
     return (

@@ -109,7 +109,11 @@ class Scratch:
 
     def array(self, rows: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array of so many rows of the dtype and shape of `like`; overwritten by the next."""
-        nbytes = rows * like.itemsize * math.prod(like.shape[1:])
+        memory = self.bytes(rows * like.itemsize * math.prod(like.shape[1:]))
+        return memory.view(like.dtype).reshape(rows, *like.shape[1:])
+
+    def bytes(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """An array of so many bytes; overwritten by the next."""
         if nbytes > len(self._memory):
             self._memory = np.empty(nbytes, np.uint8)
-        return self._memory[:nbytes].view(like.dtype).reshape(rows, *like.shape[1:])
+        return self._memory[:nbytes]

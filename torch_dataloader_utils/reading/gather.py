@@ -7,18 +7,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.convert.columns import Array, Column, Dense, concat
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged, Text, concat
+from torch_dataloader_utils.kernels import compiled, put, take
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Piece, Rows, split_pieces
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.windows import Places, places_of, spans_of
 
-_TAKEN = 1 << 20  # rows taken at a time: their places as int64 fill 8 MB
-_NUMBERS = np.empty(0, np.intp)
+_KEPT = 1 << 20  # rows whose places are kept as numpy takes them, for all columns: as int64 they fill 8 MB
 _SCATTERED = 256  # bytes of a row from which on it is written to its place at once, without the copy that a take needs
 
 
@@ -74,7 +75,7 @@ class _Unit:
     @cached_property
     def _places(self) -> Places:
         places = places_of([self._piece], iter(spans_of([len(draw.rows) for draw in self.draws])))
-        return places.astype(np.intp) if len(places) <= _TAKEN else places  # numpy takes by int64 only
+        return places if compiled() or len(places) > _KEPT else places.astype(np.intp)
 
     @cached_property
     def targets(self) -> npt.NDArray[np.int64]:
@@ -109,10 +110,19 @@ class Gather:
             self.drawn += unit.drawn
 
     def column(self, runs: Sequence[Column]) -> Column:
-        """The task's rows of a column of values of any length, in order of delivery, gathered from the runs."""
-        drawn = concat([draw.of_column(runs[draw.run]) for unit in self.units for draw in unit.draws])
-        places = [unit.places.astype(np.int64) + unit.base for unit in self.units]
-        return drawn.take(places[0] if len(places) == 1 else np.concatenate(places))
+        """The task's rows of a column of values of any length, in order of delivery, from those of the runs."""
+        drawn: list[Any] = [draw.of_column(runs[draw.run]) for unit in self.units for draw in unit.draws]
+        kind = type(drawn[0])
+        if issubclass(kind, Ragged | Text):
+            return kind.taken(drawn, self._places, self.pool.lease)
+        return concat(drawn).take(self._places)
+
+    @cached_property
+    def _places(self) -> Places:
+        """The positions of all rows among those that the units draw."""
+        if len(self.units) == 1:
+            return self.units[0].places
+        return np.concatenate([unit.places.astype(np.int64) + unit.base for unit in self.units])
 
 
 class DenseGather:
@@ -138,32 +148,21 @@ class DenseGather:
         """Add the rows of a run; the array may be read-only, and is not kept."""
         for unit, draw in self._gather.by_run[run]:
             if self._scattered:
-                self._scatter(unit, draw, draw.of(array))
+                put(draw.of(array), unit.targets[draw.at : draw.at + len(draw.rows)], self._of(unit))
             else:
                 first = unit.base + draw.at
                 self._drawn[first : first + len(draw.rows)] = draw.of(array)
 
-    def _scatter(self, unit: _Unit, draw: _Draw, rows: Array) -> None:
-        out = self._out[unit.first : unit.first + unit.rows]
-        targets = unit.targets[draw.at : draw.at + len(draw.rows)]
-        delivered = targets >= 0
-        if delivered.all():
-            out[targets] = rows
-        else:
-            out[targets[delivered]] = rows[delivered]
-
     def column(self) -> Dense:
         """The task's rows in order of delivery, once all runs were added."""
         for unit in [] if self._scattered else self._gather.units:
-            drawn, places = self._drawn[unit.base : unit.base + unit.drawn], unit.places
-            for first in range(0, unit.rows, _TAKEN):
-                part = places[first : first + _TAKEN]
-                if part.dtype != np.intp:
-                    part = self._numbers.array(len(part), _NUMBERS)
-                    part[:] = places[first : first + _TAKEN]
-                out = self._out[unit.first + first : unit.first + first + len(part)]
-                np.take(drawn, part, axis=0, out=out, mode="clip")  # this mode avoids a buffer: all are in range
+            drawn = self._drawn[unit.base : unit.base + unit.drawn]
+            take(drawn, unit.places, self._of(unit), self._numbers.bytes)
         return Dense(self._out)
+
+    def _of(self, unit: _Unit) -> Array:
+        """The unit's rows in the output."""
+        return self._out[unit.first : unit.first + unit.rows]
 
 
 def _draws(pieces: Sequence[Piece], owners: Iterator[int], starts: Sequence[int]) -> Iterator[_Draw]:

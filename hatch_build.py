@@ -1,0 +1,47 @@
+"""Compiles the package's C library when it is built or installed; without a C compiler, numpy does its work."""
+
+import os
+import runpy
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import sys_tags
+
+KERNELS = "torch_dataloader_utils/kernels"
+
+
+class CompiledKernels(BuildHookInterface[Any]):
+    """Puts the library beside its source, for a wheel and for an editable install."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile the library, and tag the wheel by the machine that it runs on."""
+        folder = Path(self.root, KERNELS)
+        library = runpy.run_path(str(folder / "library.py"))["path"]()
+        if not (problem := compiled(folder / "rows.c", library)):
+            for old in set(folder.glob("rows-*.so")) - {library}:
+                old.unlink()
+            build_data["artifacts"].append(f"{KERNELS}/{library.name}")
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{next(sys_tags()).platform}"
+        else:
+            self.app.display_warning(f"rows.c was not compiled, so shuffling rows takes longer: {problem}")
+
+
+def compiled(source: Path, library: Path) -> str | None:
+    """Compile a shared library; returns what went wrong."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
+        return f"there is no C compiler {compiler[0]!r}; name one by CC"
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder, library.name)
+        command = [*compiler, "-std=c99", "-O3", "-shared", "-fPIC", "-o", str(made), str(source)]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            return f"{shlex.join(command)} failed:\n{done.stderr}"
+        made.replace(library)
+    return None

@@ -1,0 +1,5 @@
+"""Moves rows: a small compiled library where there is one, numpy and Arrow elsewhere."""
+
+from torch_dataloader_utils.kernels.rows import compiled, join_offsets, put, take, take_ranges
+
+__all__ = ["compiled", "join_offsets", "put", "take", "take_ranges"]

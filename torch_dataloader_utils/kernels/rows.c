@@ -1,0 +1,102 @@
+/* Moves rows of a shuffle window into the order of delivery. Compiled by hatch_build.py, called by rows.py.
+ *
+ * A window is larger than the caches, and its output is read much later, batch by batch. So the output is written by
+ * non-temporal stores where the processor has them: an ordinary store first reads the cache line that it overwrites, and
+ * evicts the values that are about to be gathered.
+ *
+ * All places and offsets were made by this package; nothing is checked here.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#define LANES(name, type, lanes, loaded)                                                              \
+    static void name(type *restrict out, const type *restrict source, const uint32_t *restrict places, size_t rows) { \
+        size_t i = 0;                                                                                 \
+        for (; i < rows && ((uintptr_t)(out + i) & 15); i++) out[i] = source[places[i]];              \
+        for (; i + lanes <= rows; i += lanes) {                                                       \
+            const uint32_t *p = places + i;                                                           \
+            _mm_stream_si128((__m128i *)(out + i), loaded);                                           \
+        }                                                                                             \
+        for (; i < rows; i++) out[i] = source[places[i]];                                             \
+        _mm_sfence();                                                                                 \
+    }
+#define AT(j) source[p[j]]
+LANES(take_4, uint32_t, 4, _mm_set_epi32(AT(3), AT(2), AT(1), AT(0)))
+LANES(take_8, uint64_t, 2, _mm_set_epi64x(AT(1), AT(0)))
+#else
+#define PLAIN(name, type)                                                                             \
+    static void name(type *restrict out, const type *restrict source, const uint32_t *restrict places, size_t rows) { \
+        for (size_t i = 0; i < rows; i++) out[i] = source[places[i]];                                 \
+    }
+PLAIN(take_4, uint32_t)
+PLAIN(take_8, uint64_t)
+#endif
+
+/* out[i] = source[places[i]], rows of `width` bytes. */
+void tdu_take(uint8_t *restrict out, const uint8_t *restrict source, const uint32_t *restrict places, size_t rows,
+              size_t width) {
+    switch (width) {
+    case 1:
+        for (size_t i = 0; i < rows; i++) out[i] = source[places[i]];
+        return;
+    case 2:
+        for (size_t i = 0; i < rows; i++) memcpy(out + 2 * i, source + 2 * (size_t)places[i], 2);
+        return;
+    case 4:
+        take_4((uint32_t *)out, (const uint32_t *)source, places, rows);
+        return;
+    case 8:
+        take_8((uint64_t *)out, (const uint64_t *)source, places, rows);
+        return;
+    default:
+        for (size_t i = 0; i < rows; i++) memcpy(out + width * i, source + width * places[i], width);
+    }
+}
+
+/* out[targets[i]] = rows[i], rows of `width` bytes; a row whose target is negative is left out. */
+void tdu_put(uint8_t *restrict out, const uint8_t *restrict source, const int64_t *restrict targets, size_t rows,
+             size_t width) {
+    for (size_t i = 0; i < rows; i++) {
+        if (targets[i] < 0) continue;
+        uint8_t *to = out + width * (size_t)targets[i];
+        const uint8_t *from = source + width * i;
+        size_t byte = 0;
+#if defined(__SSE2__)
+        if (((uintptr_t)to & 15) == 0)
+            for (; byte + 16 <= width; byte += 16)
+                _mm_stream_si128((__m128i *)(to + byte), _mm_loadu_si128((const __m128i *)(from + byte)));
+#endif
+        memcpy(to + byte, from + byte, width - byte);
+    }
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+/* offsets[i + 1] = the bytes of the rows places[0..i]; offsets[0] = 0. */
+void tdu_offsets(int64_t *restrict offsets, const int64_t *restrict sizes, const uint32_t *restrict places,
+                 size_t rows) {
+    int64_t end = 0;
+    offsets[0] = 0;
+    for (size_t i = 0; i < rows; i++) offsets[i + 1] = end += sizes[places[i]];
+}
+
+enum { AHEAD = 8, LINE = 64, FETCHED = 512 }; /* rows, bytes of a cache line, bytes of a row */
+
+/* Copies row places[i], from the address starts[places[i]], to out[offsets[i] .. offsets[i + 1]). */
+void tdu_take_ranges(uint8_t *restrict out, const int64_t *restrict offsets, const uint64_t *restrict starts,
+                     const uint32_t *restrict places, size_t rows) {
+    for (size_t i = 0; i < rows; i++) {
+#if defined(__GNUC__)
+        if (i + AHEAD < rows) { /* its lines are on their way from memory while the rows before it are copied */
+            const char *next = (const char *)(uintptr_t)starts[places[i + AHEAD]];
+            int64_t size = offsets[i + AHEAD + 1] - offsets[i + AHEAD];
+            for (int64_t byte = 0; byte < size && byte < FETCHED; byte += LINE) __builtin_prefetch(next + byte);
+        }
+#endif
+        memcpy(out + offsets[i], (const void *)(uintptr_t)starts[places[i]], (size_t)(offsets[i + 1] - offsets[i]));
+    }
+}
