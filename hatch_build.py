@@ -23,7 +23,7 @@ class CompiledKernels(BuildHookInterface[Any]):
         folder = Path(self.root, KERNELS)
         library = runpy.run_path(str(folder / "library.py"))["path"]()
         if not (problem := compiled(folder / "rows.c", library)):
-            for old in set(folder.glob("rows-*.so")) - {library}:
+            for old in set(folder.glob("rows-*.library")) - {library}:
                 old.unlink()
             build_data["artifacts"].append(f"{KERNELS}/{library.name}")
             build_data["pure_python"] = False

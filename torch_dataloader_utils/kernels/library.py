@@ -1,7 +1,8 @@
 """The compiled library of rows.c, if there was a C compiler when the package was built.
 
 `hatch_build.py` compiles it into the file that `path` names, for which it runs this file, without the package's
-dependencies. The name holds a digest of the source, so that a library of another version of rows.c is never loaded.
+dependencies. The name holds a digest of the source, so that a library of another version of rows.c is never loaded. It does not end in `.so`: whatever walks through the package's modules would
+import it as one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ARGUMENTS = {
 
 def path() -> Path:
     """The file of the library that is compiled from the present source."""
-    return SOURCE.with_name(f"rows-{sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so")
+    return SOURCE.with_name(f"rows-{sha256(SOURCE.read_bytes()).hexdigest()[:16]}.library")
 
 
 @lru_cache(maxsize=1)
