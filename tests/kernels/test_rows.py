@@ -1,0 +1,122 @@
+"""Rows taken, put, spread and joined: by the compiled library and by numpy and Arrow, as plain Python would do it."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torch_dataloader_utils.kernels import compiled, join_offsets, library, put, rows, spread, take, take_ranges
+
+WIDTHS = [1, 2, 3, 4, 8, 16, 20, 300]  # bytes of a row
+EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "numpy"], autouse=True)
+def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param and not compiled():
+        pytest.skip("there was no C compiler when the package was installed")
+    if not request.param:
+        monkeypatch.setattr(rows, "library", lambda: None)
+
+
+def table(n: int, width: int, seed: int) -> npt.NDArray[Any]:
+    """`n` random rows of so many bytes: numbers where there are such."""
+    values = np.random.default_rng(seed).integers(0, 256, (n, width), np.uint8)
+    return values.view(f"u{width}").reshape(n) if width in (1, 2, 4, 8) else values
+
+
+@EACH
+@given(
+    st.integers(1, 300),
+    st.integers(0, 300),
+    st.sampled_from(WIDTHS),
+    st.sampled_from(["uint32", "int64"]),
+    st.integers(0, 15),
+)
+def test_taken_rows_are_those_of_their_places(n: int, m: int, width: int, dtype: str, shift: int) -> None:
+    source, places = table(n, width, n), np.random.default_rng(m).integers(0, n, m).astype(dtype)
+    memory = np.full((m + 2) * width + shift, 7, np.uint8)  # the output begins anywhere in a cache line
+    out = memory[shift : shift + m * width].view(source.dtype).reshape(m, *source.shape[1:])
+    take(source, places, out)
+    assert out.tolist() == [source[place].tolist() for place in places]
+    assert (memory[:shift] == 7).all()
+    assert (memory[shift + m * width :] == 7).all()
+
+
+def test_more_places_than_numpy_takes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_TAKEN", 7)
+    source, out = np.arange(100), np.empty(100, np.int64)
+    take(source, np.arange(99, -1, -1, dtype=np.uint32), out)
+    assert out.tolist() == list(range(99, -1, -1))
+
+
+@EACH
+@given(st.integers(0, 300), st.sampled_from(WIDTHS), st.integers(0, 2**32 - 1))
+def test_rows_are_put_at_their_targets_and_negative_ones_nowhere(n: int, width: int, seed: int) -> None:
+    source, rng = table(n, width, seed), np.random.default_rng(seed)
+    targets = rng.permutation(n)
+    targets[rng.random(n) < 0.3] = -1
+    out, wanted = np.zeros_like(source), np.zeros_like(source)
+    put(source, targets, out)
+    for row, target in zip(source, targets, strict=True):
+        if target >= 0:
+            wanted[target] = row
+    assert np.array_equal(out, wanted)
+
+
+@EACH
+@given(st.integers(0, 20), st.integers(0, 200), st.integers(0, 50), st.integers(0, 50), st.sampled_from(WIDTHS))
+def test_parts_are_spread_over_the_output(parts: int, each: int, before: int, after: int, width: int) -> None:
+    source = table(parts * each, width, parts)
+    source = source.reshape(parts, each, *source.shape[1:])
+    out = np.zeros((parts, before + each + after, *source.shape[2:]), source.dtype)
+    spread(source, out[:, before : before + each])
+    assert np.array_equal(out[:, before : before + each], source)
+    assert not out[:, :before].any()
+    assert not out[:, before + each :].any()
+
+
+def test_parts_of_another_dtype_are_converted() -> None:
+    out = np.zeros((2, 3))
+    spread(np.arange(6).reshape(2, 3), out)
+    assert out.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@EACH
+@given(st.lists(st.lists(st.binary(max_size=700), max_size=20), min_size=1, max_size=4), st.integers(0, 60), st.data())
+def test_ranges_of_any_length_are_taken(parts: list[list[bytes]], m: int, data: st.DataObject) -> None:
+    texts = [text for part in parts for text in part]
+    number = st.integers(0, len(texts) - 1)
+    places = data.draw(st.lists(number, min_size=m, max_size=m)) if texts else []
+    ranges = []
+    for part in parts:
+        offsets = np.cumsum([5, *map(len, part)])  # offsets of a slice begin anywhere
+        ranges.append((np.frombuffer(b"".join(part), np.uint8), offsets.astype(np.int64)))
+    leased: list[int] = []
+
+    def memory(nbytes: int) -> npt.NDArray[np.uint8]:
+        leased.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    values, ends = take_ranges(ranges, np.array(places, np.uint32), memory)
+    assert ends.dtype == np.int64
+    assert [values[a:b].tobytes() for a, b in pairwise(ends)] == [texts[i] for i in places]
+    assert leased in ([], [sum(len(texts[i]) for i in places)])
+
+
+def test_joined_offsets_begin_at_0() -> None:
+    assert join_offsets([np.array([3, 5, 5]), np.array([0]), np.array([2, 9])]).tolist() == [0, 2, 2, 9]
+
+
+def test_a_library_of_another_source_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    present = library.path().name
+    changed = tmp_path / "rows.c"
+    changed.write_bytes(library.SOURCE.read_bytes() + b"\n")
+    monkeypatch.setattr(library, "SOURCE", changed)
+    assert library.path().name != present
+    assert library.library.__wrapped__() is None

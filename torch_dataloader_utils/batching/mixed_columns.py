@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.convert.columns import Column, Dense, concat
+from torch_dataloader_utils.kernels import spread
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +68,7 @@ def mixed_column(columns: Sequence[Column], copies: Sequence[Copy], memory: Arra
         n = copy.batches * copy.rows
         rows = arrays[copy.column][copy.source : copy.source + n].reshape(copy.batches, copy.rows, *shape)
         batches = out[copy.target : copy.target + copy.batches * copy.size].reshape(copy.batches, copy.size, *shape)
-        batches[:, copy.offset : copy.offset + copy.rows] = rows
+        spread(rows, batches[:, copy.offset : copy.offset + copy.rows])
     return Dense(out)
 
 

@@ -1,8 +1,8 @@
 """The compiled library of rows.c, if there was a C compiler when the package was built.
 
 `hatch_build.py` compiles it into the file that `path` names, for which it runs this file, without the package's
-dependencies. The name holds a digest of the source, so that a library of another version of rows.c is never loaded. It does not end in `.so`: whatever walks through the package's modules would
-import it as one.
+dependencies. The name holds a digest of the source, so that a library of another version of rows.c is never loaded. It
+does not end in `.so`: whatever walks through the package's modules would import it as one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ SOURCE = Path(__file__).with_name("rows.c")
 _ARGUMENTS = {
     "tdu_take": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
     "tdu_put": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
+    "tdu_spread": (c_void_p, c_size_t, c_void_p, c_size_t, c_size_t),
     "tdu_offsets": (c_void_p, c_void_p, c_void_p, c_size_t),
     "tdu_take_ranges": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
 }

@@ -76,6 +76,30 @@ void tdu_put(uint8_t *restrict out, const uint8_t *restrict source, const int64_
 #endif
 }
 
+enum { AHEAD = 8, LINE = 64, FETCHED = 512, STREAM = 1024 }; /* rows, bytes of a line, of a row, of a stretch */
+
+/* Copies `parts` parts of `width` bytes, one after another, to out, out + step, ... */
+void tdu_spread(uint8_t *restrict out, size_t step, const uint8_t *restrict source, size_t parts, size_t width) {
+    for (size_t i = 0; i < parts; i++, out += step, source += width) {
+        size_t byte = 0;
+#if defined(__SSE2__)
+        if (width >= LINE) {
+            byte = -(uintptr_t)out & 15;
+            memcpy(out, source, byte);
+            for (; byte + LINE <= width; byte += LINE) {
+                _mm_prefetch((const char *)source + byte + STREAM, _MM_HINT_T0);
+                for (size_t lane = byte; lane < byte + LINE; lane += 16)
+                    _mm_stream_si128((__m128i *)(out + lane), _mm_loadu_si128((const __m128i *)(source + lane)));
+            }
+        }
+#endif
+        memcpy(out + byte, source + byte, width - byte);
+    }
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
 /* offsets[i + 1] = the bytes of the rows places[0..i]; offsets[0] = 0. */
 void tdu_offsets(int64_t *restrict offsets, const int64_t *restrict sizes, const uint32_t *restrict places,
                  size_t rows) {
@@ -83,8 +107,6 @@ void tdu_offsets(int64_t *restrict offsets, const int64_t *restrict sizes, const
     offsets[0] = 0;
     for (size_t i = 0; i < rows; i++) offsets[i + 1] = end += sizes[places[i]];
 }
-
-enum { AHEAD = 8, LINE = 64, FETCHED = 512 }; /* rows, bytes of a cache line, bytes of a row */
 
 /* Copies row places[i], from the address starts[places[i]], to out[offsets[i] .. offsets[i + 1]). */
 void tdu_take_ranges(uint8_t *restrict out, const int64_t *restrict offsets, const uint64_t *restrict starts,

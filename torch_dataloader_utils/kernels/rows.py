@@ -27,14 +27,14 @@ def compiled() -> bool:
     return library() is not None
 
 
-def take(source: Array, places: Array, out: Array, memory: Memory = np.empty) -> None:
+def take(source: Array, places: Array, out: Array, memory: Memory | None = None) -> None:
     """Set `out[i] = source[places[i]]`.
 
     Args:
         source: shape [n, ...], contiguous.
         places: integers [m] in `[0, n)`; uint32 needs no copy if there is a compiled library, int64 needs none without.
         out: shape [m, ...], of the dtype of `source`, contiguous.
-        memory: makes the array for a copy of some places.
+        memory: makes the array for a copy of some places; None: numpy does.
     """
     found = library()
     if found is not None and places.dtype == np.uint32:
@@ -43,7 +43,7 @@ def take(source: Array, places: Array, out: Array, memory: Memory = np.empty) ->
     for first in range(0, len(places), _TAKEN):
         part = places[first : first + _TAKEN]
         if part.dtype != np.intp:  # numpy takes by int64 only
-            part = memory(8 * len(part)).view(np.intp)
+            part = (memory or _fresh)(8 * len(part)).view(np.intp)
             part[:] = places[first : first + _TAKEN]
         # "clip" because every place is in range, and numpy's default mode copies the output once more.
         np.take(source, part, axis=0, out=out[first : first + _TAKEN], mode="clip")
@@ -60,6 +60,17 @@ def put(rows: Array, targets: npt.NDArray[np.int64], out: Array) -> None:
         out[targets] = rows
     else:
         out[targets[delivered]] = rows[delivered]
+
+
+def spread(parts: Array, out: Array) -> None:
+    """Set `out[:] = parts`, shapes [n, m, ...]: each `parts[i]` and each `out[i]` is contiguous."""
+    found = library()
+    same = parts.dtype == out.dtype and parts.flags.c_contiguous and out[:1].flags.c_contiguous
+    if found is not None and same:
+        width = _width(parts)
+        found.tdu_spread(out.ctypes.data, out.strides[0], parts.ctypes.data, len(parts), width)
+    else:
+        out[:] = parts
 
 
 def take_ranges(parts: Sequence[Ranges], places: Array, memory: Memory | None = None) -> Ranges:
