@@ -169,6 +169,8 @@ class _State:
             return begun
         open_queues = [queue for queue in self._queues if queue.started < len(queue.tasks)]
         for queue in sorted(open_queues, key=lambda queue: queue.started - queue.taken):
+            if self._opening and of_windows(queue.tasks[queue.started]):
+                return None  # in a moment this thread can join: together, threads have the first window sooner
             estimate = queue.tasks[queue.started].size_bytes * self._measured // self._estimated
             if self._admits(queue, estimate):
                 queue.started += 1
