@@ -29,7 +29,8 @@ from torch_dataloader_utils.model import Piece, Split, Task, Window
 from torch_dataloader_utils.reading import gather
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.shared import WindowReader
+from torch_dataloader_utils.reading.scan import TaskReader
+from torch_dataloader_utils.reading.shared import WindowRead, WindowReader
 
 __all__ = ["folder"]  # a fixture
 
@@ -228,6 +229,33 @@ def test_all_threads_read_the_only_window(folder: Path, monkeypatch: pytest.Monk
     assert driver.next_block(0) is None
     driver.close()
     assert len(names) == 3
+
+
+def test_all_threads_read_the_first_window_before_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it takes a while until the thread that opens it lets others join."""
+    source = source_of(folder)
+    tasks = shuffled(source, pieces_of(source), 300)
+    assert len(tasks) > 1
+    reads = []
+    share, read = TaskReader.share, WindowReader.columns
+
+    def opened_slowly(*given: Any) -> Any:
+        time.sleep(0.1)
+        return share(*given)
+
+    def noted(self: WindowReader, window: WindowRead, *given: Any) -> Any:
+        reads.append((window, threading.current_thread().name))
+        time.sleep(0.02)
+        return read(self, window, *given)
+
+    monkeypatch.setattr(TaskReader, "share", opened_slowly)
+    monkeypatch.setattr(WindowReader, "columns", noted)
+    driver = ThreadDriver(lambda: source.scan.open(source.by_key), [tasks], 1 << 30, 3, timeout=60)
+    assert driver.next_block(0) is not None
+    driver.close()
+    first = [thread for window, thread in reads if window is reads[0][0]]
+    assert [window for window, _ in reads[: len(first)]] == [reads[0][0]] * len(first)
+    assert len(set(first)) == 3
 
 
 def test_a_stopped_driver_does_not_read_its_window_to_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
