@@ -5,9 +5,14 @@ SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators"
 There is no state to keep, and golden tests freeze the values.
 """
 
+from __future__ import annotations
+
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +21,9 @@ _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _CHUNK = 1 << 14  # words created at a time: they stay in the processor's cache
 _SORTED = 1 << 18  # words sorted at a time, likewise
-_DRAWN = 1 << 16  # rows of the largest window whose order is drawn anew
-_LARGEST = 1 << 23  # rows of the largest window that takes its order from a base, which fills 4 bytes per row
+_DRAWN = 1 << 14  # rows of the largest window whose order is drawn by sorting
+_LARGEST = 1 << 30  # rows of the largest window that is divided into buckets
+_BUCKET_BITS = (4, 15)  # at least 2**4 buckets; of 2**14 to 2**15 rows each where there are more
 
 
 def derive_key(*parts: int | str) -> int:
@@ -88,39 +94,104 @@ def _merged_places(n: int, key: int) -> npt.NDArray[np.int64]:
 
 
 def window_key(seed: int, *parts: int | str) -> int:
-    """The key of a shuffle window's order: the seed decides its first 16 bits, which choose the base permutation."""
+    """The key of a shuffle window's order: the seed decides its first 16 bits, which choose the base permutations."""
     return derive_key("windows", seed) >> 48 << 48 | derive_key(*parts) >> 16
 
 
 def window_order(n: int, key: int) -> npt.NDArray[np.uint32]:
     """The order in which a window delivers its `n` rows, uint32, shape [n]: a permutation, uniform over all seeds.
 
-    Small windows draw one. For large windows, which would spend more time on drawing than on reading, one permutation
-    P of 2**k > n numbers is drawn for each seed, and the order is (a * P[i] + r) mod 2**k, without the numbers above n,
-    with an odd a and an r from the window's key. For every a and r it is as uniform as P.
+    Small windows sort random words; for large ones see `WindowOrder`.
     """
-    if not _DRAWN < n <= _LARGEST:
-        return permutation(n, key).astype(np.uint32)
-    bits = (n - 1).bit_length()
-    base = _base(bits, key >> 48)
-    factor, shift = (np.uint32(int(word) >> 32) for word in random_words(2, key))
-    factor |= np.uint32(1)
-    order, end = np.empty(n, np.uint32), 0
-    spare = np.empty(min(_SORTED, len(base)), np.uint32)
-    for start in range(0, len(base), len(spare)):
-        np.multiply(base[start : start + len(spare)], factor, out=spare)
-        np.add(spare, shift, out=spare)
-        np.bitwise_and(spare, np.uint32(len(base) - 1), out=spare)
-        kept = spare[spare < n]
-        begin, end = end, end + len(kept)
-        order[begin:end] = kept
-    return order
+    if WindowOrder.orders(n):
+        return WindowOrder.drawn(n, key).places()
+    return permutation(n, key).astype(np.uint32)
 
 
-@lru_cache(maxsize=4)
-def _base(bits: int, seed: int) -> npt.NDArray[np.uint32]:
-    """The permutation of 2**bits numbers from which the windows of a seed take their orders."""
-    return permutation(1 << bits, derive_key("window base", bits, seed)).astype(np.uint32)
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowOrder:
+    """The order of a large window's rows, in two steps that fit the processor's caches.
+
+    Each row goes to a random bucket. The buckets are delivered one after another, each in an order of its own: together
+    a uniform permutation (Rao 1961, Sandelius 1962). A bucket of s rows takes its order from a permutation P of
+    2**k >= s numbers that is drawn once for each seed: (a * P[i] + r) mod 2**k without the numbers from s on, with an
+    odd a and an r from the window's key. For every a and r it is as uniform as P.
+
+    Attributes:
+        buckets: the bucket of each row, uint8 or, if there are more than 256, uint16, shape [n].
+        ends: the number of rows in each bucket and those before it, uint32, shape [buckets].
+        local: for each row in order of delivery, its number among the rows of its bucket, uint16, shape [n].
+    """
+
+    buckets: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+    ends: npt.NDArray[np.uint32]
+    local: npt.NDArray[np.uint16]
+
+    @staticmethod
+    def orders(n: int) -> bool:
+        """Whether windows of `n` rows have such an order."""
+        return _DRAWN < n <= _LARGEST
+
+    @staticmethod
+    def drawn(n: int, key: int, count: Count | None = None, select: Select | None = None) -> WindowOrder:
+        """The order that `n` and `key` determine.
+
+        Args:
+            n: the number of rows; `orders(n)`.
+            key: the window's.
+            count: replaces `_count`, with the same results.
+            select: replaces `_select`, with the same results.
+        """
+        bits = max(_BUCKET_BITS[0], (n - 1).bit_length() - _BUCKET_BITS[1])
+        dtype = np.dtype("u1" if bits <= 8 else "<u2")
+        words = random_words(-(-n * dtype.itemsize // 8), key)
+        buckets = words.astype("<u8", copy=False).view(dtype)[:n]
+        buckets &= dtype.type((1 << bits) - 1)
+        sizes = (count or _count)(buckets, 1 << bits)
+        local, end = np.empty(n, np.uint16), 0
+        maps = random_words(1 << bits, derive_key("window buckets", key))
+        for size, word in zip(sizes.tolist(), maps.tolist(), strict=True):
+            begin, end = end, end + size
+            base = _base(max(0, size - 1).bit_length(), key >> 48)
+            (select or _select)(base, word >> 48 | 1, word & 0xFFFF, local[begin:end])
+        return WindowOrder(buckets, np.cumsum(sizes, dtype=np.uint32), local)
+
+    def places(self) -> npt.NDArray[np.uint32]:
+        """The row that is delivered first, second, ...: uint32, shape [n]."""
+        runs = []  # rows by bucket, and where each bucket begins, of parts that stay in the cache as they are sorted
+        for start in range(0, len(self.buckets), _SORTED):
+            part = self.buckets[start : start + _SORTED]
+            order = np.argsort(part, kind="stable").astype(np.uint32)
+            order += np.uint32(start)
+            runs.append((order, [0, *np.cumsum(_count(part, len(self.ends))).tolist()]))
+        places, begin = np.empty(len(self.local), np.uint32), 0
+        for bucket, end in enumerate(self.ends.tolist()):
+            rows = np.concatenate([order[begins[bucket] : begins[bucket + 1]] for order, begins in runs])
+            np.take(rows, self.local[begin:end], out=places[begin:end])
+            begin = end
+        return places
+
+
+Count: TypeAlias = Callable[[npt.NDArray[Any], int], npt.NDArray[np.uint32]]
+Select: TypeAlias = Callable[[npt.NDArray[np.uint16], int, int, npt.NDArray[np.uint16]], None]
+
+
+def _count(buckets: npt.NDArray[Any], number: int) -> npt.NDArray[np.uint32]:
+    """The number of rows of each of so many buckets, uint32, shape [number]."""
+    return np.bincount(buckets, minlength=number).astype(np.uint32)
+
+
+def _select(base: npt.NDArray[np.uint16], factor: int, shift: int, out: npt.NDArray[np.uint16]) -> None:
+    """Set `out`, of n numbers, to those below n of (factor * base + shift) modulo the size of `base`."""
+    numbers = base * np.uint16(factor) + np.uint16(shift)
+    numbers &= np.uint16(len(base) - 1)
+    out[:] = numbers if len(out) == len(numbers) else numbers[numbers < np.uint16(len(out))]
+
+
+@lru_cache(maxsize=34)
+def _base(bits: int, seed: int) -> npt.NDArray[np.uint16]:
+    """The permutation of 2**bits numbers from which the buckets of a seed take their orders; bits <= 16."""
+    return permutation(1 << bits, derive_key("window base", bits, seed)).astype(np.uint16)
 
 
 def random_below(n: int, key: int) -> int:

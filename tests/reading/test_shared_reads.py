@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reading.test_shuffle import by_file, folder, inline, pieces_of, plain, shuffled, source_of, wanted_of
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, seeding
 from torch_dataloader_utils.convert import converter, stacks
 from torch_dataloader_utils.convert.columns import Dense
 from torch_dataloader_utils.events import NO_WORK
 from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.formats.parquet import FORMAT
-from torch_dataloader_utils.kernels import rows
+from torch_dataloader_utils.kernels import orders, rows
 from torch_dataloader_utils.model import Piece, Split, Task, Window
 from torch_dataloader_utils.reading import gather
 from torch_dataloader_utils.reading.blocks import Block
@@ -79,17 +79,23 @@ def test_an_error_of_a_shared_read_is_reported_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("sizes", [{"_SCATTERED": 1}, {"_SCATTERED": 1 << 30}, {"_TAKEN": 4, "_KEPT": 3}], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [{"_SCATTERED": 1}, {"_SCATTERED": 1 << 30}, {"_TAKEN": 4, "_KEPT": 3}, {"_NEAR": 0}, {"_NEAR": 20}],
+    ids=str,
+)
 def test_rows_of_any_width_are_gathered_alike(
     folder: Path, sizes: dict[str, int], compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(seeding, "_DRAWN", 2)  # so that small windows, too, are divided into buckets
     source = source_of(folder)
     tasks = shuffled(source, pieces_of(source))
     wanted = [str(plain(block)) for block in inline(source, tasks)]
     for name, size in sizes.items():
         monkeypatch.setattr(rows if name == "_TAKEN" else gather, name, size)
     if not compiled:
-        monkeypatch.setattr(rows, "library", lambda: None)
+        for module in (rows, orders):
+            monkeypatch.setattr(module, "library", lambda: None)
     assert [str(plain(block)) for block in inline(source, tasks)] == wanted
 
 

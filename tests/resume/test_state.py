@@ -182,7 +182,7 @@ def test_what_is_no_state_is_refused(folder: str, state: Any, told: str) -> None
 
 def test_another_plan_version_is_refused(folder: str) -> None:
     state = make(folder).state_dict() | {"plan_version": 0}
-    with pytest.raises(CheckpointMismatchError, match="plan version: 0 in the state, 2 here"):
+    with pytest.raises(CheckpointMismatchError, match="plan version: 0 in the state, 3 here"):
         make(folder).load_state_dict(state)
 
 
@@ -190,8 +190,8 @@ def test_another_version_of_what_was_left_is_refused(folder: str) -> None:
     loader = make(folder, num_workers=3)
     loader.load_state_dict(state_after(make(folder), 2))
     state = loader.state_dict()
-    assert (len(state["links"]), state["plan_version"]) == (2, 3)
-    with pytest.raises(CheckpointMismatchError, match="plan version: 1 in the state, 3 here"):
+    assert (len(state["links"]), state["plan_version"]) == (2, 4)
+    with pytest.raises(CheckpointMismatchError, match="plan version: 1 in the state, 4 here"):
         make(folder, num_workers=3).load_state_dict(state | {"plan_version": 1})
 
 

@@ -8,7 +8,7 @@ does not end in `.so`: whatever walks through the package's modules would import
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_size_t, c_void_p
+from ctypes import c_int, c_size_t, c_uint32, c_void_p
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +17,10 @@ SOURCE = Path(__file__).with_name("rows.c")
 _ARGUMENTS = {
     "tdu_take": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
     "tdu_put": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
+    "tdu_count": (c_void_p, c_void_p, c_size_t, c_size_t, c_int),
+    "tdu_select": (c_void_p, c_void_p, c_size_t, c_size_t, c_uint32, c_uint32),
+    "tdu_into_buckets": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_int),
+    "tdu_within_buckets": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
     "tdu_spread": (c_void_p, c_size_t, c_void_p, c_size_t, c_size_t),
     "tdu_offsets": (c_void_p, c_void_p, c_void_p, c_size_t),
     "tdu_take_ranges": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+enum { AHEAD = 8, LINE = 64, FETCHED = 512, STREAM = 1024 }; /* rows, bytes of a line, of a row, of a stretch */
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #define LANES(name, type, lanes, loaded)                                                              \
@@ -51,6 +53,9 @@ void tdu_take(uint8_t *restrict out, const uint8_t *restrict source, const uint3
     case 8:
         take_8((uint64_t *)out, (const uint64_t *)source, places, rows);
         return;
+    case 16:
+        for (size_t i = 0; i < rows; i++) memcpy(out + 16 * i, source + 16 * (size_t)places[i], 16);
+        return;
     default:
         for (size_t i = 0; i < rows; i++) memcpy(out + width * i, source + width * places[i], width);
     }
@@ -76,7 +81,86 @@ void tdu_put(uint8_t *restrict out, const uint8_t *restrict source, const int64_
 #endif
 }
 
-enum { AHEAD = 8, LINE = 64, FETCHED = 512, STREAM = 1024 }; /* rows, bytes of a line, of a row, of a stretch */
+/* sizes[b] = the rows of bucket b; `wide` buckets are uint16, others uint8. */
+void tdu_count(uint32_t *restrict sizes, const void *restrict buckets, size_t rows, size_t number, int wide) {
+    memset(sizes, 0, number * sizeof *sizes);
+    if (wide)
+        for (size_t i = 0; i < rows; i++) sizes[((const uint16_t *)buckets)[i]]++;
+    else
+        for (size_t i = 0; i < rows; i++) sizes[((const uint8_t *)buckets)[i]]++;
+}
+
+/* The `rows` numbers below `rows` of (factor * base[i] + shift) modulo `size`, a power of two, in their order. */
+void tdu_select(uint16_t *restrict out, const uint16_t *restrict base, size_t rows, size_t size, uint32_t factor,
+                uint32_t shift) {
+    for (size_t i = 0, end = 0; end < rows; i++) {
+        uint32_t number = (factor * base[i] + shift) & (uint32_t)(size - 1);
+        out[end] = (uint16_t)number;
+        end += number < rows;
+    }
+}
+
+/* out[next[b]++] = row i of the source, for the bucket b = buckets[i]. What is written next in the bucket is fetched one
+ * line ahead: stores are made in order, so that each would wait for the line of the one before it. */
+#if defined(__GNUC__)
+#define FETCH_LINE(type) __builtin_prefetch((type *)out + to + LINE / sizeof(type), 1)
+#else
+#define FETCH_LINE(type)
+#endif
+#define INTO(bucket, copy)                                                                                        \
+    for (size_t i = 0; i < rows; i++) {                                                                           \
+        size_t to = next[((const bucket *)buckets)[i]]++;                                                         \
+        copy;                                                                                                     \
+    }                                                                                                             \
+    return
+#define VALUE(type) ((type *)out)[to] = ((const type *)source)[i]; FETCH_LINE(type)
+#define INTO_BUCKETS(bucket)                                                                                      \
+    switch (width) {                                                                                              \
+    case 1: INTO(bucket, VALUE(uint8_t));                                                                \
+    case 2: INTO(bucket, VALUE(uint16_t));                                                              \
+    case 4: INTO(bucket, VALUE(uint32_t));                                                              \
+    case 8: INTO(bucket, VALUE(uint64_t));                                                              \
+    case 16: INTO(bucket, memcpy(out + 16 * to, source + 16 * i, 16));                                   \
+    default: INTO(bucket, memcpy(out + width * to, source + width * i, width));                          \
+    }
+void tdu_into_buckets(uint8_t *restrict out, uint32_t *restrict next, const uint8_t *restrict source,
+                      const void *restrict buckets, size_t rows, size_t width, int wide) {
+    if (wide) INTO_BUCKETS(uint16_t)
+    else INTO_BUCKETS(uint8_t)
+}
+
+/* Permutes each bucket: its row i becomes its row local[i]. Bucket b is the rows ends[b - 1] .. ends[b] of `out`; `spare`
+ * has room for one. */
+#define WITHIN(copy)                                                                                              \
+    for (size_t i = begin; i < end; i++) {                                                                        \
+        FETCH(next, i);                                                                                           \
+        copy;                                                                                                     \
+    }                                                                                                             \
+    break
+#define OF_BUCKET(type) ((type *)out)[i] = ((const type *)spare)[local[i]]
+#if defined(__GNUC__) /* the next bucket is on its way from memory while this one is permuted */
+#define FETCH(next, i) if (((i) & 7) == 0) __builtin_prefetch(next), next += step
+#else
+#define FETCH(next, i) (void)next, (void)step
+#endif
+void tdu_within_buckets(uint8_t *restrict out, uint8_t *restrict spare, const uint16_t *restrict local,
+                        const uint32_t *restrict ends, size_t number, size_t width) {
+    for (size_t b = 0, begin = 0; b < number; b++) {
+        size_t end = ends[b];
+        const uint8_t *next = out + width * end;
+        size_t step = 8 * width;
+        memcpy(spare, out + width * begin, width * (end - begin));
+        switch (width) {
+        case 1: WITHIN(OF_BUCKET(uint8_t));
+        case 2: WITHIN(OF_BUCKET(uint16_t));
+        case 4: WITHIN(OF_BUCKET(uint32_t));
+        case 8: WITHIN(OF_BUCKET(uint64_t));
+        case 16: WITHIN(memcpy(out + 16 * i, spare + 16 * local[i], 16));
+        default: WITHIN(memcpy(out + width * i, spare + width * local[i], width));
+        }
+        begin = end;
+    }
+}
 
 /* Copies `parts` parts of `width` bytes, one after another, to out, out + step, ... */
 void tdu_spread(uint8_t *restrict out, size_t step, const uint8_t *restrict source, size_t parts, size_t width) {

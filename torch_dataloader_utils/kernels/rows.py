@@ -38,12 +38,12 @@ def take(source: Array, places: Array, out: Array, memory: Memory | None = None)
     """
     found = library()
     if found is not None and places.dtype == np.uint32:
-        found.tdu_take(*_addresses(out, source, places), len(places), _width(source))
+        found.tdu_take(*addresses(out, source, places), len(places), width_of(source))
         return
     for first in range(0, len(places), _TAKEN):
         part = places[first : first + _TAKEN]
         if part.dtype != np.intp:  # numpy takes by int64 only
-            part = (memory or _fresh)(8 * len(part)).view(np.intp)
+            part = (memory or fresh)(8 * len(part)).view(np.intp)
             part[:] = places[first : first + _TAKEN]
         # "clip" because every place is in range, and numpy's default mode copies the output once more.
         np.take(source, part, axis=0, out=out[first : first + _TAKEN], mode="clip")
@@ -53,7 +53,7 @@ def put(rows: Array, targets: npt.NDArray[np.int64], out: Array) -> None:
     """Set `out[targets[i]] = rows[i]`, shapes [m, ...] and [n, ...], where `targets[i]` (int64 [n]) is not negative."""
     found = library()
     if found is not None and rows.flags.c_contiguous and out.flags.c_contiguous:
-        found.tdu_put(*_addresses(out, rows, targets), len(rows), _width(rows))
+        found.tdu_put(*addresses(out, rows, targets), len(rows), width_of(rows))
         return
     delivered = targets >= 0
     if delivered.all():
@@ -67,7 +67,7 @@ def spread(parts: Array, out: Array) -> None:
     found = library()
     same = parts.dtype == out.dtype and parts.flags.c_contiguous and out[:1].flags.c_contiguous
     if found is not None and same:
-        width = _width(parts)
+        width = width_of(parts)
         found.tdu_spread(out.ctypes.data, out.strides[0], parts.ctypes.data, len(parts), width)
     else:
         out[:] = parts
@@ -91,9 +91,9 @@ def take_ranges(parts: Sequence[Ranges], places: Array, memory: Memory | None = 
     sizes = np.concatenate([np.diff(offsets) for _, offsets in parts])
     chosen = np.ascontiguousarray(places, np.uint32)
     ends = np.empty(len(chosen) + 1, np.int64)
-    found.tdu_offsets(*_addresses(ends, sizes, chosen), len(chosen))
-    out = (memory or _fresh)(int(ends[-1]))
-    found.tdu_take_ranges(*_addresses(out, ends, starts, chosen), len(chosen))
+    found.tdu_offsets(*addresses(ends, sizes, chosen), len(chosen))
+    out = (memory or fresh)(int(ends[-1]))
+    found.tdu_take_ranges(*addresses(out, ends, starts, chosen), len(chosen))
     return out, ends
 
 
@@ -118,14 +118,16 @@ def join_offsets(parts: Sequence[Array]) -> npt.NDArray[np.int64]:
     return joined
 
 
-def _addresses(*arrays: Array) -> list[int]:
+def addresses(*arrays: Array) -> list[int]:
+    """Where their values begin."""
     return [int(array.ctypes.data) for array in arrays]
 
 
-def _width(array: Array) -> int:
+def width_of(array: Array) -> int:
     """Bytes of one row."""
     return array.itemsize * math.prod(array.shape[1:])
 
 
-def _fresh(nbytes: int) -> Bytes:
+def fresh(nbytes: int) -> Bytes:
+    """A new array of so many bytes."""
     return np.empty(nbytes, np.uint8)

@@ -35,9 +35,9 @@ __all__ = ["Plan", "PlanOptions", "RankPlan"]
 
 # The version of the rules that make plans: another version may assign the rows of the same data differently. Golden
 # tests freeze the orders of this one.
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 # The version of the rules for what earlier phases left of an epoch: only states of a resumed epoch depend on it.
-REST_VERSION = 3
+REST_VERSION = 4
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged, Text, concat
-from torch_dataloader_utils.kernels import compiled, put, take
+from torch_dataloader_utils.kernels import BucketOrder, compiled, put, take
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import Piece, Rows, split_pieces
+from torch_dataloader_utils.model import Piece, Rows, Window, split_pieces
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.windows import Places, places_of, spans_of
 
 _KEPT = 1 << 20  # rows whose places are kept as numpy takes them, for all columns: as int64 they fill 8 MB
+_NEAR = 3 << 19  # rows of a window up to which its columns are gathered at once: two steps take as long
 _SCATTERED = 256  # bytes of a row from which on it is written to its place at once, without the copy that a take needs
 
 
@@ -72,8 +73,25 @@ class _Unit:
         with self._lock:
             return self._places
 
+    @property
+    def buckets(self) -> BucketOrder | None:
+        """The order of a whole window that is large, likewise; None: `places` has it."""
+        with self._lock:
+            return self._buckets
+
+    @cached_property
+    def _buckets(self) -> BucketOrder | None:
+        window = self._piece.source
+        if not isinstance(window, Window) or window.key is None or self._piece.rows != Rows(0, self.drawn):
+            return None
+        if any(isinstance(piece.source, Window) for piece in window.pieces):
+            return None
+        return BucketOrder.drawn(self.drawn, window.key, [len(draw.rows) for draw in self.draws])
+
     @cached_property
     def _places(self) -> Places:
+        if self._buckets is not None:
+            return self._buckets.places()
         places = places_of([self._piece], iter(spans_of([len(draw.rows) for draw in self.draws])))
         return places if compiled() or len(places) > _KEPT else places.astype(np.intp)
 
@@ -128,10 +146,13 @@ class Gather:
 class DenseGather:
     """A column of fixed width in a gather: its runs are added one by one, each released before the next is decoded.
 
+    Wide rows are written to their places at once, rows of large windows into buckets of the output. Other rows are kept
+    in scratch memory until all runs were added.
+
     Args:
         gather: the order.
         scratch: memory of this thread, for the rows drawn.
-        numbers: likewise, for their places.
+        numbers: likewise, for their places or one bucket.
         like: an array of the column's dtype and shape per row.
     """
 
@@ -142,23 +163,33 @@ class DenseGather:
         nbytes = gather.rows * like.itemsize * math.prod(shape)
         self._out: Array = gather.pool.lease(nbytes).view(like.dtype).reshape(gather.rows, *shape)
         self._scattered = like.itemsize * math.prod(shape) >= _SCATTERED
-        self._drawn = like[:0] if self._scattered else scratch.array(gather.drawn, like)
+        kept = not self._scattered and any(self._buckets(unit) is None for unit in gather.units)
+        self._drawn = scratch.array(gather.drawn, like) if kept else like[:0]
 
     def add(self, run: int, array: Array) -> None:
         """Add the rows of a run; the array may be read-only, and is not kept."""
         for unit, draw in self._gather.by_run[run]:
+            last = draw.at + len(draw.rows)
             if self._scattered:
-                put(draw.of(array), unit.targets[draw.at : draw.at + len(draw.rows)], self._of(unit))
+                put(draw.of(array), unit.targets[draw.at : last], self._of(unit))
+            elif (buckets := self._buckets(unit)) is not None:
+                buckets.put(draw.at, draw.of(array), self._of(unit))
             else:
-                first = unit.base + draw.at
-                self._drawn[first : first + len(draw.rows)] = draw.of(array)
+                self._drawn[unit.base + draw.at : unit.base + last] = draw.of(array)
 
     def column(self) -> Dense:
         """The task's rows in order of delivery, once all runs were added."""
         for unit in [] if self._scattered else self._gather.units:
-            drawn = self._drawn[unit.base : unit.base + unit.drawn]
-            take(drawn, unit.places, self._of(unit), self._numbers.bytes)
+            if (buckets := self._buckets(unit)) is not None:
+                buckets.permute(self._of(unit), self._numbers.bytes)
+            else:
+                drawn = self._drawn[unit.base : unit.base + unit.drawn]
+                take(drawn, unit.places, self._of(unit), self._numbers.bytes)
         return Dense(self._out)
+
+    @staticmethod
+    def _buckets(unit: _Unit) -> BucketOrder | None:
+        return unit.buckets if unit.drawn > _NEAR else None
 
     def _of(self, unit: _Unit) -> Array:
         """The unit's rows in the output."""
