@@ -170,6 +170,19 @@ def test_missing_counts_are_an_error_before_there_are_rows(catalog: Catalog, opt
     assert sorted(set(ids_of(loader))) == [6, 7, 8, 9]
 
 
+def test_the_length_is_that_of_a_pass_that_has_begun(table: Table) -> None:
+    loader, _ = open_table(table, **FOLLOW)
+    assert len(loader) == 13
+    assert len(list(loader)) == 13
+    with pytest.raises(TypeError, match="follow=True: the number of batches is known once a pass has begun"):
+        len(loader)
+    table.append(rows(100, 120))
+    passing = iter(loader)
+    next(passing)
+    assert len(loader) == 3
+    assert len(list(passing)) == 2
+
+
 def test_uncounted_rows(catalog: Catalog) -> None:
     empty = catalog.create_table("ns.empty", schema=SCHEMA)
     loader, _ = open_table(empty, **FOLLOW, filters="id > 5", num_workers=2)
