@@ -168,10 +168,10 @@ class Planner:
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
         options = plan_options(self._options, num_shards)
-        kept = self._last_plan
+        kept, follows = self._last_plan, self._options.follow.follow
         if kept is None or kept.options != options or kept.num_ranks != num_ranks:
-            source = self._source
-            kept = self._last_plan = Plan(source.files, source.splits, options, num_ranks, source.exact, source.parts)
+            of = self._source
+            kept = self._last_plan = Plan(of.files, of.splits, options, num_ranks, of.exact, of.parts, grows=follows)
         return kept
 
     def _plan_of_rest(self, epoch: int, num_shards: int | None, past: tuple[Phase, ...]) -> Plan:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,41 @@ def follow(config: Mapping[str, str], out: Path) -> dict[str, Any]:
         real = [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
         found.append({"ids": real, "steps": len(batches)})
     return {"epochs": found}
+
+
+def follow_evenly(config: Mapping[str, str], out: Path) -> dict[str, Any]:
+    """Passes of padded steps that follow tables to which rank 0 appends, each resumed half-way by a new loader."""
+    catalog, rank = load_catalog(**config), dist.get_rank()
+    found = []
+    for number, workers, replay in ((0, 0, 0.0), (1, 2, 0.0), (2, 2, 0.5)):
+        name, first, passes = f"ns.evenly_{number}", 0, []
+        if rank == 0:
+            catalog.create_table(name, schema=pa.schema([("id", pa.int64())]))
+        dist.barrier()
+        state = None
+        for appended in (0, 40, 0, 1, 5, 0, 30):
+            if rank == 0 and appended:
+                catalog.load_table(name).append(pa.table({"id": range(first, first + appended)}))
+            first += appended
+            dist.barrier()
+            batches: list[Any] = []
+            for most in (2, None):
+                loader, dataset = IcebergDataset.create_dataloader(
+                    name, catalog_config=config, batch_size=4, even="pad", follow=True, wait_seconds=0,
+                    num_workers=workers, replay=replay, shuffle=True
+                )  # fmt: skip
+                if state is not None:
+                    loader.load_state_dict(state)
+                batches += islice(loader, most)
+                state = loader.state_dict()
+                if len(batches) < 2:
+                    break
+                if appended == 30 and most:
+                    (out / f"{number}.state").write_text(json.dumps(state))
+                dataset.close()
+            passes.append([batch["id"][batch["valid"]].tolist() for batch in batches])
+        found.append(passes)
+    return {"tables": found}
 
 
 def main() -> None:

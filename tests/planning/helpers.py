@@ -47,10 +47,16 @@ def chunk_files(*rows: int) -> list[DataFile]:
 
 
 def make_plan(
-    files: Sequence[DataFile], ranks: int = 1, *, split_rows: int | None = None, exact: bool = True, **options: object
+    files: Sequence[DataFile],
+    ranks: int = 1,
+    *,
+    split_rows: int | None = None,
+    exact: bool = True,
+    grows: bool = False,
+    **options: object,
 ) -> Plan:
     splits = make_splits(TargetSizeSplitStrategy(split_rows=split_rows), files)
-    return Plan(files, splits, PlanOptions(**options), ranks, exact)
+    return Plan(files, splits, PlanOptions(**options), ranks, exact, grows=grows)
 
 
 def phase(

@@ -72,6 +72,22 @@ def test_uneven_steps_name_the_counts() -> None:
     assert uncounted.remedy == "Use steps_per_epoch=n or even='sync'."
 
 
+def test_no_advice_leaves_out_rows_of_growing_data() -> None:
+    uneven = make_plan(data_files([[50], [20]]), 2, batch_size=10, grows=True)
+    unknown = make_plan(TEXT, 2, exact=False, grows=True)
+    for advice in (
+        idle_ranks_advice(make_plan(ONE_GROUP, 2, grows=True), 0),
+        uneven_steps_advice(uneven, 0),
+        uneven_steps_advice(unknown, 0),
+    ):
+        assert advice is not None
+        assert "even='pad'" in advice.remedy
+        assert not any(word in advice.remedy for word in ("even='drop'", "even='sync'", "steps_per_epoch"))
+    uncounted = uneven_steps_advice(unknown, 0, countable=False)
+    assert uncounted is not None
+    assert uncounted.remedy == "Use torch's Join around the loop."
+
+
 def test_a_long_list_of_ranks_is_cut() -> None:
     advice = idle_ranks_advice(make_plan(ONE_GROUP, 1024), 0)
     assert advice is not None

@@ -65,6 +65,8 @@ def test_nothing_to_deliver() -> None:
     for even in ("drop", "pad"):
         with pytest.raises(EmptyDatasetError, match=f"even='{even}'"):
             make_plan(pruned, even=even)
+        for files in (pruned, [], data_files([[0], []])):
+            assert make_plan(files, 3, even=even, grows=True).steps(0) == [0, 0, 0]
     for files in (pruned, []):
         plan = make_plan(files, 2, num_shards=3)
         assert (plan.steps(0), plan.rank(0, 1).shards, plan.rank(0, 1).steps) == ([0, 0], ((), (), ()), 0)

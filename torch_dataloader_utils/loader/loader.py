@@ -96,6 +96,11 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             TypeError: the number is known only after reading (with a filter on rows, for example).
         """
         steps = self.dataset.steps()
+        if steps is None and self.dataset.options.follow.follow:
+            raise TypeError(
+                "follow=True: the number of batches is known once a pass has begun and has found the appended rows; if "
+                "a filter decides which of them are read, set count_rows=True, too."
+            )
         if steps is None and (why := self.dataset.options.uncounted):
             raise TypeError(
                 f"the number of batches is known only after reading, because {why}. Set steps_per_epoch=n to fix the "

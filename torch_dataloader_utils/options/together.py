@@ -15,6 +15,7 @@ from torch_dataloader_utils.options.groups import check_last_batch
 if TYPE_CHECKING:
     from torch_dataloader_utils.options.keywords import Options
 
+_JOIN = "torch's Join around the loop"
 _REACHABLE = "define it at the top level of a module, or leave worker_mode at 'thread'."
 
 
@@ -31,21 +32,43 @@ def check_together(options: Options) -> None:
             "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
             "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
+    check_following(options)
     check_class_weights(options)
     check_packing(options)
     check_buckets(options)
     check_device(options)
     check_last_batch(batch.last_batch, shard.even)
-    if options.follow.follow and shard.steps_per_epoch is not None:
-        raise OptionError(
-            f"follow=True with steps_per_epoch={shard.steps_per_epoch}: a pass reads each appended row once. Leave one "
-            "of them out; even='pad' or even='drop' gives all ranks equal steps."
-        )
     if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
         raise OptionError(
             f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
             "leave last_batch at 'partial'."
         )
+
+
+def check_following(options: Options) -> None:
+    """Check that no option makes a pass leave out rows, which no later pass would read, or repeat them as real ones.
+
+    Raises:
+        OptionError: with `follow=True`, an option does.
+    """
+    shard, last_batch = options.shard, options.batch.last_batch
+    cut = options.pack.wraps and shard.even != "pad" and last_batch not in ("pad", "wrap")
+    if not options.follow.follow:
+        return
+    pad = "Use even='pad': all ranks get equal steps, and what it repeats is masked"
+    level = f"Leave even at 'none', and use {_JOIN}" if options.uncounted else pad
+    for text, given, remedy in (
+        (f"steps_per_epoch={shard.steps_per_epoch}", shard.steps_per_epoch is not None, level),
+        (f"even={shard.even!r}", shard.even in ("drop", "sync"), level),
+        (f"last_batch={last_batch!r}", last_batch == "drop", "Use last_batch='partial' or 'pad'"),
+        ("pack_method='wrap'", cut, "Add even='pad' or last_batch='pad', which deliver the last tokens of a pass"),
+        (f"total_shards={shard.total_shards}", shard.total_shards is not None, "Leave it out"),
+    ):
+        if given:
+            raise OptionError(
+                f"follow=True with {text}: a pass reads each appended row once, and no later pass reads what it "
+                f"leaves out. {remedy}."
+            )
 
 
 def check_class_weights(options: Options) -> None:
@@ -161,9 +184,10 @@ def _refuse_counted(options: Options, why: str) -> None:
         f"canonical_ranks={shard.canonical_ranks}": shard.canonical_ranks is not None,
     }
     for text in (text for text, needed in counted.items() if needed):
-        raise CountsRequiredError(
-            f"{text} with {why}: use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first)."
-        )
+        remedy = "use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first)"
+        if options.follow.follow:  # refuses both
+            remedy = f"leave it out, and use {_JOIN}"
+        raise CountsRequiredError(f"{text} with {why}: {remedy}.")
 
 
 def _check_padded(options: Options) -> None:

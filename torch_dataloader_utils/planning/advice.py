@@ -13,7 +13,8 @@ from torch_dataloader_utils.printing import plural
 _LISTED = 16  # ranks
 _FEW_SPLITS = 4  # a shuffle window of fewer splits mixes little
 
-_EVEN = "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows under a mask)"
+_PAD = "even='pad' (repeats rows under a mask)"
+_EVEN = f"even='drop' (leaves out less than one global batch) or {_PAD}"
 _HANGS = "A training loop with collectives (DDP) then hangs."
 
 
@@ -55,15 +56,13 @@ def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advic
     if steps is None:
         return Advice(
             f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}",
-            "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'."
-            if countable
-            else "Use steps_per_epoch=n or even='sync'.",
+            _ways_without_steps(plan, countable),
         )
     if len(set(steps)) == 1:
         return None
     return Advice(
         f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {_listed(steps)}. {_HANGS}",
-        f"Use {_EVEN}, or torch's Join around the loop.",
+        f"Use {_ways_to_level(plan)}, or torch's Join around the loop.",
     )
 
 
@@ -131,7 +130,22 @@ def _ways_to_cut(plan: Plan) -> str:
     if plan.uncounted:
         return f"count_rows=True with {contiguous}"
     movable = plan.exact and plan.options.even == "none" and plan.options.steps_per_epoch is None
-    return f"{_EVEN}, or {contiguous}" if movable else contiguous
+    return f"{_ways_to_level(plan)}, or {contiguous}" if movable else contiguous
+
+
+def _ways_to_level(plan: Plan) -> str:
+    """The options that give all ranks equal steps if rows are counted; no row of growing data may be left out."""
+    return _PAD if plan.grows else _EVEN
+
+
+def _ways_without_steps(plan: Plan, countable: bool) -> str:
+    """What gives all ranks equal steps if steps are known only after reading."""
+    if plan.grows:
+        counted = f"count_rows=True with {_PAD}, or " if countable else ""
+        return f"Use {counted}torch's Join around the loop."
+    if countable:
+        return "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'."
+    return "Use steps_per_epoch=n or even='sync'."
 
 
 def _are(number: int, noun: str) -> str:

@@ -53,6 +53,7 @@ class Plan:
             not known in advance, and the reader applies `last_batch`, per worker.
         parts: the datasets of a combination; files and splits are in their order.
         rest: what earlier phases left of one epoch, if the plan covers only that; None: all rows of any epoch.
+        grows: whether the data are to grow, so that having no rows yet is no error.
 
     Raises:
         OptionError: options exclude each other, or the policy is unknown.
@@ -68,6 +69,7 @@ class Plan:
     exact: bool = True
     parts: Sequence[Part] = (Part(),)
     rest: RemainingRows | None = None
+    grows: bool = False
     _epochs: dict[int, Shares] = field(default_factory=dict, init=False, repr=False)
     _mixes: dict[int, MixShares] = field(default_factory=dict, init=False, repr=False)
 
@@ -75,7 +77,7 @@ class Plan:
         self.options.check_ranks(self.num_ranks)
         object.__setattr__(self, "splits", Splits.of(self.splits, self.files))
         object.__setattr__(self, "exact", self.exact and self.splits.uncounted is None)
-        if self.files and all(file.info.record_count == 0 for file in self.files):
+        if self.files and not self.grows and all(file.info.record_count == 0 for file in self.files):
             raise EmptyDatasetError(f"None of the {len(self.files)} files holds a row: check the path.")
         _check(self)
 
@@ -256,7 +258,7 @@ def _check(plan: Plan) -> None:
     elif plan.rest is None and (mix := plan._mix(0)) is not None:
         mix.check_rows()
     elif plan.options.even in ("drop", "pad") and plan.rest is None:
-        check_even_rows(plan.options, plan._datasets, plan.num_ranks)
+        check_even_rows(plan.options, plan._datasets, plan.num_ranks, may_be_empty=plan.grows)
 
 
 def _datasets(

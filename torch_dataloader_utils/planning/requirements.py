@@ -28,8 +28,16 @@ def check_unknown_counts(options: PlanOptions) -> None:
         )
 
 
-def check_even_rows(options: PlanOptions, datasets: Sequence[DatasetShare], num_ranks: int) -> None:
+def check_even_rows(
+    options: PlanOptions, datasets: Sequence[DatasetShare], num_ranks: int, *, may_be_empty: bool = False
+) -> None:
     """Check that each epoch has rows for `even`, and enough for a step.
+
+    Args:
+        options: of the plan.
+        datasets: the rows of each dataset.
+        num_ranks: the number of ranks (R).
+        may_be_empty: whether an epoch may have no rows at all: then no rank has a step.
 
     Raises:
         EmptyDatasetError: an epoch has no rows.
@@ -39,6 +47,8 @@ def check_even_rows(options: PlanOptions, datasets: Sequence[DatasetShare], num_
     rows = min(sum(dataset.lap_rows(lap, laps) for dataset in datasets) for lap in range(laps))
     even, step = options.even, num_ranks * options.batch_rows(num_ranks)
     units = "rows" if options.sequence_length == 1 else "tokens"
+    if not rows and may_be_empty:
+        return
     if not rows:
         total = int(datasets[0].table.lengths.sum())
         raise EmptyDatasetError(

@@ -158,7 +158,9 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         level = logging.INFO if options.follow.follow else logging.WARNING
         _LOG.log(level, "%s: %s; the loader is empty", name, _why_empty(manifest, options, count))
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
-    exact = not splits or count or found is not None or _exact(scan, files)
+    counted = count or found is not None or _exact(scan, files)
+    # Without rows the counts are known, unless later passes read others: options must fit those, too.
+    exact = counted or not (splits or options.follow.follow)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
         subset=options.subset.text, listed=listed
