@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,14 @@ Values = dict[str, Any]
 _SPLIT_BYTES = {"unshuffled": False, "shuffled": True}  # the default of split_bytes depends on the shuffle
 
 
-def page_data(dataset: str, source: Source, options: Options, planner: Planner, epoch: int) -> Values:
+def page_data(
+    dataset: str,
+    source: Source,
+    options: Options,
+    planner: Planner,
+    epoch: int,
+    of_table: Mapping[str, Values] = MappingProxyType({}),
+) -> Values:
     """The data of a plan page: files, splits, options, and Python's own plans if no other planner knows their rule.
 
     Args:
@@ -32,6 +41,7 @@ def page_data(dataset: str, source: Source, options: Options, planner: Planner, 
         options: the options of its loader.
         planner: the planner of both.
         epoch: the epoch that the page shows first.
+        of_table: the options of its table, from `call.table_values`; empty if it has none.
     """
     num_ranks, reason = planner.known_world.num_ranks, why_fixed(source, options)
     return {
@@ -43,7 +53,7 @@ def page_data(dataset: str, source: Source, options: Options, planner: Planner, 
         "file_parts": [file.info.part for file in source.files],
         "splits": split_lists(source, options, fixed=reason is not None),
         "options": {"epoch": epoch, **plan_values(options, num_ranks)},
-        "call": call_values(dataset, source, options),
+        "call": call_values(dataset, source, options, of_table),
         "fixed": None if reason is None else {"reason": reason, "plans": fixed_plans(source, options, planner, epoch)},
     }
 
