@@ -70,6 +70,11 @@ def test_the_call_of_a_mix_names_its_datasets(folder):
     )
 
 
+def test_a_mix_of_splits_is_not_said_to_mix_rows(folder):
+    _, mixed = combine([dataset_of(folder), dataset_of(folder)], batches="splits", num_ranks=1, rank=0)
+    assert fixed.why_fixed(mixed.source, mixed.options) == "it merges the splits of several datasets"
+
+
 def test_plan_page_starts_at_the_given_epoch_else_at_the_next_one(folder, tmp_path):
     dataset = dataset_of(folder)
     dataset.set_epoch(3)

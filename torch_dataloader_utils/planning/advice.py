@@ -41,6 +41,30 @@ def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
     )
 
 
+def unknown_steps_advice(uncounted: str) -> Advice:
+    """Why a rank's number of batches is unknown before reading, and the remedy.
+
+    Args:
+        uncounted: why `count_rows` cannot count them, as a clause; "" if it can.
+    """
+    decides = "a filter, nulls='drop', transform_rows='any' or a format without row counts decides which rows there are"
+    count = "" if uncounted else "count_rows=True to count them once, or "
+    return Advice(
+        f"the number of batches is known only after reading, because {uncounted or decides}.",
+        f"Set {count}steps_per_epoch=n to fix the number.",
+    )
+
+
+def unknown_steps_of_ranks_advice(countable: bool) -> Advice:
+    """What unknown numbers of batches mean for several ranks, and the remedy; `countable` if `count_rows` counts."""
+    return Advice(
+        f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}",
+        "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'."
+        if countable
+        else "Use steps_per_epoch=n or even='sync'.",
+    )
+
+
 def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advice | None:
     """Advice about ranks whose steps differ; None if they do not, or if the options make them equal.
 
@@ -53,12 +77,7 @@ def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advic
         return None
     steps = plan.steps(epoch)
     if steps is None:
-        return Advice(
-            f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}",
-            "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'."
-            if countable
-            else "Use steps_per_epoch=n or even='sync'.",
-        )
+        return unknown_steps_of_ranks_advice(countable)
     if len(set(steps)) == 1:
         return None
     return Advice(
