@@ -59,11 +59,20 @@ def test_the_call_of_a_mix_names_its_datasets(folder):
     parts = {"web": dataset_of(folder), "code": dataset_of(folder)}
     _, mixed = combine(parts, weights={"web": 1, "code": 3}, stop="all", num_ranks=1, rank=0)
     call = call_values("CombinedDataset", mixed.source, mixed.options)
-    assert call["target"] == {"name": "datasets", "code": '{"web": dataset_0, "code": dataset_1}'}
-    assert call["options"] == {"weights": {"value": {"web": 1, "code": 3}}, "stop": {"value": "all"}}
+    assert call["target"] == {"name": "datasets", "python": '{"web": dataset_0, "code": dataset_1}'}
+    weights = '{"web": 1, "code": 3}'
+    assert call["options"] == {
+        "weights": {"python": weights, "yaml": weights},
+        "stop": {"python": '"all"', "yaml": "all"},
+    }
     assert "it mixes the rows of several datasets" in page_of(
         page_data("CombinedDataset", mixed.source, mixed.options, Planner(mixed.source, mixed.options), 0)
     )
+
+
+def test_a_mix_of_splits_is_not_said_to_mix_rows(folder):
+    _, mixed = combine([dataset_of(folder), dataset_of(folder)], batches="splits", num_ranks=1, rank=0)
+    assert fixed.why_fixed(mixed.source, mixed.options) == "it merges the splits of several datasets"
 
 
 def test_plan_page_starts_at_the_given_epoch_else_at_the_next_one(folder, tmp_path):
@@ -124,7 +133,8 @@ def test_credentials_are_not_on_the_page(folder):
     html = page_of(page_data("StructuredDataset", source, options, Planner(source, options), 0))
     assert "SECRET" not in html
     call = data_in(html)["call"]
-    assert call["options"]["storage_options"] == {"hidden": True}
+    for name in ("storage_options", "cache_dir"):  # without its password, it would be another folder
+        assert call["options"][name] == {"hidden": "not shown here: credentials, or too long"}
     assert call["target"]["value"] == "https://store/part.parquet"
 
 
@@ -167,15 +177,16 @@ def test_the_call_has_the_options_that_were_given(folder):
     dataset = dataset_of(folder, **options, filters=pa.compute.field("id") > 3, num_workers=0, prefetch_bytes="256MiB")
     call = call_values("StructuredDataset", dataset.source, dataset.options)
     assert call["function"] == "StructuredDataset.create_dataloader"
-    assert call["target"] == {"name": "path", "value": str(folder)}
+    place = {"python": f'"{folder}"', "yaml": str(folder)}
+    assert call["target"] == {"name": "path", "value": str(folder), **place}
     assert call["options"] == {
-        "columns": {"value": ["id"]},
+        "columns": {"python": '["id"]', "yaml": '["id"]'},
         "filters": {"code": "filters"},
         "transform": {"code": "identity"},
-        "split_rows": {"value": 100},
-        "shuffle": {"value": True},
-        "shuffle_bytes": {"value": 64 * 2**20},
-        "num_workers": {"value": 0},
+        "split_rows": {"python": "100", "yaml": "100"},
+        "shuffle": {"python": "True", "yaml": "true"},
+        "shuffle_bytes": {"python": '"64MiB"', "yaml": '"64MiB"'},
+        "num_workers": {"python": "0", "yaml": "0"},
     }
 
 

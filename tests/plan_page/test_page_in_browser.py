@@ -175,7 +175,60 @@ def test_a_page_without_row_counts_says_what_is_unknown(tmp_path, opened):
     assert [rank[3] for rank in ranks] == [[[[0, None, None]]], [[[1, None, None]]], [[[2, None, None]]]]
     assert windows is None
     assert "known only after reading" in shown.page.inner_text("#notice")
-    assert "may differ between ranks" in shown.page.inner_text("#verdict")
+    assert "are not known before reading, and may differ. A training loop" in shown.page.inner_text("#verdict")
+
+
+UNCOUNTED = {
+    "filters": {"filters": [("id", ">", 5)]},
+    "class_weights": {"class_weights": {"label": {1: 2.5, 0: 0.5}}},
+    "pack": {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 16},
+    "batch_tokens": {"columns": ["tokens"], "batch_tokens": 64},
+}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """600 rows of tokens with labels, in three files."""
+    path = tmp_path_factory.mktemp("texts")
+    for number in range(3):
+        rows = range(number * 200, number * 200 + 200)
+        table = pa.table(
+            {"id": rows, "label": [row % 2 for row in rows], "tokens": [[row] * (row % 7) for row in rows]}
+        )
+        pq.write_table(table, path / f"{number}.parquet", row_group_size=60)
+    return path
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_what_is_unknown_is_explained_as_in_python(texts, opened, name):
+    loader, dataset = StructuredDataset.create_dataloader(str(texts), **{**GIVEN, **RANKS, **UNCOUNTED[name]})
+    shown = opened(dataset)
+    with pytest.raises(TypeError) as unknown:
+        len(loader)
+    why, remedy = re.fullmatch(r"(.*?\.) (Set .*)", str(unknown.value)).groups()
+    assert shown.page.inner_text("#notice").lower().startswith(why.lower())
+    assert shown.page.inner_text("#verdict-text").lower() == str(dataset.describe().warnings[0]).lower()
+    assert ("count_rows" in shown.page.inner_text("#verdict")) == (name == "filters")
+    shown.settled(lambda: typed(shown.page, "num_ranks", "1"))
+    assert shown.page.inner_text("#verdict-text") == remedy
+    shown.settled(lambda: shown.page.evaluate("location.hash = '#steps_per_epoch=3'"))
+    assert shown.page.inner_text("#verdict-text") == "Which rows these are is known only after reading."
+
+
+@pytest.mark.parametrize(
+    ("key", "word"), [("even", "drop"), ("even", "pad"), ("last_batch", "wrap"), ("last_batch", "drop")]
+)
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_options_that_need_counts_are_refused_as_in_python(texts, opened, name, key, word):
+    options = {**GIVEN, **RANKS, **UNCOUNTED[name]}
+    shown = opened(StructuredDataset.create_dataloader(str(texts), **options)[1])
+    shown.settled(lambda: ticked(shown.page, "even", word) if key == "even" else picked(shown.page, key, word))
+    refused = ""
+    try:
+        StructuredDataset.create_dataloader(str(texts), **options, **{key: word})
+    except ValueError as error:
+        refused = str(error)
+    assert (shown.page.inner_text("#verdict-text") == refused) == bool(refused)
 
 
 def typed(page, key, text):

@@ -7,11 +7,13 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import hydra.utils
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from omegaconf import OmegaConf
 from PIL import Image
 
 from torch_dataloader_utils import (
@@ -184,7 +186,17 @@ def test_images_of_16_bits_are_refused() -> None:
         decoded([encoded(deep)], damaged="null")
 
 
-@pytest.mark.parametrize("size", [0, -1, (3,), (3, 4, 5), (3, 0), 2.5, True, "224", None])
+@pytest.mark.parametrize("size", [[6, 8], OmegaConf.create([6, 8])], ids=["list", "of a config"])
+def test_a_size_is_any_sequence_of_two_numbers(size: Any) -> None:
+    assert DecodeImages("image", size) == DecodeImages("image", (6, 8))
+
+
+def test_hydra_builds_the_transform() -> None:
+    config = {"_target_": "torch_dataloader_utils.transforms.DecodeImages", "column": "image", "size": [6, 8]}
+    assert hydra.utils.instantiate(OmegaConf.create(config)) == DecodeImages("image", SIZE)
+
+
+@pytest.mark.parametrize("size", [0, -1, (3,), (3, 4, 5), (3, 0), 2.5, True, "224", "22", b"22", None])
 def test_other_sizes_are_refused(size: Any) -> None:
     with pytest.raises(OptionError, match="size="):
         DecodeImages("image", size)

@@ -23,7 +23,8 @@ def _create_dataloader(table: Any, **options: Any) -> tuple[StructuredLoader[Any
 
     parsed, of_table = parse_delta_options(options)
     with limited(parsed.worker.timeout):
-        dataset = DeltaDataset(DeltaSource(plain_value(table), of_table), parsed)
+        source = DeltaSource(plain_value(table), of_table)
+        dataset = DeltaDataset(source, parsed, source.options)
     return StructuredLoader(dataset, parsed), dataset
 
 

@@ -27,7 +27,8 @@ def _create_dataloader(table: Any, **options: Any) -> tuple[StructuredLoader[Any
         columns = list(dict.fromkeys([*parsed.read.columns, *of_table.metadata_columns]))
         parsed = replace(parsed, read=replace(parsed.read, columns=columns))
     with limited(parsed.worker.timeout):
-        dataset = IcebergDataset(IcebergSource(plain_value(table), of_table), parsed)
+        source = IcebergSource(plain_value(table), of_table)
+        dataset = IcebergDataset(source, parsed, source.options)
     return StructuredLoader(dataset, parsed), dataset
 
 

@@ -41,12 +41,20 @@ class DeltaSource:
             raise OptionError(f"version={chosen.version}, as_of={shown(chosen.as_of)}: expected one of the two.")
         self._moment = None if chosen.as_of is None else _moment(chosen.as_of)
         self._version, self._asked = chosen.version, chosen.as_of
+        self._chosen = chosen
         self._given: Mapping[str, Any] = {}
         if isinstance(table, DeltaTable):
             self._given = getattr(table, "_storage_options", None) or {}
             learn(self._given)
         self._loaded = table.version() if isinstance(table, DeltaTable) else None
         self._url = _place(table)
+
+    @property
+    def options(self) -> DeltaOptions:
+        """The options that read the same version by the table's path: a `DeltaTable` is read at its version."""
+        if self._loaded is None or self.pinned is not None:
+            return self._chosen
+        return replace(self._chosen, version=self._loaded)
 
     @property
     def pinned(self) -> str | None:

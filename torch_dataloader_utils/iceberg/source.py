@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import Any
 
 from torch_dataloader_utils.iceberg.catalog import again
@@ -25,6 +27,12 @@ class IcebergSource:
     def __init__(self, table: Any, chosen: TableOptions) -> None:
         self._table = table
         self._chosen = chosen
+
+    @property
+    def options(self) -> TableOptions:
+        """The options that read the same rows by the table's name: a table given as an object has a catalog, too."""
+        named = isinstance(self._table, (str, os.PathLike)) or self._chosen.catalog_config is not None
+        return self._chosen if named else replace(self._chosen, catalog_config={})
 
     @property
     def pinned(self) -> str | None:

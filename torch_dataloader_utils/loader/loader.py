@@ -27,6 +27,7 @@ from torch_dataloader_utils.loader.batch_types import (
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.sampler import EpochSampler
 from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planning.advice import unknown_steps_advice
 from torch_dataloader_utils.redaction import revealing_nothing
 from torch_dataloader_utils.storage import usable_cores
 
@@ -101,17 +102,8 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
                 "follow=True: the number of batches is known once a pass has begun and has found the appended rows; if "
                 "a filter decides which of them are read, set count_rows=True, too."
             )
-        if steps is None and (why := self.dataset.options.uncounted):
-            raise TypeError(
-                f"the number of batches is known only after reading, because {why}. Set steps_per_epoch=n to fix the "
-                "number."
-            )
         if steps is None:
-            raise TypeError(
-                "the number of batches is known only after reading, because a filter, nulls='drop', "
-                "transform_rows='any' or a format without row counts decides which rows there are. Set count_rows=True "
-                "to count them once, or steps_per_epoch=n to fix the number."
-            )
+            raise TypeError(str(unknown_steps_advice(self.dataset.options.uncounted)))
         return steps
 
     def __getitem__(self, index: object) -> NoReturn:

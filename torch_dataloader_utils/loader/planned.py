@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from operator import index
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +34,7 @@ class PlannedDataset(MeasuredDataset):
     """A dataset whose plan is known for any epoch and rank."""
 
     _options: Options
+    _of_table: Mapping[str, Any] = MappingProxyType({})  # the options of its table, as plan pages show them
 
     @property
     def source(self) -> Source:
@@ -77,7 +80,8 @@ class PlannedDataset(MeasuredDataset):
             OptionError: the path is a folder, or lies in a folder that does not exist.
         """
         epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
-        data = page_data(type(self).__name__, self.source, self._options, self._here.planner, epoch)
+        name, planner = type(self).__name__, self._here.planner
+        data = page_data(name, self.source, self._options, planner, epoch, self._of_table)
         return write_page(path, page_of(data))
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:

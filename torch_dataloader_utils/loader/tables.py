@@ -18,7 +18,8 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.following import Patience, appended_since
-from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions
+from torch_dataloader_utils.plan_page.call import table_values
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import revealing_nothing
 from torch_dataloader_utils.sources.agreement import sharers_of
@@ -33,11 +34,18 @@ class SnapshotDataset(LoaderDataset):
 
     _read: SnapshotCursor | None  # the position of the rows that the last complete pass read, with follow=True
 
-    def __init__(self, table: TableSource | None = None, options: Options | None = None, **unknown: Any) -> None:
+    def __init__(
+        self,
+        table: TableSource | None = None,
+        options: Options | None = None,
+        of_table: TableOptions | DeltaOptions | None = None,
+        **unknown: Any,
+    ) -> None:
         if table is None or options is None or unknown:
             name = type(self).__name__
             raise UnknownOptionError(f"{name}(...): use {name}.create_dataloader(table, ...).")
         self._table: TableSource | None = table
+        self._of_table = {} if of_table is None else table_values(of_table)
         if options.follow.follow and table.pinned is not None:
             raise OptionError(f"follow=True: {table.pinned}")
         super().__init__(open_snapshot(table.snapshot(None, options), options), options)
@@ -197,7 +205,12 @@ class SnapshotDataset(LoaderDataset):
         with limited(self._options.worker.timeout):
             return open_snapshot(snapshot, self._options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """As for every dataset; also the options of the table, without those that may be secrets."""
+        return {**super().__getstate__(), "of_table": self._of_table}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._table = None  # it may hold a catalog
+        self._of_table = state["of_table"]
         super().__setstate__(state)
         self._note_read()

@@ -85,7 +85,7 @@ def check_class_weights(options: Options) -> None:
             "count_rows=True with class_weights: the copies of rows are drawn anew in each epoch, so one count does "
             "not hold for all. Use steps_per_epoch=n (exactly n steps) or even='sync' (all ranks stop with the first)."
         )
-    _refuse_counted(options, "class_weights needs the number of copies, which is drawn in each epoch")
+    _refuse_counted(options)
 
 
 def check_packing(options: Options) -> None:
@@ -112,7 +112,7 @@ def check_packing(options: Options) -> None:
     if options.pack.wraps:
         _check_wrapping(options)
     else:
-        _refuse_counted(options, "pack needs the number of sequences, which is known only after packing")
+        _refuse_counted(options)
 
 
 def _check_wrapping(options: Options) -> None:
@@ -146,7 +146,7 @@ def check_buckets(options: Options) -> None:
         raise OptionError(f"output_format={batch.output_format!r} with {text}: expected 'torch' or 'numpy'.")
     if options.shard.split_batches:
         raise OptionError(f"split_batches=True with {text}: batch_tokens is the budget of a batch of one rank.")
-    _refuse_counted(options, f"{text} needs the number of batches, which is known only after reading")
+    _refuse_counted(options)
     if batch.last_batch != "partial":
         raise OptionError(
             f"last_batch={batch.last_batch!r} with {text}: batches differ in their rows, so none is short; leave "
@@ -175,7 +175,17 @@ def check_device(options: Options) -> None:
         )
 
 
-def _refuse_counted(options: Options, why: str) -> None:
+def uncounted_need(options: Options) -> str:
+    """What needs counts that `count_rows` does not give, in the words of errors; "" if it gives them."""
+    if options.subset.class_weights is not None:
+        return "class_weights needs the number of copies, which is drawn in each epoch"
+    if options.pack.pack is not None and not options.pack.wraps:
+        return "pack needs the number of sequences, which is known only after packing"
+    tokens = options.bucket.batch_tokens
+    return f"batch_tokens={tokens} needs the number of batches, which is known only after reading" if tokens else ""
+
+
+def _refuse_counted(options: Options) -> None:
     """Refuse the options that need counts which `count_rows` does not give."""
     shard = options.shard
     counted = {
@@ -187,7 +197,7 @@ def _refuse_counted(options: Options, why: str) -> None:
         remedy = "use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first)"
         if options.follow.follow:  # refuses both
             remedy = f"leave it out, and use {_JOIN}"
-        raise CountsRequiredError(f"{text} with {why}: {remedy}.")
+        raise CountsRequiredError(f"{text} with {uncounted_need(options)}: {remedy}.")
 
 
 def _check_padded(options: Options) -> None:

@@ -1,15 +1,16 @@
-"""The call that creates a dataset's loader, as values from which the plan page writes Python and YAML."""
+"""The call that creates a dataset's loader, as texts of Python and YAML that the plan page puts together."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
-from torch_dataloader_utils.options import Options, options_of
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions, options_of
+from torch_dataloader_utils.plan_page.literals import quoted, written
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.source import Source
 
@@ -17,6 +18,11 @@ Values = dict[str, Any]
 
 _PATHS = 20  # more are a list that code makes
 _RANKS = ("num_ranks", "rank")  # the page writes them
+_HIDDEN = "not shown here: credentials, or too long"
+_HIDDEN_CATALOG = "fill in the catalog's properties; not shown here, because they may hold credentials"
+_UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+# The options that keep a table at one snapshot.
+_PINS = frozenset(("version", "as_of", "snapshot_id", "end_snapshot_id"))
 # The options that the page can change.
 _CHANGED = (
     *("num_workers", "batch_size", "sharding", "total_shards", "full_rotation", "stick_to_shard", "shard_batches"),
@@ -25,65 +31,89 @@ _CHANGED = (
 )
 
 
-def call_values(dataset: str, source: Source, options: Options) -> Values:
+def call_values(
+    dataset: str, source: Source, options: Options, of_table: Mapping[str, Values] = MappingProxyType({})
+) -> Values:
     """The call's function, what it reads, and the options that were given.
 
     Args:
         dataset: the name of the kind of dataset.
         source: what it reads.
         options: the options of its loader.
+        of_table: the options of its table, from `table_values`; empty if it has none.
     """
-    combined = len(source.parts) > 1
     return {
-        "function": "combine" if combined else f"{dataset}.create_dataloader",
-        "target": _target(source, combined=combined),
-        "options": _given(options),
+        "function": f"{dataset}.create_dataloader" if source.group is None else "combine",
+        "target": _target(dataset, source),
+        "options": {**of_table, **_given(options)},
         "defaults": {name: _checked(item, item.default) for name, item in _changed().items()},
         "explicit_ranks": options.shard.num_ranks is not None,
-        "table": source.snapshot is not None,
+        "note": _newest(dataset, source, of_table),
     }
+
+
+def table_values(options: TableOptions | DeltaOptions) -> dict[str, Values]:
+    """The options of a table that differ from their defaults, by keyword, as the page may show them: no credentials."""
+    return {item.name: _shown(item, getattr(options, item.name)) for item in _of_group(options, None)}
+
+
+def target_values(name: str, value: str | list[str]) -> Values:
+    """The call's first argument: its name, its value, and the value as text."""
+    return {"name": name, "value": value, **(written(value) or {})}
 
 
 def _changed() -> dict[str, Field[Any]]:
     return {name: item for name, item in options_of("files").items() if name in _CHANGED}
 
 
-def _target(source: Source, *, combined: bool) -> Values:
-    """The call's first argument: its name, and its value if the value is text."""
-    if combined:
-        return {"name": "datasets", "code": _datasets(source)}
+def _target(dataset: str, source: Source) -> Values:
+    """The call's first argument; only as Python if no text stands for its value."""
     paths = list(source.paths)
+    if source.group is not None:
+        return {"name": "datasets", "python": _datasets(source.group.names)}
+    if dataset == "TableDataset":  # a table is an object of the user's
+        return {"name": "table", "value": paths[0], "python": "table"}
     if len(paths) > _PATHS:
-        return {"name": "path", "code": "paths"}
-    return {"name": "table" if source.snapshot else "path", "value": paths[0] if len(paths) == 1 else paths}
+        return {"name": "path", "python": "paths"}
+    return target_values("table" if source.snapshot else "path", paths[0] if len(paths) == 1 else paths)
 
 
-def _datasets(source: Source) -> str:
+def _datasets(names: Any) -> str:
     """The datasets of a combination as code: a dict if they have names."""
-    variables = [f"dataset_{number}" for number in range(len(source.parts))]
-    names = source.scan.names if isinstance(source.scan, CombinedScan) else ()
-    if not names:
+    variables = [f"dataset_{number}" for number in range(len(names))]
+    if not all(isinstance(name, str) for name in names):
         return f"[{', '.join(variables)}]"
-    pairs = zip(names, variables, strict=True)
-    return f"{{{', '.join(f'{json.dumps(printable(name))}: {variable}' for name, variable in pairs)}}}"
+    return f"{{{', '.join(f'{quoted(printable(name))}: {of}' for name, of in zip(names, variables, strict=True))}}}"
+
+
+def _newest(dataset: str, source: Source, of_table: Mapping[str, Values]) -> str | None:
+    """What the page shows of a table of which the call reads the newest snapshot."""
+    if source.snapshot is None or dataset == "TableDataset" or _PINS & of_table.keys():
+        return None
+    return printable(f"the newest when this page was written: {source.snapshot.cursor}")
 
 
 def _given(options: Options) -> dict[str, Values]:
-    """The options that differ from their defaults, by keyword, each as its value, as code or hidden."""
-    given = {}
-    for values in filter(is_dataclass, (getattr(options, group.name) for group in fields(options))):
-        for item in fields(values):
-            value = getattr(values, item.name)
-            if not _is_default(item, value, options) and item.name not in _RANKS:
-                given[item.name] = _shown(item, value)
-    return given
+    """The options that differ from their defaults, by keyword, each as text, as code or hidden."""
+    groups = filter(is_dataclass, (getattr(options, group.name) for group in fields(options)))
+    return {
+        item.name: _shown(item, getattr(values, item.name))
+        for values in groups
+        for item in _of_group(values, options)
+        if item.name not in _RANKS
+    }
 
 
-def _is_default(item: Field[Any], value: Any, options: Options) -> bool:
-    if item.name == "split_bytes":  # parsing replaces None
+def _of_group(values: Any, options: Options | None) -> list[Field[Any]]:
+    """The options of a group that differ from their defaults."""
+    return [item for item in fields(values) if not _is_default(item, getattr(values, item.name), options)]
+
+
+def _is_default(item: Field[Any], value: Any, options: Options | None) -> bool:
+    if item.name == "split_bytes" and options is not None:  # parsing replaces None
         return bool(value == options.shuffle.split_bytes)
     default = _checked(item, item.default)
-    return value is default or (isinstance(value, type(default)) and _plain(value) == _plain(default) is not None)
+    return value is default or (isinstance(value, type(default)) and written(value) == written(default) is not None)
 
 
 def _checked(item: Field[Any], value: Any) -> Any:
@@ -94,27 +124,27 @@ def _checked(item: Field[Any], value: Any) -> Any:
 
 def _shown(item: Field[Any], value: Any) -> Values:
     """An option as the page may show it: credentials and large values are hidden, and objects are not plain."""
-    if not item.repr:
-        return {"hidden": True}
-    plain = _plain(value)
-    if plain is None:
+    if not item.repr or _has_secret(value):
+        return {"hidden": _HIDDEN_CATALOG if item.name == "catalog_config" else _HIDDEN}
+    if item.name == "as_of" and isinstance(value, datetime):
+        value = value.isoformat()
+    texts = written(_sized(value) if item.name.endswith("_bytes") else value)
+    if texts is None:
         name = getattr(value, "__name__", item.name)
         return {"code": name if name.isidentifier() else item.name}  # "<lambda>" is no code
-    return {"value": _without_secrets(json.loads(plain))}
+    return texts
 
 
-def _plain(value: Any) -> str | None:
-    """The value as JSON, a path as text; None if JSON cannot hold it."""
-    try:
-        return json.dumps(value, allow_nan=False, default=os.fspath)
-    except (TypeError, ValueError):
-        return None
+def _sized(size: Any) -> Any:
+    """Bytes as people write them: "64MiB"."""
+    fits = (f"{size // unit}{name}" for name, unit in _UNITS.items() if isinstance(size, int) and size % unit == 0)
+    return next(fits, size)
 
 
-def _without_secrets(value: Any) -> Any:
-    """The plain value without the queries and passwords of URLs."""
-    if isinstance(value, str):
-        return printable(value)
+def _has_secret(value: Any) -> bool:
+    """Whether a text in it has a part that `printable` leaves out; without it, the option would be another one."""
+    if isinstance(value, (str, os.PathLike)):
+        return printable(str(value)) != str(value)
     if isinstance(value, Mapping):
-        return {name: _without_secrets(inner) for name, inner in value.items()}
-    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
+        return any(map(_has_secret, [*value.keys(), *value.values()]))
+    return isinstance(value, (list, tuple)) and any(map(_has_secret, value))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.options import Options, PolicyOptions
+from torch_dataloader_utils.options import Options, PolicyOptions, uncounted_need
 from torch_dataloader_utils.plan_page.call import call_values
 from torch_dataloader_utils.plan_page.fixed import fixed_plans, why_fixed
 from torch_dataloader_utils.plan_page.planner_scripts import split_segments
 from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.planning.advice import unknown_steps_advice, unknown_steps_of_ranks_advice
 from torch_dataloader_utils.planning.plan import PLAN_VERSION
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import assignment_of
@@ -23,7 +26,14 @@ Values = dict[str, Any]
 _SPLIT_BYTES = {"unshuffled": False, "shuffled": True}  # the default of split_bytes depends on the shuffle
 
 
-def page_data(dataset: str, source: Source, options: Options, planner: Planner, epoch: int) -> Values:
+def page_data(
+    dataset: str,
+    source: Source,
+    options: Options,
+    planner: Planner,
+    epoch: int,
+    of_table: Mapping[str, Values] = MappingProxyType({}),
+) -> Values:
     """The data of a plan page: files, splits, options, and Python's own plans if no other planner knows their rule.
 
     Args:
@@ -32,19 +42,36 @@ def page_data(dataset: str, source: Source, options: Options, planner: Planner, 
         options: the options of its loader.
         planner: the planner of both.
         epoch: the epoch that the page shows first.
+        of_table: the options of its table, from `call.table_values`; empty if it has none.
     """
     num_ranks, reason = planner.known_world.num_ranks, why_fixed(source, options)
     return {
         "version": PLAN_VERSION,
         "seed": options.shuffle.shuffle_seed,
         "exact": source.exact,
+        "unknown": _unknown(options),
         "files": [[printable(file.info.path), file.info.record_count] for file in source.files],
         "file_bytes": [file.info.file_size for file in source.files],
         "file_parts": [file.info.part for file in source.files],
         "splits": split_lists(source, options, fixed=reason is not None),
         "options": {"epoch": epoch, **plan_values(options, num_ranks)},
-        "call": call_values(dataset, source, options),
+        "call": call_values(dataset, source, options, of_table),
         "fixed": None if reason is None else {"reason": reason, "plans": fixed_plans(source, options, planner, epoch)},
+    }
+
+
+def _unknown(options: Options) -> Values:
+    """What Python says where row counts are known only after reading, and which options it then refuses."""
+    one, many = (
+        unknown_steps_advice(options.uncounted),
+        unknown_steps_of_ranks_advice(not options.uncounted, options.follow.follow),
+    )
+    return {
+        "why": one.problem,
+        "one_rank": one.remedy,
+        "ranks": str(many),
+        "need": uncounted_need(options),
+        "batch_tokens": options.bucket.batch_tokens,
     }
 
 

@@ -25,7 +25,7 @@ def why_fixed(source: Source, options: Options) -> str | None:
     if hasattr(options.split.split_strategy, "generate"):
         return f"the split strategy {type(options.split.split_strategy).__name__} makes the shards itself"
     if len(source.parts) > 1:
-        return "it mixes the rows of several datasets"
+        return f"it {'merges the splits' if options.mix.batches == 'splits' else 'mixes the rows'} of several datasets"
     if options.shard.sharding not in _KNOWN:
         return "the sharding policy is a function of your own"
     if options.shard.canonical_ranks is not None:

@@ -143,6 +143,21 @@ const PlannerOptions = (() => {
     return null;
   }
 
+  // check_class_weights, check_packing and check_buckets: what is known only after reading, even with count_rows
+  function problemOfUncounted({ need, batch_tokens: tokens }, { even, last_batch: last, split_batches }) {
+    if (tokens && split_batches)
+      return `split_batches=True with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one rank.`;
+    const counted = even === "drop" || even === "pad" ? `even=${shown(even)}` : last === "wrap" ? "last_batch='wrap'" : "";
+    if (need && counted)
+      return `${counted} with ${need}: use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first).`;
+    if (tokens && last !== "partial")
+      return (
+        `last_batch=${shown(last)} with batch_tokens=${tokens}: batches differ in their rows, so none is short; leave ` +
+        "last_batch at 'partial'."
+      );
+    return null;
+  }
+
   function problemOfNumbers(options) {
     const isWrong = (value) => value !== null && !(Number.isInteger(value) && value > 0);
     const wrong = AT_LEAST_ONE.find((name) => isWrong(options[name]));
@@ -198,7 +213,8 @@ const PlannerOptions = (() => {
 
   // What Python would raise, or why nothing can be planned here; null if all is well.
   function problem(data, table, options, exact) {
-    const checks = [problemOfNumbers, problemOfOwner, problemOfPolicy, problemOfShuffle, problemOfSteps];
+    const uncounted = (given) => (data.unknown ? problemOfUncounted(data.unknown, given) : null);
+    const checks = [problemOfNumbers, problemOfOwner, problemOfPolicy, problemOfShuffle, uncounted, problemOfSteps];
     const found = checks.map((check) => check(options)).find((text) => text !== null);
     if (found) return found;
     if (data.files.length && data.files.every(([, rows]) => rows === 0))

@@ -56,7 +56,7 @@ const PlanPage = (() => {
     const notes = [];
     if (data.fixed) notes.push(`This page shows the plan that Python computed, and cannot replan it: ${data.fixed.reason}.`);
     if (!data.exact) {
-      notes.push("Row counts are known only after reading (a filter, deletes, or a format without counts): boxes show rows before filters, or bytes, and steps are unknown.");
+      notes.push(`${Words.capitalised(data.unknown.why)} Boxes show the rows that files hold, or bytes where these are not recorded.`);
     }
     get("notice").hidden = !notes.length;
     get("notice").textContent = notes.join(" ");
@@ -70,7 +70,7 @@ const PlanPage = (() => {
 
   function problem(values, { message }) {
     const reason = Planner.supported(planned(values), data);
-    if (reason) return { kind: "warn", title: "This page cannot show the plan", text: `${reason[0].toUpperCase()}${reason.slice(1)}.` };
+    if (reason) return { kind: "warn", title: "This page cannot show the plan", text: `${Words.capitalised(reason)}.` };
     return { kind: "bad", title: "These options do not fit together", text: message };
   }
 
@@ -80,7 +80,7 @@ const PlanPage = (() => {
   }
 
   function showPlan(plan, values) {
-    showVerdict(Words.verdict(values, plan, totalRows(values)));
+    showVerdict(Words.verdict(values, plan, totalRows(values), data));
     get("map-hint").textContent = `Epoch ${values.epoch}, ${Words.plural(values.num_ranks, "rank")}, ${Words.plural(Math.max(1, values.num_workers ?? 1), "I/O worker")} each.`;
     MapInput.shown(PlanMap.draw(get("map-base"), data, plan, values));
     Steps.draw(get("steps"), plan, values);

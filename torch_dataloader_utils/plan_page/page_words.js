@@ -43,14 +43,16 @@ const Words = (() => {
     return { steps, least: Math.min(...steps), most: Math.max(...steps) };
   }
 
-  function unknown(values) {
+  const capitalised = (sentence) => sentence[0].toUpperCase() + sentence.slice(1);
+
+  // In Python's words: which remedy there is depends on options that the page does not change.
+  function unknown(values, { one_rank, ranks }) {
     if (values.even === "sync") {
       const text = "even=\"sync\" stops all ranks together, after the smallest rank's last batch.";
       return { kind: "warn", title: "Steps are known only after reading", text };
     }
-    const remedy = "count_rows=True counts the rows at construction; then steps, even= and every policy are exact.";
-    if (values.num_ranks === 1) return { kind: "", title: "One rank reads everything; its steps are known only after reading", text: remedy };
-    return { kind: "bad", title: "Steps are known only after reading, and may differ between ranks", text: `DDP hangs if they do. ${remedy}` };
+    if (values.num_ranks === 1) return { kind: "", title: "One rank reads everything; its steps are known only after reading", text: one_rank };
+    return { kind: "bad", title: "Steps are known only after reading", text: capitalised(ranks) };
   }
 
   function uneven(values, { steps, least, most }) {
@@ -78,7 +80,8 @@ const Words = (() => {
   function accounted(values, plan, total) {
     const rows = delivered(plan, values);
     const padded = plan.ranks.reduce((sum, rank) => sum + (rank.padded ?? 0), 0);
-    const left = total === null || rows === null ? 0 : total - rows;
+    if (rows === null) return "Which rows these are is known only after reading.";
+    const left = total === null ? 0 : total - rows;
     const once = left > 0 ? leftOut(values, left, total) : "Every row is delivered exactly once.";
     return padded ? `${once} ${plural(padded, "row")} (${share(padded, rows)}) are repeats, marked False in the mask.` : once;
   }
@@ -91,15 +94,15 @@ const Words = (() => {
   }
 
   // The verdict on a plan: its kind ("", "warn", "bad"), a title, and a sentence.
-  function verdict(values, plan, total) {
+  function verdict(values, plan, total, data) {
     const counts = stepsOf(plan);
     if (!plan.ranks.some((rank) => rank.workers.some((worker) => worker.pieces.length))) {
       return { kind: "warn", title: "There is nothing to read", text: "Check the filter, the table, or the batch size." };
     }
-    if (counts === null) return unknown(values);
+    if (counts === null) return unknown(values, data.unknown);
     if (counts.most > counts.least) return uneven(values, counts);
     return equal(values, plan, counts, total);
   }
 
-  return { number, plural, bytes, share, ranges, batchRows, stepsOf, verdict };
+  return { number, plural, capitalised, bytes, share, ranges, batchRows, stepsOf, verdict };
 })();

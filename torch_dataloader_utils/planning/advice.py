@@ -42,6 +42,37 @@ def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
     )
 
 
+def unknown_steps_advice(uncounted: str) -> Advice:
+    """Why a rank's number of batches is unknown before reading, and the remedy.
+
+    Args:
+        uncounted: why `count_rows` cannot count them, as a clause; "" if it can.
+    """
+    decides = "a filter, nulls='drop', transform_rows='any' or a format without row counts decides which rows there are"
+    count = "" if uncounted else "count_rows=True to count them once, or "
+    return Advice(
+        f"the number of batches is known only after reading, because {uncounted or decides}.",
+        f"Set {count}steps_per_epoch=n to fix the number.",
+    )
+
+
+def unknown_steps_of_ranks_advice(countable: bool, grows: bool = False) -> Advice:
+    """What unknown numbers of batches mean for several ranks, and the remedy.
+
+    Args:
+        countable: whether `count_rows` can count the rows.
+        grows: whether each pass reads what was appended, so that no row may be left out.
+    """
+    if grows:
+        counted = f"count_rows=True with {_PAD}, or " if countable else ""
+        remedy = f"Use {counted}torch's Join around the loop."
+    elif countable:
+        remedy = "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'."
+    else:
+        remedy = "Use steps_per_epoch=n or even='sync'."
+    return Advice(f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}", remedy)
+
+
 def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advice | None:
     """Advice about ranks whose steps differ; None if they do not, or if the options make them equal.
 
@@ -54,10 +85,7 @@ def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advic
         return None
     steps = plan.steps(epoch)
     if steps is None:
-        return Advice(
-            f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}",
-            _ways_without_steps(plan, countable),
-        )
+        return unknown_steps_of_ranks_advice(countable, plan.grows)
     if len(set(steps)) == 1:
         return None
     return Advice(
@@ -136,16 +164,6 @@ def _ways_to_cut(plan: Plan) -> str:
 def _ways_to_level(plan: Plan) -> str:
     """The options that give all ranks equal steps if rows are counted; no row of growing data may be left out."""
     return _PAD if plan.grows else _EVEN
-
-
-def _ways_without_steps(plan: Plan, countable: bool) -> str:
-    """What gives all ranks equal steps if steps are known only after reading."""
-    if plan.grows:
-        counted = f"count_rows=True with {_PAD}, or " if countable else ""
-        return f"Use {counted}torch's Join around the loop."
-    if countable:
-        return "Use count_rows=True with even='drop' or even='pad', steps_per_epoch=n, or even='sync'."
-    return "Use steps_per_epoch=n or even='sync'."
 
 
 def _are(number: int, noun: str) -> str:

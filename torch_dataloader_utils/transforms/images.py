@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,8 +161,10 @@ def _converted(image: Any, mode: str) -> Any:
     return image.convert(mode)
 
 
-def _checked_size(size: object) -> tuple[int, int]:
-    sides = size if isinstance(size, (tuple, list)) else (size, size)
+def _checked_size(size: Any) -> tuple[int, int]:
+    # Hydra passes the list of a config as an OmegaConf ListConfig, which is neither a list nor a tuple.
+    listed = isinstance(size, Sequence) and not isinstance(size, (str, bytes))
+    sides: Sequence[Any] = size if listed else (size, size)
     whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
     if len(sides) != 2 or not whole:
         raise OptionError(f"{_WHO}(size={shown(size)}): expected (height, width) in pixels, or an int for a square.")

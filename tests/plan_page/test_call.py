@@ -1,0 +1,246 @@
+"""The call on the plan page makes the dataset that is shown: in Python, and as YAML from a config file."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import hydra.utils
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from pyiceberg.catalog import load_catalog
+
+from torch_dataloader_utils import DeltaDataset, IcebergDataset, StructuredDataset, combine
+from torch_dataloader_utils.cli.texts import config_of
+from torch_dataloader_utils.plan_page.literals import written
+
+RANKS = {"num_ranks": 1, "rank": 0}
+ODD = 'it\'s "0"\\\n\t\x7f\u2028\U0001f4a9 #'
+Texts = Callable[[Any], tuple[str, str]]
+
+
+@pytest.fixture
+def texts(browser: Any, tmp_path: Path) -> Texts:
+    """The Python and the YAML on the page of a dataset."""
+
+    def shown(dataset: Any) -> tuple[str, str]:
+        page = browser.new_page()
+        page.goto(f"file://{dataset.plan_page(tmp_path / 'plan.html')}")
+        page.wait_for_function("PlanPage.drawn > 0")
+        both = page.inner_text("#python"), page.inner_text("#yaml")
+        page.close()
+        return both
+
+    return shown
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 rows with labels of each type."""
+    path = tmp_path_factory.mktemp("labels")
+    table = pa.table(
+        {
+            "id": range(20),
+            "label": [0, 1] * 10,
+            "flag": [True, False] * 10,
+            "name": ["0", "yes", "null", "a"] * 5,
+            "tokens": [[1, 2], [3]] * 10,
+        }
+    )
+    pq.write_table(table, path / "part.parquet")
+    return path
+
+
+def by_python(text: str, **scope: Any) -> Any:
+    scope |= {"rank": 0}
+    exec(text, scope)
+    return scope["dataset"]
+
+
+def by_config(text: str, tmp_path: Path) -> Any:
+    """The dataset of a config file, as the command line reads it."""
+    (tmp_path / "loader.yaml").write_text(text, encoding="utf-8")
+    config = config_of(tmp_path / "loader.yaml")
+    kind = {"StructuredDataset": StructuredDataset, "DeltaDataset": DeltaDataset, "IcebergDataset": IcebergDataset}
+    made: Any = kind[config.pop("_target_").split(".")[1]]
+    return made.create_dataloader(**{"rank": 0, **config})[1]
+
+
+CALLS: list[dict[str, Any]] = [
+    {"columns": ["id", "label"], "class_weights": {"label": {0: 0.5, 1: 3}}},
+    {"columns": ["id", "name"], "class_weights": {"name": {"0": 0.5, "yes": 1e-07, "null": 3, ODD: 2}}},
+    {"columns": ["id"], "filters": [["id", "in", [2**60, 3]], ["id", "<", math.inf], ["id", ">", -1e22]]},
+    {"columns": ["id"], "subsets": {"train": 0.9, "val": 1e-05}, "subset": "train", "subset_by": "id"},
+    {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 4, "pad_values": {"tokens": -100}},
+    {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 4, "pack_method": "wrap", "count_rows": True},
+    {"columns": ["tokens", "id"], "lists": "padded", "batch_tokens": 16, "timeout": 1.5, "prefetch_bytes": "1KiB"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", CALLS, ids=lambda options: list(options)[1])
+def test_both_texts_make_the_dataset_that_is_shown(
+    folder: Path, texts: Texts, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    _, dataset = StructuredDataset.create_dataloader(str(folder), **RANKS, **options)
+    python, text = texts(dataset)
+    assert by_python(python).options == dataset.options
+    assert by_config(text, tmp_path).options == dataset.options
+    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0)[1].options == dataset.options
+
+
+def test_labels_that_are_bools_and_null_stay_what_they_are(folder: Path, texts: Texts, tmp_path: Path) -> None:
+    """From YAML as the command line reads it: OmegaConf has no null among its keys."""
+    weights = {"flag": {True: 2.0, False: 0.25, None: 1.0}}
+    _, dataset = StructuredDataset.create_dataloader(
+        str(folder), columns=["id", "flag"], class_weights=weights, **RANKS
+    )
+    python, text = texts(dataset)
+    assert by_python(python).options == by_config(text, tmp_path).options == dataset.options  # False == 0
+    assert 'class_weights={"flag": {True: 2.0, False: 0.25, None: 1.0}}' in python
+    assert 'class_weights: {"flag": {true: 2.0, false: 0.25, null: 1.0}}' in text
+
+
+def test_a_mix_is_written_with_its_members(folder: Path, texts: Texts) -> None:
+    inner = combine({"a": str(folder), "b": str(folder)}, **RANKS)[1]
+    phases = [(0, {"both": 1, "one": 1}), (10, {"both": 1, "one": 3})]
+    _, dataset = combine({"both": inner, "one": str(folder)}, weights=phases, rows_per_epoch=30, **RANKS)
+    again = by_python(texts(dataset)[0], dataset_0=inner, dataset_1=str(folder))
+    assert again.options == dataset.options
+    assert again.source.group == dataset.source.group
+
+
+def test_a_combination_of_one_dataset_is_no_call_of_another_name(folder: Path, texts: Texts) -> None:
+    _, dataset = combine([str(folder)], source_key="part", **RANKS)
+    assert by_python(texts(dataset)[0], dataset_0=str(folder)).options == dataset.options
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+@pytest.fixture(scope="module")
+def delta(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of two versions, of 3 and of 6 rows."""
+    place = str(tmp_path_factory.mktemp("delta"))
+    for start in (0, 3):
+        write_deltalake(place, pa.table({"id": range(start, start + 3)}), mode="append")
+    return place
+
+
+@pytest.mark.parametrize("options", [{"version": 0}, {"as_of": datetime(2100, 1, 1, tzinfo=UTC)}, {}], ids=list)
+def test_a_delta_table_is_written_with_its_version(
+    delta: str, texts: Texts, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    _, dataset = DeltaDataset.create_dataloader(delta, **options, **RANKS)
+    python, text = texts(dataset)
+    assert by_python(python).version == by_config(text, tmp_path).version == dataset.version
+    assert [name in text for name in ("version", "as_of")] == [name in options for name in ("version", "as_of")]
+    assert ("# the newest when this page was written: snapshot 1" in python) == (not options)
+
+
+def test_an_opened_delta_table_is_written_with_the_version_that_it_has(
+    delta: str, texts: Texts, tmp_path: Path
+) -> None:
+    _, dataset = DeltaDataset.create_dataloader(DeltaTable(delta, version=0), **RANKS)
+    python, text = texts(dataset)
+    assert by_python(python).version == by_config(text, tmp_path).version == 0
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], list[int]]]:
+    """A catalog with a secret among its properties, and the ids of the snapshots of its table `db.events`."""
+    place = tmp_path_factory.mktemp("iceberg")
+    config = {"type": "sql", "uri": f"sqlite:///{place}/c.db", "warehouse": str(place), "token": "SECRET-1"}
+    opened = load_catalog("default", **config)
+    opened.create_namespace("db")
+    rows = pa.table({"id": range(20)})
+    table = opened.create_table("db.events", schema=rows.schema)
+    for _ in range(3):
+        table.append(rows)
+    yield config, [snapshot.snapshot_id for snapshot in table.snapshots()]
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda ids: {"snapshot_id": ids[1]},
+        lambda ids: {"start_snapshot_id": ids[0], "end_snapshot_id": ids[1], "replay": 0.5, "non_appends": "ignore"},
+        lambda ids: {"ref": "main", "metadata_columns": ["_pos"], "scan_filter": [["id", "<", 7]]},
+        lambda ids: {"follow": True, "wait_seconds": 0},
+    ],
+    ids=["snapshot_id", "appended", "ref", "follow"],
+)
+def test_an_iceberg_table_is_written_with_its_options(
+    catalog: tuple[dict[str, str], list[int]], texts: Texts, tmp_path: Path, options: Callable[[list[int]], Any]
+) -> None:
+    config, snapshots = catalog
+    given = options(snapshots)
+    _, dataset = IcebergDataset.create_dataloader("db.events", catalog_config=config, **given, **RANKS)
+    python, text = texts(dataset)
+    again = by_python(python, catalog_config=config), by_config(f"{text}\ncatalog_config: {config}", tmp_path)
+    for other in again:
+        assert other.options == dataset.options
+        assert other.source_cursor() == dataset.source_cursor()
+        assert other._table.options == dataset._table.options
+    assert "SECRET" not in (tmp_path / "plan.html").read_text()
+    assert "sqlite" not in (tmp_path / "plan.html").read_text()
+    hidden = "fill in the catalog's properties; not shown here, because they may hold credentials"
+    assert f"    catalog_config=catalog_config,  # {hidden}\n" in python
+    assert f"# catalog_config: {hidden}\n" in text
+
+
+def test_a_copy_in_another_process_writes_the_same_call(catalog: Any, texts: Texts) -> None:
+    config, snapshots = catalog
+    _, dataset = IcebergDataset.create_dataloader("db.events", catalog_config=config, snapshot_id=snapshots[0], **RANKS)
+    data = pickle.dumps(dataset)
+    assert b"SECRET" not in data
+    assert texts(pickle.loads(data)) == texts(dataset)
+
+
+def test_an_opened_iceberg_table_needs_its_catalog(catalog: Any, texts: Texts) -> None:
+    config, snapshots = catalog
+    opened = load_catalog("default", **config)
+    _, dataset = IcebergDataset.create_dataloader(opened.load_table("db.events"), **RANKS)
+    opened.close()
+    python, _ = texts(dataset)
+    assert f"# the newest when this page was written: snapshot {snapshots[-1]}\n" in python
+    assert by_python(python, catalog_config=config).source_cursor() == dataset.source_cursor()
+
+
+# ------------------------------------------------------------------------------------------------------------- literals
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(alphabet=st.characters())
+PLAIN = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.none() | st.booleans() | st.integers() | st.text(), inner),
+)
+
+
+@given(value=PLAIN | st.just(ODD))
+def test_literals_mean_their_value(value: Any) -> None:
+    texts = written(value)
+    assert texts is not None
+    assert repr(eval(texts["python"])) == repr(value)  # repr: 1 is no True
+    assert repr(yaml.safe_load(texts["yaml"])) == repr(value)
+
+
+def test_literals_of_python_keep_tuples_and_of_yaml_are_lists() -> None:
+    assert written([("a", "<", 1), (), (2,)]) == {
+        "python": '[("a", "<", 1), (), (2,)]',
+        "yaml": '[["a", "<", 1], [], [2]]',
+    }
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1, 2}, [len], datetime(2026, 1, 1, tzinfo=UTC)], ids=str)
+def test_what_is_no_plain_value_has_no_literal(value: Any) -> None:
+    assert written(value) is None
