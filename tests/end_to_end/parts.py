@@ -1,0 +1,195 @@
+"""Loaders of each kind over tiny data: what their epochs must deliver, and what a batch of theirs holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.transforms.test_images import SIZE, pixels_of, png
+from tests.transforms.test_tokens import CLS, OSLO, WORDS, tokenizer
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.options import SubsetOptions
+from torch_dataloader_utils.subsets.choice import Choice, choice_of
+from torch_dataloader_utils.subsets.copies import ClassDraw
+from torch_dataloader_utils.subsets.hashing import name_hash
+from torch_dataloader_utils.subsets.keys import key_hashes
+from torch_dataloader_utils.transforms import DecodeImages, Tokenize
+
+Seen = Counter[Hashable]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kind of loader.
+
+    Attributes:
+        write: writes data into a folder; what it returns is the first argument of `make`.
+        make: a loader of that data for `num_ranks`, `rank` and `num_workers`.
+        law: checks what consecutive epochs from the first one on delivered, each over all ranks.
+        held: from a batch to what it delivers: no repeats, no padding, all other values checked.
+        counted: whether a state of any rank has the place of all; otherwise those of all are merged.
+        tokens: of a stream that ranks cut into sequences, each leaving out less than one; 0 if all must be delivered.
+        refused: what the error of the first batch says if there are several ranks.
+        epoch: the one in which states are taken.
+    """
+
+    write: Callable[[Path], Any]
+    make: Callable[..., Any]
+    law: Callable[[list[Seen]], None]
+    held: Callable[[Any], Iterable[Hashable]]
+    counted: bool = True
+    tokens: int = 0
+    refused: str = ""
+    epoch: int = 1
+
+
+def ids(batch: Any) -> list[int]:
+    found: list[int] = batch["id"][batch.get("valid", slice(None))].tolist()
+    return found
+
+
+def each_once(rows: Iterable[Hashable]) -> Callable[[list[Seen]], None]:
+    """Every epoch has each of these rows once."""
+    expected = Counter(rows)
+
+    def law(epochs: list[Seen]) -> None:
+        for seen in epochs:
+            assert seen == expected, f"missing: {expected - seen}, repeated: {seen - expected}"
+
+    return law
+
+
+# ------------------------------------------------------------------------------------------------------- one dataset
+
+ROWS, FILES, GROUP = 20, 3, 5  # rows of a file and of a row group
+EVERY = range(ROWS * FILES)
+WEIGHTS: dict[int | None, float] = {0: 0.4, 1: 2.5, None: 0}  # of labels; that of label 2 is 1
+
+
+def label(row: int) -> int | None:
+    return None if row % 7 == 0 else row % 3
+
+
+def clicks(row: int) -> list[int]:
+    return [row] * (row * 7 % 10)
+
+
+def views(row: int) -> list[int]:
+    return [] if row % 5 == 0 else [row, row + 1]
+
+
+def write_rows(folder: Path) -> str:
+    """Files of an id, and of values that follow from it."""
+    for file in range(FILES):
+        rows = range(file * ROWS, file * ROWS + ROWS)
+        table = pa.table(
+            {
+                "id": rows,
+                "label": [label(row) for row in rows],
+                "name": [f"name {row}" for row in rows],
+                "clicks": [clicks(row) for row in rows],
+                "views": [views(row) or None for row in rows],
+                "text": [" ".join(WORDS[OSLO:][: row % 4]) for row in rows],
+                "image": pa.array([png(row) for row in rows], pa.binary()),
+            }
+        )
+        pq.write_table(table, folder / f"{file}.parquet", row_group_size=GROUP)
+    return str(folder)
+
+
+def of_rows(**options: Any) -> Callable[..., Any]:
+    """Makes loaders of small shuffled batches of the files of `write_rows`."""
+    given = {"columns": ["id"], "batch_size": 4, "split_rows": 5, "shuffle": True, "shuffle_buffer_size": 10} | options
+    return lambda path, **place: StructuredDataset.create_dataloader(path, **given, **place)[0]
+
+
+def chosen(by_name: bool = False, **options: Any) -> list[int]:
+    """The rows of a subset or fraction: those whose hash is in its interval, as the law of subsets has it."""
+    choice = choice_of(SubsetOptions(**options))
+    assert isinstance(choice, Choice)
+    if by_name:
+        holds = choice.holds(key_hashes([pa.chunked_array([[f"name {row}" for row in EVERY]])]))
+    else:
+        holds = np.concatenate([mask for i in range(FILES) for mask in choice.rows(name_hash(f"{i}.parquet"), 0, ROWS)])
+    rows: list[int] = np.flatnonzero(holds).tolist()
+    assert 0 < len(rows) < len(EVERY)
+    return rows
+
+
+def copies(epochs: list[Seen]) -> None:
+    """As many copies of each row as its weight, its epoch and its place give."""
+    for epoch, seen in enumerate(epochs):
+        expected: Seen = Counter()
+        for first in range(0, len(EVERY), GROUP):
+            rows = range(first, first + GROUP)
+            weights = np.array([WEIGHTS.get(label(row), 1) for row in rows], np.float64)
+            drawn = ClassDraw(0, epoch).copies(weights, name_hash(f"{first // ROWS}.parquet"), first % ROWS // GROUP)
+            expected.update(dict(zip(rows, drawn.tolist(), strict=True)))
+        assert seen == +expected
+
+
+def within_budget(batch: Any) -> list[int]:
+    lengths = batch["clicks"]["offsets"].diff()
+    assert lengths.tolist() == [len(clicks(row)) for row in ids(batch)]
+    assert len(lengths) * int(lengths.max()) <= 20
+    return ids(batch)
+
+
+def keyed(batch: Any) -> list[int]:
+    rows, sparse = ids(batch), batch["sparse"]
+    lists = [clicks(row) for row in rows] + [views(row) for row in rows]
+    assert sparse["keys"] == ["clicks", "views"]
+    assert sparse["lengths"].tolist() == [len(each) for each in lists]
+    assert sparse["values"].tolist() == sum(lists, [])
+    return rows
+
+
+def decoded(batch: Any) -> list[int]:
+    expected = [pixels_of(row).transpose(2, 0, 1) for row in ids(batch)]
+    assert np.array_equal(np.asarray(batch["image"]), np.stack(expected))
+    return ids(batch)
+
+
+def tokenized(batch: Any) -> list[int]:
+    values, offsets = batch["input_ids"]["values"].tolist(), batch["input_ids"]["offsets"].tolist()
+    expected = [[CLS, *range(OSLO, OSLO + row % 4)] for row in ids(batch)]
+    assert [values[first:last] for first, last in pairwise(offsets)] == expected
+    return ids(batch)
+
+
+TRAIN: dict[str, Any] = {"subsets": {"train": 0.7, "val": 0.3}, "subset": "train"}
+BY_NAME: dict[str, Any] = {**TRAIN, "subset_by": "name"}
+FRACTION: dict[str, Any] = {"fraction": 0.7}
+BUDGET: dict[str, Any] = {"columns": ["id", "clicks"], "batch_tokens": 20, "batch_size": 6}
+SPARSE: dict[str, Any] = {"columns": ["id", "clicks", "views"], "jagged": {"sparse": ["clicks", "views"]}}
+IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages("image", SIZE)}
+TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
+
+
+def one(law: Callable[[list[Seen]], None], held: Callable[[Any], list[int]] = ids, **options: Any) -> Part:
+    """A part that reads the files of `write_rows`; whether its rows are counted follows from the options."""
+    uncounted = "batch_tokens" in options or "class_weights" in options or "subset_by" in options
+    return Part(write_rows, of_rows(**options), law, held, counted=not uncounted or "count_rows" in options)
+
+
+OF_ONE = {
+    "subset": one(each_once(chosen(**TRAIN)), **TRAIN),
+    "subset by key": one(each_once(chosen(by_name=True, **TRAIN)), **BY_NAME),
+    "subset by key, counted": one(each_once(chosen(by_name=True, **TRAIN)), **BY_NAME, count_rows=True),
+    "fraction": one(each_once(chosen(**FRACTION)), **FRACTION),
+    "limit": one(each_once(range(43)), limit=43),
+    "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
+    "class weights": one(copies, class_weights={"label": WEIGHTS}),
+    "batch tokens": one(each_once(EVERY), within_budget, **BUDGET),
+    "jagged": one(each_once(EVERY), keyed, **SPARSE),
+    "images": one(each_once(EVERY), decoded, **IMAGES),
+    "tokens": one(each_once(EVERY), tokenized, **TOKENS),
+}

@@ -1,0 +1,68 @@
+"""What ranks of a job that follows a table do: `forkrun.py RANKS following_jobs.py SCENARIO CONFIG OUT`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch.distributed as dist
+from pyiceberg.catalog import load_catalog
+
+from torch_dataloader_utils import IcebergDataset
+
+
+def opened(config: Mapping[str, str], state: Any = None) -> Any:
+    """A loader that follows, and reads older rows beside the appended ones; at a state, as after a restart."""
+    options = {"follow": True, "wait_seconds": 0, "replay": 0.5, "shuffle": True, "even": "pad", "batch_size": 5}
+    loader, _ = IcebergDataset.create_dataloader("ns.t", catalog_config=config, **options)
+    if state is not None:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+    return loader
+
+
+def real(batches: Iterable[Any]) -> list[int]:
+    return [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
+
+
+def restarts(config: Mapping[str, str], out: Path) -> dict[str, Any]:
+    """The pass of rows that rank 1 appends, restarted at every step; the state after two steps is left in a file."""
+    loader = opened(config)
+    first, before = real(loader), loader.state_dict()
+    if dist.get_rank() == 1:
+        load_catalog(**config).load_table("ns.t").append(pa.table({"id": range(100, 140), "x": [0] * 40}))
+    dist.barrier()
+    found: dict[str, Any] = {"first": first, "taken": [], "rest": []}
+    while not found["rest"] or found["rest"][-1]:
+        loader = opened(config, before)
+        found["taken"].append(real(itertools.islice(loader, len(found["taken"]))))
+        state = loader.state_dict()
+        if dist.get_rank() == 0 and len(found["taken"]) == 3:
+            (out / "state.json").write_text(json.dumps(state))
+        found["rest"].append(real(opened(config, state)))
+    return found
+
+
+def continues(config: Mapping[str, str], out: Path) -> dict[str, Any]:
+    """The rest of the pass whose state `restarts` left."""
+    return {"rest": real(opened(config, json.loads((out / "state.json").read_text())))}
+
+
+def main() -> None:
+    scenario, config, folder = sys.argv[1:]
+    out = Path(folder)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    found = globals()[scenario](json.loads(config), out)
+    (out / f"{dist.get_rank()}.json").write_text(json.dumps(found))
+    dist.barrier()
+    os._exit(0)  # without Python's own shutdown, which gloo's threads may abort
+
+
+if __name__ == "__main__":
+    main()
