@@ -26,7 +26,7 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.sources.mixing import mix_in_words, rows_of_mix
+from torch_dataloader_utils.sources.mixing import mix_in_words, rows_of_mix, subset_in_words
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
 from torch_dataloader_utils.sources.source import Source
 
@@ -64,7 +64,7 @@ class _Facts:
             dataset=dataset,
             files=len(source.files),
             skipped=source.skipped,
-            subset=source.subset,
+            subset=subset_in_words(source),
             mix=mix_in_words(source, self.options, self.epoch),
             packing=self.options.pack.text,
             uncounted=self.options.uncounted,

@@ -55,8 +55,8 @@ class Description:
         dataset: the kind of dataset.
         files: the number of files read, without those that filters ruled out.
         skipped: damaged files that are left out.
-        subset: which rows `subset`, `fraction` and `limit` choose; "" for all.
-        mix: how much an epoch takes of each dataset, and how their rows are mixed; "" if they are not.
+        subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
+        mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
