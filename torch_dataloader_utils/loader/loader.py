@@ -96,17 +96,8 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             TypeError: the number is known only after reading (with a filter on rows, for example).
         """
         steps = self.dataset.steps()
-        if steps is None and (why := self.dataset.options.uncounted):
-            raise TypeError(
-                f"the number of batches is known only after reading, because {why}. Set steps_per_epoch=n to fix the "
-                "number."
-            )
         if steps is None:
-            raise TypeError(
-                "the number of batches is known only after reading, because a filter, nulls='drop', "
-                "transform_rows='any' or a format without row counts decides which rows there are. Set count_rows=True "
-                "to count them once, or steps_per_epoch=n to fix the number."
-            )
+            raise TypeError(self.dataset.why_no_steps())
         return steps
 
     def __getitem__(self, index: object) -> NoReturn:
