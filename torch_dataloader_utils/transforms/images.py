@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,7 +162,8 @@ def _converted(image: Any, mode: str) -> Any:
 
 
 def _checked_size(size: object) -> tuple[int, int]:
-    sides = size if isinstance(size, (tuple, list)) else (size, size)
+    # Any sequence, as Hydra passes lists of its own.
+    sides = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
     whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
     if len(sides) != 2 or not whole:
         raise OptionError(f"{_WHO}(size={shown(size)}): expected (height, width) in pixels, or an int for a square.")
