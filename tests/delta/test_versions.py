@@ -168,3 +168,8 @@ def test_a_folder_without_a_log_is_no_table(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(DataNotFoundError, match=r"no Delta table here: .*holds _delta_log.*StructuredDataset"):
             opened(path)
+
+
+def test_the_version_is_described(table: Path) -> None:
+    shown = opened(table, version=1)[1].describe()
+    assert (shown.snapshot, shown.follow, shown.replay) == ("version 1", "", "")

@@ -274,6 +274,42 @@ def test_datasets_may_be_loaders_and_paths(folder: Path) -> None:
     assert repeated[1].describe().mix == "each batch is of one: 50.0% 0 (61 rows), 50.0% 1 (61 rows, 2.65 laps)"
 
 
+def test_merged_splits_are_described(folder: Path, tmp_path: Path) -> None:
+    def mix(**options: Any) -> str:
+        return combine(parts, batches="splits", num_ranks=1, rank=0, **options)[1].describe().mix
+
+    parts: Any = {"web": folder / "web.parquet", "code": folder / "code.parquet"}
+    in_proportion = "splits are merged in proportion to their size: 72.6% 'web' (61 rows), 27.4% 'code' (23 rows)"
+    assert mix() == in_proportion
+    by_weight = "splits are merged by weight, until one of them ends: 25.0% 'web' (61 rows), 75.0% 'code' (23 rows)"
+    assert mix(weights={"web": 1, "code": 3}) == by_weight
+    filtered = StructuredDataset.create_dataloader(folder / "web.parquet", filters=[("id", ">", 3)], columns=["id"])
+    (tmp_path / "more.csv").write_text("id\n1\n2\n")
+    parts = {"web": filtered, "more": tmp_path / "more.csv"}
+    assert mix() == (
+        "splits are merged in proportion to their size: 'web' (58 rows before filters), 'more' (rows known only after "
+        "reading)"
+    )
+    assert combine({"web": filtered}, batches="splits", num_ranks=1, rank=0)[1].describe().mix == ""
+
+
+def test_the_subsets_of_datasets_are_named(folder: Path) -> None:
+    def part(name: str, **options: Any) -> Any:
+        return StructuredDataset.create_dataloader(folder / f"{name}.parquet", **options)[1]
+
+    def subset(datasets: Any) -> str:
+        return combine(datasets, num_ranks=1, rank=0)[1].describe().subset
+
+    web, code = part("web", limit=5), part("code", fraction=0.5)
+    inner = combine({"web": web, "books": part("books")})
+    sample = "fraction 0.5, rows by place"
+    assert subset({"text": inner, "code": code}) == (
+        f"'text/web': the first 5 rows; 'text/books': all rows; 'code': {sample}"
+    )
+    assert subset([part("web"), code]) == f"0: all rows; 1: {sample}"
+    assert subset({"web": part("web"), "code": part("code")}) == ""
+
+
 def test_a_dataset_may_be_a_list_of_paths_and_not_a_dict(folder: Path) -> None:
     files = [folder / "web.parquet", str(folder / "code.parquet")]
     loader, dataset = combine({"text": files, "books": (folder / "books.parquet",)}, num_ranks=1, rank=0)

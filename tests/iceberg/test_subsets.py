@@ -24,8 +24,11 @@ def test_rows_of_an_iceberg_table_have_no_place_but_keys_and_files(catalog: Cata
         return [int(row) for batch in IcebergDataset.create_dataloader(table, **given)[0] for row in batch["id"]]
 
     for unit in ("row", "segment"):
-        with pytest.raises(OptionError, match=r"its rows move when the table is rewritten\. Pass subset_by="):
+        asked = f"subset='train' by {unit} with an Iceberg table: "
+        with pytest.raises(OptionError, match=rf"{asked}its rows move when the table is rewritten\. Pass subset_by="):
             rows("train", subset_unit=unit)
+    with pytest.raises(OptionError, match=r"^fraction=0\.5 by row with an Iceberg table: .* Pass subset_by="):
+        IcebergDataset.create_dataloader(table, fraction=0.5)
     for options in ({"subset_by": "id"}, {"subset_unit": "file"}):
         assert sorted(chain.from_iterable(rows(name, **options) for name in SUBSETS)) == list(range(60))
 

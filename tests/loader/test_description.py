@@ -336,6 +336,7 @@ def test_a_table_with_deleted_rows(tmp_path: Path) -> None:
     commit(tmp_path, 1, files)
     shown = TableDataset.create_dataloader(LogTable(tmp_path), batch_size=10)[1].describe()
     assert (shown.dataset, shown.rows, shown.segments) == ("TableDataset", 84, 9)
+    assert "snapshot 1" in words(shown)
     assert "sorted by 'id' and by 'x' and by 'day'" in problems(shown)[0]
 
 

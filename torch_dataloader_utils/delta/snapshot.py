@@ -58,6 +58,16 @@ class DeltaSnapshot:
         """One dict per partition: "partition" (column -> value), "files" and "records" (deleted ones too)."""
         return [{key: item[key] for key in ("partition", "files", "records")} for item in self.plan.partitions]
 
+    @property
+    def in_words(self) -> str:
+        """Which version it is."""
+        return f"version {self.cursor.end}"
+
+    @property
+    def replay_in_words(self) -> str:
+        """No older rows are read beside appended ones."""
+        return ""
+
     def manifest(self, options: Options) -> FileManifest:
         """The manifest of the files, like that of any other source.
 

@@ -17,7 +17,7 @@ from torch_dataloader_utils.iceberg.file_scan import FileScan
 from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
 from torch_dataloader_utils.iceberg.pruning import Pruning
-from torch_dataloader_utils.iceberg.replay import NO_REPLAY, drawn
+from torch_dataloader_utils.iceberg.replay import Replay, drawn
 from torch_dataloader_utils.iceberg.row_ids import ROW_KEY, check_row_ids, hashes_row_ids
 from torch_dataloader_utils.iceberg.schema import (
     check_metadata_columns,
@@ -110,7 +110,7 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
     places = _places(opened, read)
     pruning = Pruning([item for item in (rows, scan) if item is not None], resolved.schema, metadata.specs())
     scanned = FileScan(opened, resolved, places, pruning, read.progress)
-    files, replay = scanned.files(), NO_REPLAY
+    files, replay = scanned.files(), Replay(share=read.replay)
     if read.replay and resolved.appends is not None and files:
         whole = FileScan(opened, replace(resolved, appends=None), places, pruning, read.progress).files()
         new = snapshots_after(metadata, start, resolved.snapshot)

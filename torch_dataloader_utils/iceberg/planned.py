@@ -98,6 +98,16 @@ class IcebergPlan:
             for key in values
         ]
 
+    @property
+    def in_words(self) -> str:
+        """Which snapshot it is."""
+        return "none: the table has none yet" if self.snapshot is None else self.snapshot.in_words
+
+    @property
+    def replay_in_words(self) -> str:
+        """Which older rows are read beside appended ones; "" if none are."""
+        return self.replay.in_words
+
     def manifest(self, options: Options) -> FileManifest:
         """The manifest of the files, like that of any other source.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.sources.deleted_rows import chosen_file
 from torch_dataloader_utils.subsets.choice import Choice, Interval
 from torch_dataloader_utils.subsets.hashing import name_hash
@@ -25,10 +26,14 @@ class Replay:
     Attributes:
         files: the older files.
         choice: which of their rows; None for all.
+        share: how many older rows are asked for per appended row.
+        rows: about how many are read.
     """
 
     files: tuple[PlannedFile, ...] = ()
     choice: Choice | None = None
+    share: float = 0.0
+    rows: int = 0
 
     def of(self, file: DataFile) -> DataFile:
         """The file with the rows that are read: all of an appended file."""
@@ -40,6 +45,14 @@ class Replay:
     def text(self) -> str:
         """What is read again, as a text that distinguishes it; "" if nothing is."""
         return f", replay of {len(self.files)} files, {self.choice}" if self.files else ""
+
+    @property
+    def in_words(self) -> str:
+        """What is asked for and what is read again, for people; "" if nothing is asked for."""
+        if not self.share:
+            return ""
+        read = f"about {plural(self.rows, 'row')} of {plural(len(self.files), 'file')}" if self.files else "none so far"
+        return f"{self.share:g} older rows beside each appended row: {read}"
 
     @cached_property
     def _paths(self) -> frozenset[str]:
@@ -69,9 +82,10 @@ def drawn(share: float, appended: Sequence[PlannedFile], older: Sequence[Planned
         files.append(planned)
         rows += _rows([planned])
     if rows <= quota:
-        return Replay(tuple(files))
+        return Replay(tuple(files), None, share, rows)
     kept = max(int(quota / rows * _WHOLE), 1)
-    return Replay(tuple(files), Choice((Interval(name_hash("replayed", key), 0, kept),)))
+    choice = Choice((Interval(name_hash("replayed", key), 0, kept),))
+    return Replay(tuple(files), choice, share, round(quota))
 
 
 def _rows(files: Sequence[PlannedFile]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch_dataloader_utils.sources.times import utc
+
 
 @dataclass(frozen=True)
 class SnapshotInfo:
@@ -24,3 +26,11 @@ class SnapshotInfo:
     ref: str | None = None
     start_snapshot_id: int | None = None
     operation: str | None = None
+
+    @property
+    def in_words(self) -> str:
+        """Which snapshot it is, and which rows are read if not all."""
+        at = f"snapshot {self.snapshot_id} of {utc(self.timestamp_ms)}"
+        branch = "" if self.ref is None else f" ({self.ref!r})"
+        after = self.start_snapshot_id
+        return f"{at}{branch}" if after is None else f"rows appended after snapshot {after}, up to {at}{branch}"

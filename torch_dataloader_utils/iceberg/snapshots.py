@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from torch_dataloader_utils.errors import OptionError, SnapshotError
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.tables import SnapshotCursor
-from torch_dataloader_utils.sources.times import milliseconds
+from torch_dataloader_utils.sources.times import milliseconds, utc
 
 _SHOWN = 5  # snapshots listed in an error
 _MAIN = "main"
@@ -197,13 +197,9 @@ def _at(metadata: TableMetadata, choice: SnapshotChoice, cursor: SnapshotCursor)
 def _there(snapshots: Iterable[Snapshot]) -> str:
     """A list of the snapshots that can be read, newest first, for an error."""
     newest = sorted(snapshots, key=lambda snapshot: snapshot.timestamp_ms, reverse=True)
-    listed = [f"{snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)})" for snapshot in newest[:_SHOWN]]
+    listed = [f"{snapshot.snapshot_id} ({utc(snapshot.timestamp_ms)})" for snapshot in newest[:_SHOWN]]
     more = f" and {len(newest) - _SHOWN} older ones" if len(newest) > _SHOWN else ""
     return f"available are {', '.join(listed)}{more}." if listed else "it has no snapshots."
-
-
-def _utc(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # -------------------------------------------------------------------------------------------------------------- appends
@@ -252,7 +248,7 @@ def _is_append(snapshot: Snapshot, skipped: frozenset[Operation]) -> bool:
     operation = None if snapshot.summary is None else snapshot.summary.operation
     if operation != Operation.APPEND and operation not in skipped:
         raise SnapshotError(
-            f"snapshot {snapshot.snapshot_id} ({_utc(snapshot.timestamp_ms)}) is not an append but "
+            f"snapshot {snapshot.snapshot_id} ({utc(snapshot.timestamp_ms)}) is not an append but "
             f"{'of an unknown kind' if operation is None else repr(operation.value)}: between two snapshots, only "
             "appended rows can be read. End before it, start from it, or leave out overwrites and deletes by "
             "non_appends='ignore'."

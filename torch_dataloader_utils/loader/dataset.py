@@ -14,10 +14,10 @@ from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
-from torch_dataloader_utils.loader.describing import summary
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, load_state, state_of_all_ranks
 from torch_dataloader_utils.loader.planned import PlannedDataset, epoch_number, whole_number
+from torch_dataloader_utils.loader.short_texts import steps_unknown, summary
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import revealing_nothing
@@ -37,7 +37,7 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
         self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {summary(self._epochs, self._options)}>"
+        return f"<{type(self).__name__}: {summary(self._epochs, self._options, waits=self._waits())}>"
 
     def _repr_html_(self) -> str:
         return self.describe()._repr_html_()
@@ -91,6 +91,10 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
     def steps(self) -> int | None:
         """The number of batches in this rank's live or next pass, or None if known only after reading."""
         return self._epochs.steps()
+
+    def why_no_steps(self) -> str:
+        """Why `steps()` is None, and what to do, in sentences."""
+        return steps_unknown(self._options, waits=self._waits())
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
         """The position of the live or next pass, as plain data. Only delivered batches count; rows read ahead do not.

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.kernels import compiled
@@ -26,9 +25,10 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.sources.mixing import mix_in_words, rows_of_mix
+from torch_dataloader_utils.sources.mixing import mix_in_words, rows_of_mix, subset_in_words
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
 from torch_dataloader_utils.sources.source import Source
+from torch_dataloader_utils.sources.tables import told
 
 _BATCH_TYPES = {
     "torch": "a dict of torch tensors",
@@ -39,9 +39,17 @@ _BATCH_TYPES = {
 _COLUMNS_NAMED = 5
 
 
-def described(dataset: str, here: Epochs, options: Options, epoch: int) -> Description:
-    """The description of a dataset for an epoch. The number of ranks is not fixed by this call."""
-    return _Facts(here.source, options, here.planner, epoch).description(dataset)
+def described(dataset: str, here: Epochs, options: Options, epoch: int, *, waits: bool = False) -> Description:
+    """The description of a dataset for an epoch. The number of ranks is not fixed by this call.
+
+    Args:
+        dataset: the name of the kind of dataset.
+        here: its epochs.
+        options: of its loader.
+        epoch: the epoch.
+        waits: whether the next pass waits for rows that are appended to a table.
+    """
+    return _Facts(here.source, options, here.planner, epoch, waits).description(dataset)
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class _Facts:
     options: Options
     planner: Planner
     epoch: int
+    waits: bool
 
     def description(self, dataset: str) -> Description:
         """The description; `dataset` is the name of the kind of dataset."""
@@ -60,11 +69,15 @@ class _Facts:
         segments = [segment for file in source.files for segment in file.layout.segments]
         ranks = self._ranks(plan, own)
         worker_splits = tuple(len(own.shard(worker).splits) for worker in range(len(own.shards)))
+        snapshot, replay = told(source.snapshot)
         return Description(
             dataset=dataset,
             files=len(source.files),
+            snapshot=snapshot,
+            follow=self._follow,
+            replay=replay,
             skipped=source.skipped,
-            subset=source.subset,
+            subset=subset_in_words(source),
             mix=mix_in_words(source, self.options, self.epoch),
             packing=self.options.pack.text,
             uncounted=self.options.uncounted,
@@ -99,6 +112,16 @@ class _Facts:
     def _rows(self) -> int | None:
         """The number of rows that splits know of, before uncounted filters; None if one does not know."""
         return self.source.splits.rows
+
+    @property
+    def _follow(self) -> str:
+        """What the passes read of a table that they follow."""
+        if not self.options.follow.follow:
+            return ""
+        if not self.waits:
+            return "each pass is what was appended since the one before it"
+        below = "; below is the last one" if self.source.files else ""
+        return f"the next pass is what is appended after this snapshot, known once it has begun{below}"
 
     @property
     def _batch_type(self) -> str:
@@ -144,6 +167,8 @@ class _Facts:
         return None if rows is None or len(delivered) < len(ranks) else rows - sum(delivered)
 
     def _warnings(self, plan: Plan | None, own: RankPlan, worker_splits: Sequence[int]) -> Iterator[Advice]:
+        if not self.source.splits and self.waits:
+            return
         if not self.source.splits:
             yield Advice("There is nothing to read.", "Check the filter, or the table.")
             return
@@ -226,22 +251,3 @@ def _dtype_and_shape(leaf: Mapping[str, Any], output_format: str) -> tuple[str, 
     if kind == "jagged":
         return dtype, f"values [*], lengths [{len(leaf['jagged'])} * B]: lists of {', '.join(leaf['jagged'])}"
     return dtype, f"values [*{inner}], offsets [B + 1]"
-
-
-def summary(here: Epochs, options: Options) -> str:
-    """What is read, and how, in one line. It detects nothing for this and never raises."""
-    parts = [here.source.size, f"batch_size {options.batch.batch_size:,}"]
-    try:
-        if here.planner.is_settled:
-            parts.append(_place_and_steps(here.planner, here.passes.place))
-    except Exception:  # noqa: BLE001 - the user's next call raises the same error
-        parts.append("rank unknown")
-    return "; ".join(parts)
-
-
-def _place_and_steps(planner: Planner, place: EpochPosition) -> str:
-    ranks = f"rank {planner.world.rank} of {planner.world.num_ranks}"
-    # The plan of a resumed epoch takes time, and a custom strategy must not be called for this.
-    known = not place.past and planner.plan_of_all_ranks() is not None
-    steps = planner.steps(place.epoch, planner.world.rank) if known else None
-    return ranks if steps is None else f"{ranks}, {plural(steps, 'step')} in epoch {place.epoch}"

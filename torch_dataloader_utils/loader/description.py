@@ -13,6 +13,7 @@ from torch_dataloader_utils.printing import Row, damage_in_words, in_bytes, plur
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_names
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
+_SAID = ("snapshot", "follow", "replay", "subset", "mix")  # texts, each shown if there is something to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,12 @@ class Description:
     Attributes:
         dataset: the kind of dataset.
         files: the number of files read, without those that filters ruled out.
+        snapshot: which snapshot or version of a table is read; "" if the data is no table, or has none.
+        follow: which rows each pass reads of a table that it follows; "" if it does not.
+        replay: which older rows are read beside the appended ones; "" if none are.
         skipped: damaged files that are left out.
-        subset: which rows `subset`, `fraction` and `limit` choose; "" for all.
-        mix: how much an epoch takes of each dataset, and how their rows are mixed; "" if they are not.
+        subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
+        mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
@@ -89,6 +93,9 @@ class Description:
 
     dataset: str
     files: int
+    snapshot: str
+    follow: str
+    replay: str
     skipped: tuple[SkippedFile, ...]
     subset: str
     mix: str
@@ -174,8 +181,7 @@ class Description:
         stored = f"{in_bytes(self.stored_bytes)} stored, " if self.stored_bytes else ""
         return [
             ("files", f"{self.files:,} ({stored}about {in_bytes(self.decoded_bytes)} decoded)"),
-            *([("subset", self.subset)] if self.subset else []),
-            *([("mix", self.mix)] if self.mix else []),
+            *((name, text) for name in _SAID if (text := getattr(self, name))),
             *([("left out", self._skipped_in_words)] if self.skipped else []),
             *([("packed", self.packing)] if self.packing else []),
             ("documents" if self.packing and self.units == "rows" else self.units, self._rows_in_words),

@@ -27,7 +27,6 @@ from torch_dataloader_utils.loader.batch_types import (
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.sampler import EpochSampler
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.planning.advice import unknown_steps_advice
 from torch_dataloader_utils.redaction import revealing_nothing
 from torch_dataloader_utils.storage import usable_cores
 
@@ -97,13 +96,8 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             TypeError: the number is known only after reading (with a filter on rows, for example).
         """
         steps = self.dataset.steps()
-        if steps is None and self.dataset.options.follow.follow:
-            raise TypeError(
-                "follow=True: the number of batches is known once a pass has begun and has found the appended rows; if "
-                "a filter decides which of them are read, set count_rows=True, too."
-            )
         if steps is None:
-            raise TypeError(str(unknown_steps_advice(self.dataset.options.uncounted)))
+            raise TypeError(self.dataset.why_no_steps())
         return steps
 
     def __getitem__(self, index: object) -> NoReturn:

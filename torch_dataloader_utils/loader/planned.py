@@ -60,14 +60,24 @@ class PlannedDataset(MeasuredDataset):
         return self.source.scan.vocabulary(column)
 
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
-        """The plan of a rank for an epoch, by default of this rank for the live or next epoch. Reads no data."""
-        epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
+        """The plan of a rank for an epoch, by default of this rank for the live or next epoch. Reads no data.
+
+        Raises:
+            CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
+        """
+        epoch = self._planned(epoch)
         return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
     def describe(self, epoch: int | None = None) -> Description:
-        """What the dataset holds and what each rank gets in an epoch (the live or next by default). Reads no data."""
-        epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
-        return described(type(self).__name__, self._here, self._options, epoch)
+        """What the dataset holds and what each rank gets in an epoch (the live or next by default). Reads no data.
+
+        With `follow=True`, it is by default the last epoch until the next one has begun.
+
+        Raises:
+            CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
+        """
+        epoch = self._shown(epoch)
+        return described(type(self).__name__, self._here, self._options, epoch, waits=self._waits())
 
     def plan_page(self, path: str | os.PathLike[str], epoch: int | None = None) -> Path:
         """Write the plan as a web page: who reads which rows, and what other options would change. Returns the path.
@@ -78,9 +88,9 @@ class PlannedDataset(MeasuredDataset):
 
         Raises:
             OptionError: the path is a folder, or lies in a folder that does not exist.
+            CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
         """
-        epoch = self._passes.epoch if epoch is None else epoch_number(epoch)
-        name, planner = type(self).__name__, self._here.planner
+        epoch, name, planner = self._shown(epoch), type(self).__name__, self._here.planner
         data = page_data(name, self.source, self._options, planner, epoch, self._of_table)
         return write_page(path, page_of(data))
 
@@ -97,15 +107,29 @@ class PlannedDataset(MeasuredDataset):
             rank: the rank of the batch.
 
         Raises:
-            CountsRequiredError: row counts are not known before reading.
+            CountsRequiredError: row counts are not known before reading, or with `follow=True`, the rows of the epoch
+                are not known yet, or no longer.
             IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
         """
-        return rows_of_step(self._here, epoch_number(epoch), step, self.world.rank if rank is None else rank)
+        number = self._planned(epoch_number(epoch))
+        return rows_of_step(self._here, number, step, self.world.rank if rank is None else rank)
 
     @property
     def world(self) -> World:
         """The number of ranks and this process's rank; detected at first use, then kept."""
         return self._epochs.planner.world
+
+    def _planned(self, epoch: int | None) -> int:
+        """The number of an epoch that can be planned; by default, the live or next one."""
+        return self._passes.epoch if epoch is None else epoch_number(epoch)
+
+    def _shown(self, epoch: int | None) -> int:
+        """The number of an epoch that is shown to people; by default, the live or next one if it can be planned."""
+        return self._planned(epoch)
+
+    def _waits(self) -> bool:
+        """Whether all known rows have been read, and the next pass waits for those that are appended."""
+        return False
 
     @property
     def _epochs(self) -> Epochs:

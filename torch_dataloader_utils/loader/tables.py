@@ -10,6 +10,7 @@ from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.exchange import from_first_rank
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
+    CountsRequiredError,
     OptionError,
     ShardingError,
     SnapshotError,
@@ -32,7 +33,9 @@ from torch_dataloader_utils.storage.waiting import limited
 class SnapshotDataset(LoaderDataset):
     """The rows of a table's snapshot as batches of tensors; `advance` moves it to the newest snapshot."""
 
-    _read: SnapshotCursor | None  # the position of the rows that the last complete pass read, with follow=True
+    # With follow=True: the position of the rows that the last complete pass read, and its epoch if that was here.
+    _read: SnapshotCursor | None
+    _read_in: int | None
 
     def __init__(
         self,
@@ -115,11 +118,11 @@ class SnapshotDataset(LoaderDataset):
         """As for every dataset; also moves to the state's position in the table's history."""
         super().load_state_dict(state, strict)
         read = self._options.follow.follow and (state.get("source") or {}).get("read") is True
-        self._read = self._snapshot.cursor if read else None
+        self._read, self._read_in = self._snapshot.cursor if read else None, None
 
     def steps(self) -> int | None:
         """As for every dataset; None if the next pass reads rows that are still to be appended."""
-        return None if self._is_read() else super().steps()
+        return None if self._waits() else super().steps()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. Call it before each epoch, with the same number on every rank."""
@@ -130,13 +133,13 @@ class SnapshotDataset(LoaderDataset):
 
     def _note_read(self) -> None:
         """Note from now on whose rows complete passes read."""
-        self._read = None
+        self._read = self._read_in = None
         if self._options.follow.follow:
             self._epochs.hooks.add(self._note_pass)
 
     def _note_pass(self, event: Event) -> None:
         if isinstance(event, PassEvent) and event.complete:
-            self._read = self._snapshot_of(self._epochs.source).cursor
+            self._read, self._read_in = self._snapshot_of(self._epochs.source).cursor, event.epoch
 
     def _is_read(self) -> bool:
         """Whether the rows at the current position have been read, and the next pass is to follow the table."""
@@ -144,6 +147,31 @@ class SnapshotDataset(LoaderDataset):
         if live is not None:  # Accelerate saves states one batch ahead: a pass is over with its last batch
             return self._options.follow.follow and self._accelerated is not None and live.complete
         return self._read == self._snapshot_of(self._epochs.source).cursor
+
+    def _waits(self) -> bool:
+        none_yet = self._epochs.passes.live is None and not self._epochs.next_source.files
+        return self._is_read() or (self._options.follow.follow and none_yet)
+
+    def _planned(self, epoch: int | None) -> int:
+        number, live = super()._planned(epoch), self._passes.live
+        if not self._options.follow.follow or (live is None and not self._waits()):
+            return number
+        known = self._read_in if live is None else live.epoch
+        if number == known and (live is not None or epoch is not None):
+            return number
+        instead = "" if known is None else f", or for epoch={known}, whose rows are known"
+        raise CountsRequiredError(
+            f"epoch {number} with follow=True: which rows it has is known once its pass has begun, and until the next "
+            f"one begins. Ask after its first batch{instead}."
+        )
+
+    def _shown(self, epoch: int | None) -> int:
+        live = self._passes.live
+        if live is None and not self._is_read():
+            return super()._planned(epoch)  # even if there are no rows yet
+        if live is None and epoch is None:
+            return self._passes.epoch if self._read_in is None else self._read_in
+        return self._planned(epoch)
 
     def _followed(self) -> Source | None:
         if not self._options.follow.follow:

@@ -42,17 +42,19 @@ def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
     )
 
 
-def unknown_steps_advice(uncounted: str) -> Advice:
+def unknown_steps_advice(uncounted: str, fixable: bool = True) -> Advice:
     """Why a rank's number of batches is unknown before reading, and the remedy.
 
     Args:
         uncounted: why `count_rows` cannot count them, as a clause; "" if it can.
+        fixable: whether `steps_per_epoch` can fix the number: not if each row is to be read once.
     """
     decides = "a filter, nulls='drop', transform_rows='any' or a format without row counts decides which rows there are"
-    count = "" if uncounted else "count_rows=True to count them once, or "
+    ways = ["count_rows=True to count them once"] if not uncounted else []
+    ways += ["steps_per_epoch=n to fix the number"] if fixable else []
     return Advice(
         f"the number of batches is known only after reading, because {uncounted or decides}.",
-        f"Set {count}steps_per_epoch=n to fix the number.",
+        f"Set {', or '.join(ways)}." if ways else "Iterate without it; no option fixes it with follow=True.",
     )
 
 

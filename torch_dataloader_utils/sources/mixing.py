@@ -153,13 +153,25 @@ def rows_of_mix(mixing: Mapping[str, Any], epoch: int) -> list[int]:
     return [sum(rows) for rows in zip(*(stretch.rows for stretch in curriculum.of_epoch(epoch)), strict=True)]
 
 
-def mix_in_words(source: Source, options: Options, epoch: int) -> str:
-    """What an epoch takes of each dataset, and how batches mix them; "" if rows are not mixed."""
-    mixing = options.mixing
-    if mixing is None:
-        return ""
+def subset_in_words(source: Source) -> str:
+    """Which rows `subset`, `fraction` and `limit` choose, of each dataset by its name; "" for all."""
+    if source.group is None or not source.subset:
+        return source.subset
+    texts = [facts.subset or "all rows" for facts in source.group.facts]
+    return "; ".join(f"{name}: {text}" for name, text in zip(_names(source), texts, strict=True))
+
+
+def _names(source: Source) -> list[str]:
+    """The datasets' names, or else their numbers, as text."""
     names = list(map(repr, source.scan.names)) if isinstance(source.scan, CombinedScan) else []
-    names = names or [str(number) for number in range(len(source.parts))]
+    return names or [str(number) for number in range(len(source.parts))]
+
+
+def mix_in_words(source: Source, options: Options, epoch: int) -> str:
+    """What an epoch takes of each dataset, and how batches or splits mix them; "" for a single dataset."""
+    mixing, names = options.mixing, _names(source)
+    if mixing is None:
+        return _splits_in_words(source, options) if len(names) > 1 else ""
     sizes, of_epoch = part_rows(source.splits, len(source.parts)), rows_of_mix(mixing, epoch)
     total = max(sum(of_epoch), 1)
     of_each = []
@@ -171,6 +183,25 @@ def mix_in_words(source: Source, options: Options, epoch: int) -> str:
     if curriculum is None:
         return f"{batches}: {', '.join(of_each)}"
     return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names)}"
+
+
+def _splits_in_words(source: Source, options: Options) -> str:
+    """How the splits of several datasets are merged."""
+    group, splits = source.group, source.splits
+    assert group is not None
+    rows = part_rows(splits, len(source.parts))
+    unknown = {splits.files[file].info.part for file in splits.file[~splits.counted].tolist()}
+    weights = [part.weight for part in source.parts if part.weight is not None]
+    total = sum(weights or ([] if unknown else rows))
+    texts = []
+    for part, (name, facts) in enumerate(zip(_names(source), group.facts, strict=True)):
+        share = f"{(weights or rows)[part] / total:.1%} " if total else ""
+        count = plural(rows[part], "token" if options.pack.wraps else "row") + (
+            "" if facts.exact else " before filters"
+        )
+        texts.append(f"{share}{name} ({'rows known only after reading' if part in unknown else count})")
+    how = "by weight, until one of them ends" if weights else "in proportion to their size"
+    return f"splits are merged {how}: {', '.join(texts)}"
 
 
 def _phases_in_words(curriculum: Curriculum, names: Sequence[str]) -> str:

@@ -108,8 +108,9 @@ def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
     if choice is None or options.subset_by is not None:
         return manifest
     if manifest.relative is None and options.subset_unit != "file":
+        given = f"fraction={options.fraction}" if options.subset is None else f"subset={options.subset!r}"
         raise OptionError(
-            f"subset_unit={options.subset_unit!r} with an Iceberg table: its rows move when the table is rewritten. "
+            f"{given} by {options.subset_unit} with an Iceberg table: its rows move when the table is rewritten. "
             "Pass subset_by= with a key column, or subset_unit='file'. (Rows of tables of format version 3 have ids.)"
         )
     names = [_name(file, manifest.relative or {}) for file in manifest.files]

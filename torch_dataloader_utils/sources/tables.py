@@ -60,6 +60,21 @@ class TableSnapshot(Protocol):
 
 
 @runtime_checkable
+class ToldSnapshot(TableSnapshot, Protocol):
+    """A snapshot that tells `describe()` more of itself than its cursor does."""
+
+    @property
+    def in_words(self) -> str:
+        """Which snapshot it is."""
+        ...
+
+    @property
+    def replay_in_words(self) -> str:
+        """Which older rows are read beside appended ones; "" if none are."""
+        ...
+
+
+@runtime_checkable
 class TableSource(Protocol):
     """A table that looks up its snapshots. It stays in the process that creates the loader: it may hold a catalog."""
 
@@ -85,6 +100,13 @@ class TableSource(Protocol):
             SnapshotError: the table does not have this snapshot, or does not record what was appended.
         """
         ...
+
+
+def told(snapshot: TableSnapshot | None) -> tuple[str, str]:
+    """Which snapshot is read, and which older rows are read beside appended ones; "" for neither."""
+    if isinstance(snapshot, ToldSnapshot):
+        return snapshot.in_words, snapshot.replay_in_words
+    return ("", "") if snapshot is None or snapshot.cursor.end is None else (str(snapshot.cursor), "")
 
 
 def check_listed_once(paths: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The time as of which a table is read."""
+"""Times of tables: those as of which they are read, and those of their snapshots."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ def milliseconds(as_of: datetime | str | int) -> int:
     # Whole milliseconds: a float of seconds is not exact.
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def utc(timestamp_ms: int) -> str:
+    """The time, given in milliseconds since 1970, in ISO form; as given if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, OSError, ValueError):  # of damaged metadata
+        return f"{timestamp_ms} ms since 1970"
