@@ -163,6 +163,48 @@ def test_all_ranks_take_equal_steps(folder: Path, ranks: int, even: str) -> None
     assert len(set(rows)) == len(rows) == (total - total % (5 * ranks) if even == "drop" else total)
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {},
+        {"stop": "all", "weights": [1, 1, 1]},
+        {"batches": "single", "weights": [1, 1, 1]},
+        {"rows_per_epoch": 47},
+        {"rows_per_epoch": 47, "shuffle": False},
+    ],
+    ids=str,
+)
+def test_full_steps_leave_no_row_out_for_ever(folder: Path, mode: dict[str, Any]) -> None:
+    """Each epoch leaves out up to 9 rows, but after any number of epochs, a dataset's rows came equally often."""
+    taken: Counter[int] = Counter()
+    for epoch in range(6):
+        found = on_ranks(folder, 2, epoch, even="drop", **{**MIX, **mode})
+        assert {len(batch["id"]) for batches in found for batch in batches} == {5}
+        rows = [row for batches in found for row in ids(batches)]
+        assert mode.keys() & {"stop", "rows_per_epoch"} or len(set(rows)) == len(rows)
+        taken.update(rows)
+        for name in ROWS:
+            times = [taken[FIRST[name] + row] for row in range(ROWS[name])]
+            assert max(times) - min(times) <= 1
+
+
+def test_a_resumed_run_of_full_steps_continues_where_it_was(folder: Path) -> None:
+    """Interrupted in epoch 1 and resumed on as many ranks, each row still comes before any comes twice."""
+    mode = {"rows_per_epoch": 47, "even": "drop"}
+    found, state = run(folder, 2, 2, None, **mode)  # begins with epoch 1
+    more, state = run(folder, 2, None, state, **mode)
+    following, _ = run(folder, 2, None, state, **mode)
+    assert len(found + more) == len(following) == 40
+    taken = Counter([*ids_of_epoch(folder, 0, **mode), *found, *more, *following])
+    for name in ROWS:
+        times = [taken[FIRST[name] + row] for row in range(ROWS[name])]
+        assert max(times) - min(times) <= 1
+
+
+def ids_of_epoch(folder: Path, epoch: int, **options: Any) -> list[int]:
+    return [row for batches in on_ranks(folder, 2, epoch, **{**MIX, **options}) for row in ids(batches)]
+
+
 def test_single_batches_are_of_one_dataset_the_same_on_all_ranks(folder: Path) -> None:
     found = on_ranks(folder, 2, batches="single", even="drop", weights=[2, 1, 1], stop="all", **MIX)
     orders = [[counts(batch) for batch in batches] for batches in found]

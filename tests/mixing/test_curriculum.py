@@ -83,6 +83,15 @@ def test_what_comes_before_an_epoch_is_what_the_earlier_ones_take(curriculum: Cu
     assert curriculum.before(epoch) == taken.tolist()
 
 
+@given(curricula(), st.integers(0, 9))
+def test_epochs_are_alike_between_the_changes(curriculum: Curriculum, epoch: int) -> None:
+    alike = list(curriculum.alike(epoch))
+    numbers = [first + n for first, times in alike for n in range(times)]
+    assert numbers == list(range(epoch))
+    stretches = [stretch for first, times in alike for stretch in [curriculum.of_epoch(first)] * times]
+    assert stretches == [curriculum.of_epoch(number) for number in numbers]
+
+
 @given(curricula(fixed=False), st.integers(1, 4), st.data())
 def test_later_weights_change_nothing_before_them(curriculum: Curriculum, epoch: int, data: st.DataObject) -> None:
     """So the laps of a run continue if weights of later epochs change."""

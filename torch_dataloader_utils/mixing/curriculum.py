@@ -6,9 +6,11 @@ a stretch is what an epoch has of a phase. So boundaries depend on neither the n
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,12 @@ class Curriculum:
                     taken = [count + times * more for count, more in zip(taken, counts, strict=True)]
         return taken
 
+    def alike(self, epoch: int) -> Iterator[tuple[int, int]]:
+        """The epochs before `epoch`, as runs of epochs that have the same stretches: the first, and their number."""
+        changes = {phase.first // self.total + after for phase in self.phases[1:] for after in (0, 1)}
+        for first, last in pairwise(sorted({0, epoch} | {change for change in changes if change < epoch})):
+            yield first, last - first
+
     def of_epoch(self, epoch: int) -> tuple[Stretch, ...]:
         """The stretches of an epoch."""
         if self.rows is not None:
@@ -110,11 +118,12 @@ class Curriculum:
 
     def _within(self, first: int, last: int) -> Iterator[tuple[Phase, int, int]]:
         """The phases of the rows `[first, last)`, each with its rows among them."""
-        ends = [*(phase.first for phase in self.phases[1:]), last]
-        for phase, end in zip(self.phases, ends, strict=True):
-            begin, until = max(phase.first, first), min(end, last)
-            if begin < until:
-                yield phase, begin, until
+        number = bisect_right(self.phases, first, key=lambda phase: phase.first) - 1
+        while first < last:
+            number += 1
+            end = min(last, self.phases[number].first) if number < len(self.phases) else last
+            yield self.phases[number - 1], first, end
+            first = end
 
 
 def checked(curriculum: Curriculum, sizes: Sequence[int], names: Sequence[str]) -> Curriculum:

@@ -78,6 +78,28 @@ def counts_by_stretch(stretches: Sequence[Stretch], prefixes: I64, unit: int = 1
             yield np.minimum(prefix_counts(units, stretch.rates, within) * unit, stretch.rows)
 
 
+def whole_steps(stretches: Sequence[Stretch], step_rows: int, *, single: bool) -> tuple[Stretch, ...]:
+    """The stretches without the rows after their last full step.
+
+    Args:
+        stretches: one after another.
+        step_rows: rows per step.
+        single: whether each step is of one source.
+    """
+    if single:
+        kept = [[rows // step_rows * step_rows for rows in stretch.rows] for stretch in stretches]
+    else:
+        total = sum(sum(stretch.rows) for stretch in stretches)
+        prefix = np.array([total // step_rows * step_rows])
+        kept = [counts[0].tolist() for counts in counts_by_stretch(stretches, prefix)]
+    return tuple(Stretch(tuple(rows), stretch.rates) for rows, stretch in zip(kept, stretches, strict=True))
+
+
+def rows_of_sources(stretches: Sequence[Stretch]) -> list[int]:
+    """The rows of each source in all stretches."""
+    return [sum(rows) for rows in zip(*(stretch.rows for stretch in stretches), strict=True)]
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The rows of each source in a rank's batches.

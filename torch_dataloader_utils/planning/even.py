@@ -69,21 +69,22 @@ def even_targets(
     return counts
 
 
-def left_out_runs(order: Order, count: int, seed: int | None, lap: int) -> list[Order]:
+def left_out_runs(order: Order, count: int, seed: int | None, before: int) -> list[Order]:
     """The `count` rows of `order` that `even="drop"` leaves out: one run in file order, or two if it wraps around.
 
     Args:
         order: the rows of the epoch.
         count: rows to leave out.
         seed: draws the start of the run; None leaves out the last rows.
-        lap: how often these rows were read before; the run moves with it, so that all rows are left out in turn.
+        before: the number of rows left out in earlier epochs; the run begins after them, so that all rows are left out
+            in turn.
     """
     if not count:
         return []
     total = len(order)
     at = total - count
     if seed is not None:
-        at = (random_below(total, derive_key("left_out", seed)) + lap * count) % total
+        at = (random_below(total, derive_key("left_out", seed)) + before) % total
     return order.in_file_order([(at, min(at + count, total)), (0, at + count - total)])
 
 

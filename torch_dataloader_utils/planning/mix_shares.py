@@ -6,86 +6,21 @@ do not change the order, and a state needs only the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.mixing.curriculum import Curriculum
-from torch_dataloader_utils.mixing.laps import cut_laps, even_counts, laps_of
-from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, counts_by_stretch, sum_of
+from torch_dataloader_utils.mixing.laps import even_counts
+from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, counts_by_stretch, sum_of, whole_steps
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.last_batch import padding
-from torch_dataloader_utils.planning.mixing import DatasetShare
+from torch_dataloader_utils.planning.mix_epochs import Laps, MixedEpoch, full_step
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.order import Order
 from torch_dataloader_utils.planning.pieces import Pieces
 from torch_dataloader_utils.planning.splits import I64
-
-
-@dataclass(frozen=True, eq=False)
-class Laps:
-    """The rows of one dataset in an epoch.
-
-    Attributes:
-        sizes: the number of rows of each lap.
-        order: maps a lap, counted from the epoch's first, to its rows. No row is twice in a lap.
-    """
-
-    sizes: list[int]
-    order: Callable[[int], Order]
-
-    def cut(self, counts: Sequence[int]) -> tuple[Laps, list[int]]:
-        """The same rows, with laps cut where a stretch of the epoch ends; and the stretch of each.
-
-        Args:
-            counts: the rows of each stretch.
-        """
-        if len(counts) == 1:
-            return self, [0] * len(self.sizes)
-        cuts = list(cut_laps(self.sizes, counts))
-        rows = [of for _, of in cuts]
-        whole = lru_cache(maxsize=2)(self.order)
-        laps = Laps([of.last - of.first for of in rows], lambda n: whole(rows[n].lap).take(rows[n].first, rows[n].last))
-        return laps, [stretch for stretch, _ in cuts]
-
-
-def mix_of_epoch(
-    datasets: Sequence[DatasetShare], mixing: Mapping[str, Any], epoch: int
-) -> tuple[tuple[Laps, ...], tuple[Stretch, ...]]:
-    """The rows that an epoch takes of each dataset, and its stretches; the rows follow those of the previous epoch."""
-    curriculum = Curriculum.of(mixing)
-    stretches: tuple[Stretch, ...]
-    if curriculum is None:
-        stretches = (Stretch(tuple(mixing["rows"]), tuple(mixing["rates"])),)
-        before = [epoch * rows for rows in mixing["rows"]]
-    else:
-        stretches, before = curriculum.of_epoch(epoch), curriculum.before(epoch)
-    rows = [sum(counts) for counts in zip(*(stretch.rows for stretch in stretches), strict=True)]
-    taken = zip(datasets, before, rows, strict=True)
-    laps = tuple(_laps_of_run(dataset, first, first + count) for dataset, first, count in taken)
-    return laps, stretches
-
-
-def mix_of_rest(
-    rest: Sequence[Sequence[Order]], mixing: Mapping[str, Any], epoch: int
-) -> tuple[tuple[Laps, ...], tuple[Stretch, ...]]:
-    """The same for what earlier phases left of an epoch: of each dataset, by lap."""
-    laps = tuple(Laps([len(order) for order in orders], orders.__getitem__) for orders in rest)
-    rows = tuple(sum(each.sizes) for each in laps)
-    curriculum = Curriculum.of(mixing)
-    if curriculum is None:
-        return laps, (Stretch(rows, tuple(mixing["rates"])),)
-    return laps, curriculum.of_rest(epoch, rows)
-
-
-def _laps_of_run(dataset: DatasetShare, first: int, last: int) -> Laps:
-    taken = list(laps_of(dataset.rows, first, last))
-    return Laps([end - begin for _, begin, end in taken], lambda number: dataset.lap(*taken[number]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +28,12 @@ class MixShares:
     """The rows of each rank in one epoch of a mix, or in its rest.
 
     Attributes:
-        datasets: the rows of each.
-        stretches: the rows of each in the epoch's stretches, and their rates.
+        epoch: the rows of each dataset, and those left out.
         options: the plan's options, with `mixing`.
         num_ranks: the number of ranks.
     """
 
-    datasets: tuple[Laps, ...]
-    stretches: tuple[Stretch, ...]
+    epoch: MixedEpoch
     options: PlanOptions
     num_ranks: int
 
@@ -111,7 +44,8 @@ class MixShares:
             EmptyDatasetError: an epoch has no rows.
             ShardingError: `even="drop"` would leave out all rows.
         """
-        total, even, size = int(self._given.sum()), self.options.even, self._size
+        left_out = sum(sum(laps.sizes) for laps in self.epoch.left_out)
+        total, even, size = int(self._given.sum()) + left_out, self.options.even, self._size
         if not total and even in ("drop", "pad"):
             raise EmptyDatasetError(f"even={even!r}: an epoch has no row to deliver; check the datasets.")
         if even == "drop" and not any(self.steps()):
@@ -135,7 +69,7 @@ class MixShares:
         key = given.tobytes()
         if key not in self._schedules:  # most ranks have as many rows of each as others
             kept = self._kept(given)
-            pairs = zip(kept.tolist(), self.stretches, strict=True)
+            pairs = zip(kept.tolist(), self.epoch.stretches, strict=True)
             stretches = tuple(Stretch(tuple(rows), stretch.rates) for rows, stretch in pairs)
             self._schedules[key] = Schedule(stretches, self._size, self._single, self._padding(int(kept.sum())))
         return self._schedules[key]
@@ -161,6 +95,9 @@ class MixShares:
 
     def not_delivered(self) -> Iterator[Piece]:
         """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
+        yield from (
+            piece for laps in self.epoch.left_out for order in laps.all() for piece in order.runs().trimmed().pieces()
+        )
         for rank in range(self.num_ranks):
             given = self._given[:, :, rank].sum(axis=0).tolist()
             for number, (kept, rows) in enumerate(zip(self._kept_of_each(rank), given, strict=True)):
@@ -177,9 +114,8 @@ class MixShares:
     @cached_property
     def _cut(self) -> tuple[list[Laps], list[list[int]]]:
         """The laps of each dataset, cut where stretches end, and the stretch of each."""
-        cut = [
-            laps.cut([stretch.rows[number] for stretch in self.stretches]) for number, laps in enumerate(self.datasets)
-        ]
+        stretches = self.epoch.stretches
+        cut = [laps.cut([each.rows[number] for each in stretches]) for number, laps in enumerate(self.epoch.laps)]
         return [laps for laps, _ in cut], [stretches for _, stretches in cut]
 
     @cached_property
@@ -196,7 +132,8 @@ class MixShares:
     @cached_property
     def _given(self) -> I64:
         """The rows of each rank before any are left out, int64 [stretches, datasets, ranks]."""
-        given = np.zeros((len(self.stretches), len(self.datasets), self.num_ranks), dtype=np.int64)
+        shape = (len(self.epoch.stretches), len(self.epoch.laps), self.num_ranks)
+        given = np.zeros(shape, dtype=np.int64)
         for number, (counts, stretches) in enumerate(zip(self._by_lap, self._cut[1], strict=True)):
             np.add.at(given[:, number], stretches, counts)
         return given
@@ -207,19 +144,12 @@ class MixShares:
 
     def _kept(self, given: I64) -> I64:
         """The rows that a rank delivers of those it is given, int64 [stretches, datasets]: the first of the mix."""
-        size = self._size
-        step = self.num_ranks * size
-        if self.options.even == "drop":
-            whole = self._given.sum(axis=2) // step * size if self._single else int(self._given.sum()) // step * size
-        elif self.options.even == "none" and self.options.last_batch == "drop":
-            whole = given // size * size if self._single else int(given.sum()) // size * size
-        else:
+        by_rank = self.options.even == "none" and self.options.last_batch == "drop"
+        if not by_rank or full_step(self.options, self.num_ranks) is not None:
             return given
-        if self._single:
-            return np.asarray(whole)
-        pairs = zip(given.tolist(), self.stretches, strict=True)
+        pairs = zip(given.tolist(), self.epoch.stretches, strict=True)
         stretches = [Stretch(tuple(rows), stretch.rates) for rows, stretch in pairs]
-        return np.concatenate(list(counts_by_stretch(stretches, np.array([whole]))))
+        return np.array([stretch.rows for stretch in whole_steps(stretches, self._size, single=self._single)], np.int64)
 
     def _kept_of_each(self, rank: int) -> list[int]:
         """The rows of each dataset that a rank delivers."""

@@ -12,7 +12,8 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece
 from torch_dataloader_utils.planning.amplification import read_amplification
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
-from torch_dataloader_utils.planning.mix_shares import MixShares, mix_of_epoch, mix_of_rest, one_after_another
+from torch_dataloader_utils.planning.mix_epochs import full_step, mix_of_epoch, mix_of_rest
+from torch_dataloader_utils.planning.mix_shares import MixShares, one_after_another
 from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -200,12 +201,13 @@ class Plan:
         if (mixing := self.options.mixing) is None:
             return None
         if epoch not in self._mixes:
+            step = full_step(self.options, self.num_ranks)
             if self.rest is None:
-                laps, stretches = mix_of_epoch(self._datasets, mixing, epoch)
+                rows = mix_of_epoch(self._datasets, mixing, epoch, step)
             else:
-                laps, stretches = mix_of_rest(self.rest.laps, mixing, epoch)
+                rows = mix_of_rest(self.rest.laps, mixing, epoch, step)
             self._mixes.clear()
-            self._mixes[epoch] = MixShares(laps, stretches, self.options, self.num_ranks)
+            self._mixes[epoch] = MixShares(rows, self.options, self.num_ranks)
         return self._mixes[epoch]
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:

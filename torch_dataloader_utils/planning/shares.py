@@ -165,7 +165,7 @@ def assign(
             [x for share, order in zip(datasets, whole, strict=True) for x in _read(share, order, num_ranks, epoch)]
         )
         excess = len(rows) % (num_ranks * batch_rows)
-        left_out = left_out_runs(rows, excess, _left_out_seed(options, phase), epoch // laps)
+        left_out = left_out_runs(rows, excess, _left_out_seed(options, phase), epoch // laps * excess)
         del rows  # like the orders below: each takes tens of bytes per split
     by_dataset = [_shares_of(share, whole.popleft(), left_out, num_ranks, epoch) for share in datasets]
     orders = tuple(mixed(datasets, shares) for shares in zip(*by_dataset, strict=True))
