@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 from tables import write
-from throughput import CORES, SIZES, as_markdown, limit, ours, peak_bytes, rate
+from throughput import CORES, SIZES, as_markdown, limit, ours, peak_memory, rate
 
 BUFFER = 250_000
 WORKERS: dict[str, dict[str, Any]] = {"threads": {}, "processes": {"num_workers": CORES, "worker_mode": "process"}}
@@ -30,13 +30,13 @@ WORKERS: dict[str, dict[str, Any]] = {"threads": {}, "processes": {"num_workers"
 def measure(folder: Path, size: int, open_splits: int, workers: str, rounds: int) -> dict[str, float]:
     """Throughput relative to LIMIT, and the peak memory of this process in MB; call it in a fresh process."""
     torch.set_num_threads(1)  # as in throughput.py
-    before = peak_bytes()
+    before = peak_memory()
     options = {"shuffle": True, "shuffle_buffer_size": BUFFER, "shuffle_open_splits": open_splits}
     loader = ours(folder, size, **options, **WORKERS[workers])
     rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
     for _ in range(2):
         rate(loader, rows)
-    peak = (peak_bytes() - before) / 1e6
+    peak = (peak_memory() - before) / 1e6
     limit(folder)
     pairs = [(limit(folder), rate(loader, rows)) for _ in range(rounds)]
     name = f"{workers}, k={open_splits}"
