@@ -269,6 +269,8 @@ def test_options_that_cannot_work(folder: str, options: dict[str, Any], words: s
 
 def test_sync_needs_peers_to_ask(folder: str) -> None:
     loader, _ = StructuredDataset.create_dataloader(folder, even="sync", num_ranks=2, rank=0)
+    with pytest.raises(TypeError, match=r"even='sync' ends all ranks with the first one\. Set even='drop'"):
+        len(loader)
     with pytest.raises(ShardingError, match=r"torch\.distributed is not initialised"):
         list(loader)
     loader, _ = StructuredDataset.create_dataloader(folder, even="sync")

@@ -148,7 +148,6 @@ def test_an_empty_table_that_is_followed_is_no_mistake(catalog: Catalog) -> None
     [
         ({"filters": "id < 50"}, "a filter, .* Set count_rows=True to count them once.$"),
         ({"class_weights": {"id": {0: 3}}}, "class_weights draws .* no option fixes it with follow=True.$"),
-        ({"even": "sync"}, "even='sync' ends all ranks with the first one. Set even='drop' or even='pad'.$"),
     ],
 )
 def test_len_proposes_no_option_that_follow_refuses(table: Table, options: dict[str, Any], message: str) -> None:

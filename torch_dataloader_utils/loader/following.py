@@ -9,7 +9,7 @@ from math import inf
 from time import monotonic, sleep
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
-from torch_dataloader_utils.errors import CatalogError, StaleIteratorError
+from torch_dataloader_utils.errors import CatalogError, ShardingError, StaleIteratorError
 from torch_dataloader_utils.options import FollowOptions
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.sources.tables import SnapshotCursor
@@ -56,6 +56,19 @@ def may_pass(error: Exception) -> bool:
     """Whether it is a catalog's error that another try can overcome, judged as errors of stores are."""
     cause = error.__cause__
     return isinstance(error, CatalogError) and cause is not None and not permanent(cause)
+
+
+def check_group(num_ranks: int, sharers: Sharers) -> None:
+    """Check that the ranks can agree on what was appended.
+
+    Raises:
+        ShardingError: there are several, without a process group.
+    """
+    if num_ranks > 1 and sharers.peers is None:
+        raise ShardingError(
+            f"follow=True with num_ranks={num_ranks} needs a process group, because all ranks must read the same "
+            "appends, but torch.distributed is not initialised: initialise it first."
+        )
 
 
 def appended_since(

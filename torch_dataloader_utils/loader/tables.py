@@ -12,13 +12,12 @@ from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     CountsRequiredError,
     OptionError,
-    ShardingError,
     SnapshotError,
     UnknownOptionError,
 )
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
-from torch_dataloader_utils.loader.following import Patience, appended_since
+from torch_dataloader_utils.loader.following import Patience, appended_since, check_group
 from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions
 from torch_dataloader_utils.plan_page.call import table_values
 from torch_dataloader_utils.reading.scan import ScanSpec
@@ -48,10 +47,10 @@ class SnapshotDataset(LoaderDataset):
             name = type(self).__name__
             raise UnknownOptionError(f"{name}(...): use {name}.create_dataloader(table, ...).")
         self._table: TableSource | None = table
-        self._of_table = {} if of_table is None else table_values(of_table)
         if options.follow.follow and table.pinned is not None:
             raise OptionError(f"follow=True: {table.pinned}")
         super().__init__(open_snapshot(table.snapshot(None, options), options), options)
+        self._of_table = {} if of_table is None else table_values(of_table)  # now that the values are checked
         self._note_read()
 
     def advance(self, appended_only: bool = False) -> bool:
@@ -99,12 +98,7 @@ class SnapshotDataset(LoaderDataset):
             OptionError: this is a copy of the dataset.
             SnapshotError: the table no longer has the snapshot.
         """
-        try:
-            there = SnapshotCursor(cursor["end"], cursor["start"], cursor["schema"])
-        except (KeyError, TypeError) as error:
-            raise CheckpointMismatchError(
-                f"the state is damaged (source={cursor!r}): expected the result of loader.state_dict()."
-            ) from error
+        there = _restored(cursor)
         if self._table is not None and self._table.pinned is not None:
             return
         if there == self._snapshot.cursor:
@@ -159,11 +153,7 @@ class SnapshotDataset(LoaderDataset):
         known = self._read_in if live is None else live.epoch
         if number == known and (live is not None or epoch is not None):
             return number
-        instead = "" if known is None else f", or for epoch={known}, whose rows are known"
-        raise CountsRequiredError(
-            f"epoch {number} with follow=True: which rows it has is known once its pass has begun, and until the next "
-            f"one begins. Ask after its first batch{instead}."
-        )
+        raise _unknown(number, known)
 
     def _shown(self, epoch: int | None) -> int:
         live = self._passes.live
@@ -178,11 +168,7 @@ class SnapshotDataset(LoaderDataset):
             return None
         table, source = self._known_table("follow=True"), self._epochs.source
         here, sharers = self._snapshot_of(source).cursor, sharers_of(self._options)
-        if self.world.num_ranks > 1 and sharers.peers is None:
-            raise ShardingError(
-                f"follow=True with num_ranks={self.world.num_ranks} needs a process group, because all ranks must read "
-                "the same appends, but torch.distributed is not initialised: initialise it first."
-            )
+        check_group(self.world.num_ranks, sharers)
         if source.files and not self._is_read():
             return None
 
@@ -242,3 +228,22 @@ class SnapshotDataset(LoaderDataset):
         self._of_table = state["of_table"]
         super().__setstate__(state)
         self._note_read()
+
+
+def _restored(cursor: Mapping[str, Any]) -> SnapshotCursor:
+    """The position in a table's history that a state has."""
+    try:
+        return SnapshotCursor(cursor["end"], cursor["start"], cursor["schema"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointMismatchError(
+            f"the state is damaged (source={cursor!r}): expected the result of loader.state_dict()."
+        ) from error
+
+
+def _unknown(epoch: int, known: int | None) -> CountsRequiredError:
+    """The error for an epoch whose rows are not known yet, or no longer; those of the epoch `known` are."""
+    instead = "" if known is None else f", or for epoch={known}, whose rows are known"
+    return CountsRequiredError(
+        f"epoch {epoch} with follow=True: which rows it has is known once its pass has begun, and until the next "
+        f"one begins. Ask after its first batch{instead}."
+    )

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece
 from torch_dataloader_utils.planning.amplification import read_amplification
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
-from torch_dataloader_utils.planning.mix_epochs import full_step, mix_of_epoch, mix_of_rest
+from torch_dataloader_utils.planning.mix_epochs import MixedEpoch, full_step, mix_of_epoch, mix_of_rest
 from torch_dataloader_utils.planning.mix_shares import MixShares, one_after_another
 from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
@@ -201,13 +202,8 @@ class Plan:
         if (mixing := self.options.mixing) is None:
             return None
         if epoch not in self._mixes:
-            step = full_step(self.options, self.num_ranks)
-            if self.rest is None:
-                rows = mix_of_epoch(self._datasets, mixing, epoch, step)
-            else:
-                rows = mix_of_rest(self.rest.laps, mixing, epoch, step)
             self._mixes.clear()
-            self._mixes[epoch] = MixShares(rows, self.options, self.num_ranks)
+            self._mixes[epoch] = MixShares(_mixed_epoch(self, mixing, epoch), self.options, self.num_ranks)
         return self._mixes[epoch]
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:
@@ -245,6 +241,14 @@ class Plan:
             self._epochs.clear()
             self._epochs[epoch] = assign(self._datasets, options, self.num_ranks, epoch, phase)
         return self._epochs[epoch]
+
+
+def _mixed_epoch(plan: Plan, mixing: Mapping[str, Any], epoch: int) -> MixedEpoch:
+    """The rows that an epoch takes of each dataset of a mix, or those that earlier phases left of it."""
+    step = full_step(plan.options, plan.num_ranks)
+    if plan.rest is None:
+        return mix_of_epoch(plan._datasets, mixing, epoch, step)
+    return mix_of_rest(plan.rest.laps, mixing, epoch, step)
 
 
 def _check(plan: Plan) -> None:
