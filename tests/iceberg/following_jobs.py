@@ -39,13 +39,15 @@ def restarts(config: Mapping[str, str], out: Path) -> dict[str, Any]:
         load_catalog(**config).load_table("ns.t").append(pa.table({"id": range(100, 140), "x": [0] * 40}))
     dist.barrier()
     found: dict[str, Any] = {"first": first, "taken": [], "rest": []}
-    while not found["rest"] or found["rest"][-1]:
+    rest: list[Any] = [before]
+    while rest:  # as many batches on all ranks, perhaps without a real row
         loader = opened(config, before)
         found["taken"].append(real(itertools.islice(loader, len(found["taken"]))))
         state = loader.state_dict()
         if dist.get_rank() == 0 and len(found["taken"]) == 3:
             (out / "state.json").write_text(json.dumps(state))
-        found["rest"].append(real(opened(config, state)))
+        rest = list(opened(config, state))
+        found["rest"].append(real(rest))
     return found
 
 
