@@ -25,6 +25,9 @@ _DRAWN = 1 << 14  # rows of the largest window whose order is drawn by sorting
 _LARGEST = 1 << 30  # rows of the largest window that is divided into buckets
 _BUCKET_BITS = (4, 15)  # at least 2**4 buckets; of 2**14 to 2**15 rows each where there are more
 
+Count: TypeAlias = Callable[[npt.NDArray[Any], int], npt.NDArray[np.uint32]]
+Select: TypeAlias = Callable[[npt.NDArray[np.uint16], int, int, npt.NDArray[np.uint16]], None]
+
 
 def derive_key(*parts: int | str) -> int:
     """A 64-bit key from a purpose and integers, for example `derive_key("order", seed, epoch)`."""
@@ -79,9 +82,7 @@ def _merged_places(n: int, key: int) -> npt.NDArray[np.int64]:
     runs = []  # (words, places, bounds of each highest byte) of each part, sorted by the highest byte
     for start in range(0, n, _SORTED):
         part = random_words(min(_SORTED, n - start), key, start).astype(np.uint32)
-        high = (part >> np.uint32(24)).astype(np.uint8)
-        order = np.argsort(high, kind="stable")
-        bounds = np.searchsorted(high[order], np.arange(257)).tolist()
+        order, bounds = _by_bucket((part >> np.uint32(24)).astype(np.uint8), 256)
         runs.append((part[order], (order + start).astype(np.uint32), bounds))
     places = np.empty(n, np.int64)
     end = 0
@@ -91,6 +92,12 @@ def _merged_places(n: int, key: int) -> npt.NDArray[np.int64]:
         begin, end = end, end + len(order)
         places[begin:end] = order[_sorted_places(values)]
     return places
+
+
+def _by_bucket(buckets: npt.NDArray[Any], number: int) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """The places of few rows by bucket, stable, shape [n]; and where each of so many buckets begins, and the end."""
+    bounds = np.cumsum(_count(buckets, number)).tolist()
+    return np.argsort(buckets, kind="stable"), [0, *bounds]
 
 
 def window_key(seed: int, *parts: int | str) -> int:
@@ -106,6 +113,18 @@ def window_order(n: int, key: int) -> npt.NDArray[np.uint32]:
     if WindowOrder.orders(n):
         return WindowOrder.drawn(n, key).places()
     return permutation(n, key).astype(np.uint32)
+
+
+def _count(buckets: npt.NDArray[Any], number: int) -> npt.NDArray[np.uint32]:
+    """The number of rows of each of so many buckets, uint32, shape [number]."""
+    return np.bincount(buckets, minlength=number).astype(np.uint32)
+
+
+def _select(base: npt.NDArray[np.uint16], factor: int, shift: int, out: npt.NDArray[np.uint16]) -> None:
+    """Set `out`, of n numbers, to those below n of (factor * base + shift) modulo the size of `base`."""
+    numbers = base * np.uint16(factor) + np.uint16(shift)
+    numbers &= np.uint16(len(base) - 1)
+    out[:] = numbers if len(out) == len(numbers) else numbers[numbers < np.uint16(len(out))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,59 +152,41 @@ class WindowOrder:
         return _DRAWN < n <= _LARGEST
 
     @staticmethod
-    def drawn(n: int, key: int, count: Count | None = None, select: Select | None = None) -> WindowOrder:
+    def drawn(n: int, key: int, count: Count = _count, select: Select = _select) -> WindowOrder:
         """The order that `n` and `key` determine.
 
         Args:
             n: the number of rows; `orders(n)`.
             key: the window's.
-            count: replaces `_count`, with the same results.
-            select: replaces `_select`, with the same results.
+            count: another `_count`, with the same results.
+            select: another `_select`, likewise.
         """
         bits = max(_BUCKET_BITS[0], (n - 1).bit_length() - _BUCKET_BITS[1])
         dtype = np.dtype("u1" if bits <= 8 else "<u2")
         words = random_words(-(-n * dtype.itemsize // 8), key)
         buckets = words.astype("<u8", copy=False).view(dtype)[:n]
         buckets &= dtype.type((1 << bits) - 1)
-        sizes = (count or _count)(buckets, 1 << bits)
+        sizes = count(buckets, 1 << bits)
         local, end = np.empty(n, np.uint16), 0
         maps = random_words(1 << bits, derive_key("window buckets", key))
         for size, word in zip(sizes.tolist(), maps.tolist(), strict=True):
             begin, end = end, end + size
             base = _base(max(0, size - 1).bit_length(), key >> 48)
-            (select or _select)(base, word >> 48 | 1, word & 0xFFFF, local[begin:end])
+            select(base, word >> 48 | 1, word & 0xFFFF, local[begin:end])
         return WindowOrder(buckets, np.cumsum(sizes, dtype=np.uint32), local)
 
     def places(self) -> npt.NDArray[np.uint32]:
         """The row that is delivered first, second, ...: uint32, shape [n]."""
         runs = []  # rows by bucket, and where each bucket begins, of parts that stay in the cache as they are sorted
         for start in range(0, len(self.buckets), _SORTED):
-            part = self.buckets[start : start + _SORTED]
-            order = np.argsort(part, kind="stable").astype(np.uint32)
-            order += np.uint32(start)
-            runs.append((order, [0, *np.cumsum(_count(part, len(self.ends))).tolist()]))
+            order, bounds = _by_bucket(self.buckets[start : start + _SORTED], len(self.ends))
+            runs.append(((order + start).astype(np.uint32), bounds))
         places, begin = np.empty(len(self.local), np.uint32), 0
         for bucket, end in enumerate(self.ends.tolist()):
             rows = np.concatenate([order[begins[bucket] : begins[bucket + 1]] for order, begins in runs])
             np.take(rows, self.local[begin:end], out=places[begin:end])
             begin = end
         return places
-
-
-Count: TypeAlias = Callable[[npt.NDArray[Any], int], npt.NDArray[np.uint32]]
-Select: TypeAlias = Callable[[npt.NDArray[np.uint16], int, int, npt.NDArray[np.uint16]], None]
-
-
-def _count(buckets: npt.NDArray[Any], number: int) -> npt.NDArray[np.uint32]:
-    """The number of rows of each of so many buckets, uint32, shape [number]."""
-    return np.bincount(buckets, minlength=number).astype(np.uint32)
-
-
-def _select(base: npt.NDArray[np.uint16], factor: int, shift: int, out: npt.NDArray[np.uint16]) -> None:
-    """Set `out`, of n numbers, to those below n of (factor * base + shift) modulo the size of `base`."""
-    numbers = base * np.uint16(factor) + np.uint16(shift)
-    numbers &= np.uint16(len(base) - 1)
-    out[:] = numbers if len(out) == len(numbers) else numbers[numbers < np.uint16(len(out))]
 
 
 @lru_cache(maxsize=34)

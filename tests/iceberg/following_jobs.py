@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import sys
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import torch.distributed as dist
 from pyiceberg.catalog import load_catalog
+from service_jobs import main  # beside this script
 
 from torch_dataloader_utils import IcebergDataset
 
@@ -56,15 +54,5 @@ def continues(config: Mapping[str, str], out: Path) -> dict[str, Any]:
     return {"rest": real(opened(config, json.loads((out / "state.json").read_text())))}
 
 
-def main() -> None:
-    scenario, config, folder = sys.argv[1:]
-    out = Path(folder)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    found = globals()[scenario](json.loads(config), out)
-    (out / f"{dist.get_rank()}.json").write_text(json.dumps(found))
-    dist.barrier()
-    os._exit(0)  # without Python's own shutdown, which gloo's threads may abort
-
-
 if __name__ == "__main__":
-    main()
+    main(globals())

@@ -133,11 +133,12 @@ def follow_evenly(config: Mapping[str, str], out: Path) -> dict[str, Any]:
     return {"tables": found}
 
 
-def main() -> None:
+def main(scenarios: Mapping[str, Any]) -> None:
+    """Run the scenario that the command line names, and write what it found."""
     scenario, config, folder = sys.argv[1:]
     out = Path(folder)
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    found = globals()[scenario](json.loads(config), out)
+    found = scenarios[scenario](json.loads(config), out)
     (out / f"{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     # Without Python's own shutdown: gloo's threads may still hold what asks for the GIL then, which aborts the process.
@@ -145,4 +146,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(globals())

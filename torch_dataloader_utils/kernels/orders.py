@@ -29,7 +29,6 @@ class BucketOrder:
     def __init__(self, library: Any, n: int, key: int, runs: Sequence[int]) -> None:
         self._library = library
         self._order = order = WindowOrder.drawn(n, key, self._count, self._select)
-        self._wide = order.buckets.itemsize > 1
         starts = np.concatenate([np.zeros(1, np.uint32), order.ends[:-1]])
         self._largest = int((order.ends - starts).max())
         self._runs: dict[tuple[int, int], Counts] = {}  # by first row and end: where the rows go in each bucket
@@ -57,8 +56,9 @@ class BucketOrder:
         if (first, first + len(rows)) not in self._runs:
             raise ValueError(f"{len(rows)} rows from row {first} of a window on were read, where others were planned.")
         rows, following = np.ascontiguousarray(rows), self._runs[first, first + len(rows)].copy()
-        found = addresses(out, following, rows, self._order.buckets[first : first + len(rows)])
-        self._library.tdu_into_buckets(*found, len(rows), width_of(rows), self._wide)
+        buckets = self._order.buckets[first : first + len(rows)]
+        found = addresses(out, following, rows, buckets)
+        self._library.tdu_into_buckets(*found, len(rows), width_of(rows), _wide(buckets))
 
     def permute(self, out: Array, memory: Memory | None = None) -> None:
         """Bring `out` into the window's order, once all runs were put; `memory` makes the array for one bucket."""
@@ -77,8 +77,13 @@ class BucketOrder:
 
     def _count(self, buckets: npt.NDArray[Any], number: int) -> Counts:
         sizes = np.empty(number, np.uint32)
-        self._library.tdu_count(*addresses(sizes, buckets), len(buckets), number, buckets.itemsize > 1)
+        self._library.tdu_count(*addresses(sizes, buckets), len(buckets), number, _wide(buckets))
         return sizes
 
     def _select(self, base: npt.NDArray[np.uint16], factor: int, shift: int, out: npt.NDArray[np.uint16]) -> None:
         self._library.tdu_select(*addresses(out, base), len(out), len(base), factor, shift)
+
+
+def _wide(buckets: npt.NDArray[Any]) -> bool:
+    """Whether buckets are numbered by uint16, not uint8."""
+    return buckets.itemsize > 1

@@ -51,10 +51,10 @@ def check_following(options: Options) -> None:
     Raises:
         OptionError: with `follow=True`, an option does.
     """
-    shard, last_batch = options.shard, options.batch.last_batch
-    cut = options.pack.wraps and shard.even != "pad" and last_batch not in ("pad", "wrap")
     if not options.follow.follow:
         return
+    shard, last_batch = options.shard, options.batch.last_batch
+    cut = options.pack.wraps and shard.even != "pad" and last_batch not in ("pad", "wrap")
     pad = "Use even='pad': all ranks get equal steps, and what it repeats is masked"
     level = f"Leave even at 'none', and use {_JOIN}" if options.uncounted else pad
     for text, given, remedy in (
