@@ -1,4 +1,4 @@
-"""Rows taken, put, spread and joined: by the compiled library and by numpy and Arrow, as plain Python would do it."""
+"""Rows taken, put and joined: by the compiled library and by numpy and Arrow, as plain Python would do it."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.kernels import compiled, join_offsets, library, put, rows, spread, take, take_ranges
+from torch_dataloader_utils.kernels import compiled, join_offsets, library, put, rows, take, take_ranges
 
 WIDTHS = [1, 2, 3, 4, 8, 16, 20, 300]  # bytes of a row
 EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,24 +67,6 @@ def test_rows_are_put_at_their_targets_and_negative_ones_nowhere(n: int, width: 
         if target >= 0:
             wanted[target] = row
     assert np.array_equal(out, wanted)
-
-
-@EACH
-@given(st.integers(0, 20), st.integers(0, 200), st.integers(0, 50), st.integers(0, 50), st.sampled_from(WIDTHS))
-def test_parts_are_spread_over_the_output(parts: int, each: int, before: int, after: int, width: int) -> None:
-    source = table(parts * each, width, parts)
-    source = source.reshape(parts, each, *source.shape[1:])
-    out = np.zeros((parts, before + each + after, *source.shape[2:]), source.dtype)
-    spread(source, out[:, before : before + each])
-    assert np.array_equal(out[:, before : before + each], source)
-    assert not out[:, :before].any()
-    assert not out[:, before + each :].any()
-
-
-def test_parts_of_another_dtype_are_converted() -> None:
-    out = np.zeros((2, 3))
-    spread(np.arange(6).reshape(2, 3), out)
-    assert out.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @EACH

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.batching.batches import Part
-from torch_dataloader_utils.batching.mixed_columns import mixed_column, mixing_copies
+from torch_dataloader_utils.batching.mixed_columns import mixed_columns
 from torch_dataloader_utils.convert.columns import Column, Dense, Objects, Ragged, Text, concat
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.stacks import stacked_keys
@@ -74,8 +74,7 @@ class ColumnForm:
             key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys
         }
         memory = self._memory({key: _dense_bytes(columns[key]) for key in self._keys})
-        copies = mixing_copies(quotas)
-        mixed = {key: mixed_column(columns[key], copies, memory[key]) for key in self._keys}
+        mixed = mixed_columns(columns, np.ascontiguousarray(quotas), memory, self.pool.lease)
         return self._split(mixed, 0, len(quotas), int(quotas[0].sum()))
 
     def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:

@@ -1,82 +1,69 @@
-"""Puts the rows of several columns in the order of mixed batches: each batch has some rows of every column.
-
-Consecutive batches with the same numbers of rows are copied at once, as arrays of [batches, rows].
-"""
+"""Puts the rows of several blocks in the order of mixed batches: each batch has some rows of every block."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.convert.columns import Column, Dense, concat
-from torch_dataloader_utils.kernels import spread
+from torch_dataloader_utils.convert.columns import Column, Dense, Memory, Ragged, Text, concat
+from torch_dataloader_utils.kernels import chunks, interleave, interleave_ranges
 
 Array = npt.NDArray[Any]
+I64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """Rows of one column in consecutive batches of the same composition.
+def mixed_columns(
+    columns: Mapping[str, Sequence[Column]], quotas: I64, dense: Mapping[str, Array], memory: Memory
+) -> dict[str, Column]:
+    """The rows of each key in the order of their batches.
 
-    Attributes:
-        column: the index of the column.
-        source: its first row.
-        batches: the number of batches.
-        rows: its rows in each of them.
-        target: the first row of the first of these batches.
-        offset: the place of its rows in each batch.
-        size: rows per batch.
+    Args:
+        columns: by key, its rows of each block.
+        quotas: the number of rows of each block in each batch, [batches, blocks].
+        dense: where `Dense` columns are written, uint8, of their size, by key.
+        memory: makes the arrays of the values of other columns.
     """
-
-    column: int
-    source: int
-    batches: int
-    rows: int
-    target: int
-    offset: int
-    size: int
-
-
-def mixing_copies(quotas: npt.NDArray[np.int64]) -> list[Copy]:
-    """What is copied for batches with these numbers of rows of each column, int64 [batches, columns]."""
-    changes = np.flatnonzero((quotas[1:] != quotas[:-1]).any(axis=1)) + 1
-    taken, copies, target = [0] * quotas.shape[1], [], 0
-    for first, last in zip([0, *changes.tolist()], [*changes.tolist(), len(quotas)], strict=True):
-        rows_of_each, offset, batches = quotas[first].tolist(), 0, last - first
-        size = sum(rows_of_each)
-        for column, rows in enumerate(rows_of_each):
-            if rows:
-                copies.append(Copy(column, taken[column], batches, rows, target, offset, size))
-            taken[column] += batches * rows
-            offset += rows
-        target += batches * size
-    return copies
+    mixed: dict[str, Column] = {}
+    arrays, outs = [], []
+    for key, parts in columns.items():
+        of_parts = [np.ascontiguousarray(part.array) for part in parts if isinstance(part, Dense)]
+        if len(of_parts) < len(parts):
+            mixed[key] = _mixed(parts, quotas, memory)
+            continue
+        out = dense[key].view(of_parts[0].dtype).reshape(-1, *of_parts[0].shape[1:])
+        arrays.append(of_parts)
+        outs.append(out)
+        mixed[key] = Dense(out)
+    interleave(arrays, quotas, outs)
+    return mixed
 
 
-def mixed_column(columns: Sequence[Column], copies: Sequence[Copy], memory: Array) -> Column:
-    """The rows of all columns in the order of their batches; `Dense` ones in `memory` (uint8, of the same size)."""
-    arrays = [column.array for column in columns if isinstance(column, Dense)]
-    if len(arrays) < len(columns):
-        return concat([columns[column].slice(first, last) for column, first, last in _slices(copies)])
-    shape = arrays[0].shape[1:]
-    out = memory.view(arrays[0].dtype).reshape(-1, *shape)
-    for copy in copies:
-        n = copy.batches * copy.rows
-        rows = arrays[copy.column][copy.source : copy.source + n].reshape(copy.batches, copy.rows, *shape)
-        batches = out[copy.target : copy.target + copy.batches * copy.size].reshape(copy.batches, copy.size, *shape)
-        spread(rows, batches[:, copy.offset : copy.offset + copy.rows])
-    return Dense(out)
+def _mixed(parts: Sequence[Any], quotas: I64, memory: Memory) -> Column:
+    """The rows of a column that is not `Dense`."""
+    if all(isinstance(part, Ragged) for part in parts):
+        return _ragged(parts, quotas, memory)
+    if all(isinstance(part, Text) for part in parts):
+        return _text(parts, quotas, memory)
+    return concat([parts[part].slice(first, last) for part, first, last in chunks(quotas)])
 
 
-def _slices(copies: Sequence[Copy]) -> list[tuple[int, int, int]]:
-    """The rows of columns as (column, first, last), batch by batch."""
-    placed = [
-        (copy.target + batch * copy.size + copy.offset, copy.column, copy.source + batch * copy.rows, copy.rows)
-        for copy in copies
-        for batch in range(copy.batches)
-    ]
-    return [(column, first, first + rows) for _, column, first, rows in sorted(placed)]
+def _ragged(parts: Sequence[Ragged], quotas: I64, memory: Memory) -> Ragged:
+    like = parts[0].values
+    item = like.itemsize * math.prod(like.shape[1:])
+    ranges = [(part.values.reshape(-1).view(np.uint8), part.offsets) for part in parts]
+    data, offsets = interleave_ranges(ranges, quotas, item, memory)
+    return Ragged(data.view(like.dtype).reshape(int(offsets[-1]), *like.shape[1:]), offsets, parts[0].layout)
+
+
+def _text(parts: Sequence[Text], quotas: I64, memory: Memory) -> Text:
+    values, offsets = interleave_ranges([(part.values, part.offsets) for part in parts], quotas, 1, memory)
+    valid = None
+    if any(part.valid is not None for part in parts):
+        masks = [np.ones(len(part), np.bool_) if part.valid is None else part.valid for part in parts]
+        valid = np.empty(len(offsets) - 1, np.bool_)
+        interleave([masks], quotas, [valid])
+    return Text(values, offsets, valid, parts[0].binary)

@@ -112,7 +112,7 @@ class _State:
     ) -> None:
         self._queues = queues
         self._budget = budget
-        self._ahead = threads + 1  # blocks started and not taken; more would only cost memory and cache
+        self._ahead = threads + len(queues)  # blocks started and not taken; more would only cost memory and cache
         self._open_reader = open_reader
         self._readers: dict[int, BlockReader] = {}
         self._opening = 0  # claimed tasks of which it is not known yet whether threads may join
@@ -187,7 +187,7 @@ class _State:
         if queue.started == queue.taken and (not queue.held or of_windows(queue.tasks[queue.started])):
             return True
         ahead = sum(queue.started - queue.taken for queue in self._queues)
-        return ahead < max(self._ahead, len(self._queues)) and self._used + estimate <= self._budget
+        return ahead < self._ahead and self._used + estimate <= self._budget
 
     def decode(self, thread: int, claim: Claim, waited: float) -> None:
         """Decode a task that was claimed after `waited` seconds, and store its block or error."""

@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "tdu_select": (c_void_p, c_void_p, c_size_t, c_size_t, c_uint32, c_uint32),
     "tdu_into_buckets": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_int),
     "tdu_within_buckets": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
-    "tdu_spread": (c_void_p, c_size_t, c_void_p, c_size_t, c_size_t),
+    "tdu_interleave": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t),
     "tdu_offsets": (c_void_p, c_void_p, c_void_p, c_size_t),
     "tdu_take_ranges": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
 }

@@ -162,22 +162,35 @@ void tdu_within_buckets(uint8_t *restrict out, uint8_t *restrict spare, const ui
     }
 }
 
-/* Copies `parts` parts of `width` bytes, one after another, to out, out + step, ... */
-void tdu_spread(uint8_t *restrict out, size_t step, const uint8_t *restrict source, size_t parts, size_t width) {
-    for (size_t i = 0; i < parts; i++, out += step, source += width) {
-        size_t byte = 0;
+/* Copies bytes to memory that is not read soon. */
+static void stream(uint8_t *restrict out, const uint8_t *restrict source, size_t size) {
+    size_t byte = 0;
 #if defined(__SSE2__)
-        if (width >= LINE) {
-            byte = -(uintptr_t)out & 15;
-            memcpy(out, source, byte);
-            for (; byte + LINE <= width; byte += LINE) {
-                _mm_prefetch((const char *)source + byte + STREAM, _MM_HINT_T0);
-                for (size_t lane = byte; lane < byte + LINE; lane += 16)
-                    _mm_stream_si128((__m128i *)(out + lane), _mm_loadu_si128((const __m128i *)(source + lane)));
-            }
+    if (size >= LINE) {
+        byte = -(uintptr_t)out & 15;
+        memcpy(out, source, byte);
+        for (; byte + LINE <= size; byte += LINE) {
+            _mm_prefetch((const char *)source + byte + STREAM, _MM_HINT_T0);
+            for (size_t lane = byte; lane < byte + LINE; lane += 16)
+                _mm_stream_si128((__m128i *)(out + lane), _mm_loadu_si128((const __m128i *)(source + lane)));
         }
+    }
 #endif
-        memcpy(out + byte, source + byte, width - byte);
+    memcpy(out + byte, source + byte, size - byte);
+}
+
+/* For each column, batch by batch, the next quotas[batch * parts + part] rows of each part, which begin at the
+ * addresses sources[column * parts + part]; these are moved on. */
+void tdu_interleave(const uint64_t *outs, uint64_t *sources, const uint64_t *widths, size_t columns,
+                    const uint64_t *quotas, size_t batches, size_t parts) {
+    for (size_t column = 0; column < columns; column++, sources += parts) {
+        uint8_t *out = (uint8_t *)(uintptr_t)outs[column];
+        for (size_t i = 0; i < batches * parts; i++) {
+            size_t part = i % parts, size = (size_t)(quotas[i] * widths[column]);
+            stream(out, (const uint8_t *)(uintptr_t)sources[part], size);
+            out += size;
+            sources[part] += size;
+        }
     }
 #if defined(__SSE2__)
     _mm_sfence();

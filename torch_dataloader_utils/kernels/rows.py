@@ -62,17 +62,6 @@ def put(rows: Array, targets: npt.NDArray[np.int64], out: Array) -> None:
         out[targets[delivered]] = rows[delivered]
 
 
-def spread(parts: Array, out: Array) -> None:
-    """Set `out[:] = parts`, shapes [n, m, ...]: each `parts[i]` and each `out[i]` is contiguous."""
-    found = library()
-    same = parts.dtype == out.dtype and parts.flags.c_contiguous and out[:1].flags.c_contiguous
-    if found is not None and same:
-        width = width_of(parts)
-        found.tdu_spread(out.ctypes.data, out.strides[0], parts.ctypes.data, len(parts), width)
-    else:
-        out[:] = parts
-
-
 def take_ranges(parts: Sequence[Ranges], places: Array, memory: Memory | None = None) -> Ranges:
     """The rows with these numbers, where rows are ranges of bytes of any length.
 
