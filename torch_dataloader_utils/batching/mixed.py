@@ -15,7 +15,7 @@ from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.mixing.schedule import I64, Schedule
 from torch_dataloader_utils.reading.blocks import Driver
 
-_MIXED_BYTES = 1 << 25  # of the rows that are put in order together: a call per column then costs little
+_MIXED_BYTES = 1 << 26  # of the rows that are put in order together: a call per column then costs little
 _STEPS = 1024  # of which the rows of each shard are computed at a time
 
 

@@ -31,12 +31,12 @@ def prefix_counts(rows: Sequence[int], rates: Sequence[float], prefixes: I64) ->
         prefixes: numbers of first rows, int64 [prefixes], each at most the sum of `rows`.
     """
     total, rate = np.asarray(rows, np.float64), np.asarray(rates, np.float64)
-    # Where positions up to x hold `reached` rows in exact shares: a source has at least as many rows at x, less a half.
+    # Where positions up to x hold `reached` rows in exact shares: a source has as many rows up to x, within a half.
+    # So the counts at x are two rows short at least, and rows whose position is x, but for rounding, do not matter.
     ends = np.unique(np.append(total / rate, 0.0))
     reached = np.minimum(total, ends[:, None] * rate).sum(axis=1)
-    least = np.maximum(prefixes - len(total) - 2, 0)
-    x = np.interp(least, reached, ends)[:, None]
-    counts: I64 = np.maximum(np.minimum(total, x * rate) - 1, 0).astype(np.int64)
+    x = np.interp(np.maximum(prefixes - len(total) / 2 - 2, 0), reached, ends)[:, None]
+    counts: I64 = np.minimum(total, x * rate + 0.5).astype(np.int64)
     left = prefixes - counts.sum(axis=1)
     lines = np.arange(len(prefixes))
     while (left > 0).any():
