@@ -177,7 +177,7 @@ def test_a_combination_merges_splits_but_has_no_proportions(folder: Path) -> Non
 def test_what_needs_counts_is_refused(folder: Path) -> None:
     options: dict[str, Any]
     for options in ({"even": "pad"}, {"even": "drop"}, {"last_batch": "wrap"}, {"canonical_ranks": 2}):
-        with pytest.raises(CountsRequiredError, match=r"class_weights needs the number of copies.*steps_per_epoch"):
+        with pytest.raises(CountsRequiredError, match=r"class_weights draws the copies.*steps_per_epoch"):
             loader(folder, **options)
     with pytest.raises(OptionError, match="count_rows"):
         loader(folder, count_rows=True)

@@ -15,7 +15,7 @@ import torch
 
 from tests.executors.helpers import DRIVERS
 from torch_dataloader_utils import MissingExtraError, StructuredDataset
-from torch_dataloader_utils.errors import NullValueError, OptionError, SchemaMismatchError
+from torch_dataloader_utils.errors import CountsRequiredError, NullValueError, OptionError, SchemaMismatchError
 
 FORMATS = ("numpy", "torch", "pandas", "polars")
 ROWS = 60
@@ -114,6 +114,20 @@ def test_rows_can_be_left_out(folder: str, name: str) -> None:
     assert [row for batch in loader for row in batch["id"].tolist()] == list(range(0, ROWS, 3))
     with pytest.raises(SchemaMismatchError, match="transform_rows='any'"):
         list(loader_of(folder, name, thirds))
+
+
+def test_what_needs_counts_names_a_remedy_that_works(folder: str) -> None:
+    def same(rows: Any) -> Any:
+        return rows
+
+    for options in ({"even": "drop"}, {"even": "pad"}, {"last_batch": "wrap"}, {"canonical_ranks": 2}):
+        with pytest.raises(CountsRequiredError, match="transform may change the number of rows") as caught:
+            loader_of(folder, "numpy", same, transform_rows="any", **options)
+        assert "count_rows" not in str(caught.value)  # which transform_rows="any" refuses
+    assert len(list(loader_of(folder, "numpy", same, transform_rows="any", steps_per_epoch=3))) == 3
+    with pytest.raises(TypeError, match="transform may change the number of rows") as unknown:
+        len(loader_of(folder, "numpy", same, transform_rows="any"))
+    assert "count_rows" not in str(unknown.value)
 
 
 @pytest.mark.parametrize("name", ["numpy", "pandas", "polars"])

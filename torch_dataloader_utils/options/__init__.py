@@ -30,4 +30,3 @@ from torch_dataloader_utils.options.showing import progress_of as progress_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions as ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions as SubsetOptions
 from torch_dataloader_utils.options.tables import TableOptions as TableOptions
-from torch_dataloader_utils.options.together import uncounted_need as uncounted_need

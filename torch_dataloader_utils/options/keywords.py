@@ -60,7 +60,9 @@ class Options:
             return "sequences are counted as documents are packed"
         if self.bucket.batch_tokens is not None:
             return "batch_tokens cuts batches by length"
-        return "" if self.subset.class_weights is None else "class_weights draws the copies of rows in each epoch"
+        if self.subset.class_weights is not None:
+            return "class_weights draws the copies of rows in each epoch"
+        return "" if self.read.transform_rows == "same" else "transform may change the number of rows"
 
     @property
     def buckets(self) -> str:

@@ -32,6 +32,8 @@ def check_together(options: Options) -> None:
             "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
             "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
+    if options.read.transform_rows == "any":
+        _refuse_counted(options)
     check_following(options)
     check_class_weights(options)
     check_packing(options)
@@ -175,16 +177,6 @@ def check_device(options: Options) -> None:
         )
 
 
-def uncounted_need(options: Options) -> str:
-    """What needs counts that `count_rows` does not give, in the words of errors; "" if it gives them."""
-    if options.subset.class_weights is not None:
-        return "class_weights needs the number of copies, which is drawn in each epoch"
-    if options.pack.pack is not None and not options.pack.wraps:
-        return "pack needs the number of sequences, which is known only after packing"
-    tokens = options.bucket.batch_tokens
-    return f"batch_tokens={tokens} needs the number of batches, which is known only after reading" if tokens else ""
-
-
 def _refuse_counted(options: Options) -> None:
     """Refuse the options that need counts which `count_rows` does not give."""
     shard = options.shard
@@ -197,7 +189,7 @@ def _refuse_counted(options: Options) -> None:
         remedy = "use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first)"
         if options.follow.follow:  # refuses both
             remedy = f"leave it out, and use {_JOIN}"
-        raise CountsRequiredError(f"{text} with {uncounted_need(options)}: {remedy}.")
+        raise CountsRequiredError(f"{text} needs counts before reading, but {options.uncounted}: {remedy}.")
 
 
 def _check_padded(options: Options) -> None:

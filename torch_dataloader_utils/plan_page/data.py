@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.options import Options, PolicyOptions, uncounted_need
+from torch_dataloader_utils.options import Options, PolicyOptions
 from torch_dataloader_utils.plan_page.call import call_values
 from torch_dataloader_utils.plan_page.fixed import fixed_plans, why_fixed
 from torch_dataloader_utils.plan_page.planner_scripts import split_segments
@@ -70,7 +70,7 @@ def _unknown(options: Options) -> Values:
         "why": one.problem,
         "one_rank": one.remedy,
         "ranks": str(many),
-        "need": uncounted_need(options),
+        "uncounted": options.uncounted,
         "batch_tokens": options.bucket.batch_tokens,
     }
 

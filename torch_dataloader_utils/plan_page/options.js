@@ -143,13 +143,16 @@ const PlannerOptions = (() => {
     return null;
   }
 
-  // check_class_weights, check_packing and check_buckets: what is known only after reading, even with count_rows
-  function problemOfUncounted({ need, batch_tokens: tokens }, { even, last_batch: last, split_batches }) {
+  // check_together, check_class_weights, check_packing and check_buckets: what is known only after reading, even with count_rows
+  function problemOfUncounted({ uncounted, batch_tokens: tokens }, { even, last_batch: last, split_batches }) {
     if (tokens && split_batches)
       return `split_batches=True with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one rank.`;
     const counted = even === "drop" || even === "pad" ? `even=${shown(even)}` : last === "wrap" ? "last_batch='wrap'" : "";
-    if (need && counted)
-      return `${counted} with ${need}: use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first).`;
+    if (uncounted && counted)
+      return (
+        `${counted} needs counts before reading, but ${uncounted}: use steps_per_epoch=n (exactly n steps) or ` +
+        "even='sync' (all stop with the first)."
+      );
     if (tokens && last !== "partial")
       return (
         `last_batch=${shown(last)} with batch_tokens=${tokens}: batches differ in their rows, so none is short; leave ` +
