@@ -405,6 +405,19 @@ def test_threads_decode_ahead_within_the_budget(budget: int, ahead: int) -> None
     assert not tdu_threads()
 
 
+def test_threads_decode_the_next_block_of_each_shard_besides_those_they_work_on() -> None:
+    reader = Counting()
+    driver = ThreadDriver(lambda: reader, [[Task((), 1, 70)] * 10] * 3, 10**9, 2, timeout=5)
+    for shard in range(3):
+        assert driver.next_block(shard) is not None
+    deadline = time.monotonic() + 5
+    while reader.read < 3 + 3 + 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert reader.read == 3 + 3 + 2
+    driver.close()
+
+
 def test_a_budget_of_nothing_still_drains_many_shards() -> None:
     driver = ThreadDriver(Counting, [[Task((), 1, 70)] * 5] * 4, 1, 2, timeout=5)
     for _ in range(5):
