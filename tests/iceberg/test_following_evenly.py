@@ -155,7 +155,9 @@ def test_each_token_is_real_once(catalog: Catalog) -> None:
 
 
 def test_remedies_are_not_refused(table: Table) -> None:
-    with pytest.raises(CountsRequiredError, match=r"even='pad' with batch_tokens=64 .*: leave it out, and use .* Join"):
+    with pytest.raises(
+        CountsRequiredError, match=r"even='pad' needs counts .*batch_tokens .*: leave it out, and use .* Join"
+    ):
         open_table(table, **FOLLOW, even="pad", batch_tokens=64)
 
 
