@@ -192,13 +192,15 @@ def test_the_next_window_is_read_while_one_is_delivered(windows: bool) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 20), st.booleans()), max_size=60))
-def test_a_pool_never_fills_more_memory_than_was_leased_at_some_time(steps: Sequence[tuple[int, bool]]) -> None:
+def test_a_pool_fills_at_most_an_eighth_more_memory_than_was_leased_at_some_time(
+    steps: Sequence[tuple[int, bool]],
+) -> None:
     pool, held, most = BufferPool(), [], 0
     for size, release in steps:
         held.append(pool.lease(size))
         held[-1][:] = len(held) % 256
         most = max(most, sum(_size_of(array) for array in held))
-        assert sum(_size_of(array) for array in held) + pool.idle_bytes <= most
+        assert sum(_size_of(array) for array in held) + pool.idle_bytes <= most + most // 8
         if release:
             held.pop(0)
     for array in held:
@@ -316,3 +318,14 @@ def test_a_forked_child_does_not_wait_for_the_parents_reads(folder: Path, monkey
     assert driver.next_block(0) is not None
     driver.close()
     assert status == (child, 0)
+
+
+def test_a_small_lease_frees_no_large_buffer() -> None:
+    pool = BufferPool()
+    for _ in range(3):
+        small = pool.lease(36 << 16)
+        large = pool.lease(64 << 16)
+        del large
+        joined = pool.lease(1 << 16)
+        del joined, small
+    assert pool.made == 3

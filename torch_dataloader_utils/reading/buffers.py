@@ -23,7 +23,8 @@ _ROUND = 1 << 16  # bytes: sizes are rounded up, to this or an eighth, so that n
 class BufferPool:
     """Writable buffers, reused once their last view is gone. Threads may share a pool; it is empty after unpickling.
 
-    Idle and leased buffers together never fill more memory than leased ones did at some time.
+    Idle and leased buffers together fill at most an eighth more memory than leased ones did at some time: without that,
+    a small lease could free a large buffer that is about to be leased again.
 
     Attributes:
         made: the number of buffers made so far.
@@ -89,7 +90,7 @@ class BufferPool:
 
     def _free(self) -> None:
         """Free idle buffers while all fill too much memory, first those of the size that was used least recently."""
-        while self.idle_bytes and self._leased + self.idle_bytes > self._most:
+        while self.idle_bytes and self._leased + self.idle_bytes > self._most + self._most // 8:
             size = next(iter(self._idle))
             self.idle_bytes -= len(self._idle[size].pop())
             if not self._idle[size]:
