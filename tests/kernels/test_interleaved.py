@@ -9,20 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.kernels import chunks, compiled, interleave, interleave_ranges, interleaved
+from torch_dataloader_utils.kernels import chunks, interleave, interleave_ranges
+
+pytestmark = pytest.mark.usefixtures("found")
 
 EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 QUOTAS = st.integers(1, 4).flatmap(
     lambda parts: st.lists(st.lists(st.integers(0, 40), min_size=parts, max_size=parts), min_size=1, max_size=12)
 )
-
-
-@pytest.fixture(params=[True, False], ids=["compiled", "numpy"], autouse=True)
-def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param and not compiled():
-        pytest.skip("there was no C compiler when the package was installed")
-    if not request.param:
-        monkeypatch.setattr(interleaved, "library", lambda: None)
 
 
 def in_order(parts: list[list[Any]], quotas: list[list[int]]) -> list[Any]:

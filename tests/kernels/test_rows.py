@@ -10,18 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.kernels import compiled, join_offsets, library, put, rows, take, take_ranges
+from torch_dataloader_utils.kernels import join_offsets, library, put, rows, take, take_ranges
+
+pytestmark = pytest.mark.usefixtures("found")
 
 WIDTHS = [1, 2, 3, 4, 8, 16, 20, 300]  # bytes of a row
 EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(params=[True, False], ids=["compiled", "numpy"], autouse=True)
-def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param and not compiled():
-        pytest.skip("there was no C compiler when the package was installed")
-    if not request.param:
-        monkeypatch.setattr(rows, "library", lambda: None)
 
 
 def table(n: int, width: int, seed: int) -> npt.NDArray[Any]:

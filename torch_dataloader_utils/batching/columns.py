@@ -63,19 +63,21 @@ class ColumnForm:
 
     def join(self, parts: list[Part]) -> dict[str, Any]:
         """One batch from the rows of several blocks, in fresh or recycled memory."""
-        columns = self._joined(
-            {key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys}
-        )
+        columns = self._joined(self._columns_of(parts))
         return next(self._split(columns, 0, 1, sum(last - first for _, first, last in parts)))
 
     def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[dict[str, Any]]:
         """Batches with rows of every part, put in order column by column, in recycled memory."""
-        columns = {
-            key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys
-        }
+        columns = self._columns_of(parts)
         memory = self._memory({key: _dense_bytes(columns[key]) for key in self._keys})
         mixed = mixed_columns(columns, np.ascontiguousarray(quotas), memory, self.pool.lease)
         return self._split(mixed, 0, len(quotas), int(quotas[0].sum()))
+
+    def _columns_of(self, parts: list[Part]) -> dict[str, list[Column]]:
+        """The rows of every part, by key."""
+        return {
+            key: [(block.columns or {})[key].slice(first, last) for block, first, last in parts] for key in self._keys
+        }
 
     def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
         slicers = [self._slicer_of(key, columns) for key in self._entries]

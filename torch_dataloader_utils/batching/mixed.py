@@ -1,6 +1,6 @@
 """Batches of a mix: rows of several shards, one for each dataset, by a schedule.
 
-If the blocks at hand hold several steps, the rows of these steps are put in order together, column by column.
+If the blocks at hand hold several steps, the rows of these steps are put in order together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.mixing.schedule import I64, Schedule
 from torch_dataloader_utils.reading.blocks import Driver
 
-_MIXED_BYTES = 1 << 26  # of the rows that are put in order together: a call per column then costs little
+_MIXED_BYTES = (
+    1 << 26
+)  # of the rows that are put in order together: what is done once for all of them then costs little
 _STEPS = 1024  # of which the rows of each shard are computed at a time
 
 

@@ -61,9 +61,8 @@ def _ragged(parts: Sequence[Ragged], quotas: I64, memory: Memory) -> Ragged:
 
 def _text(parts: Sequence[Text], quotas: I64, memory: Memory) -> Text:
     values, offsets = interleave_ranges([(part.values, part.offsets) for part in parts], quotas, 1, memory)
-    valid = None
-    if any(part.valid is not None for part in parts):
-        masks = [np.ones(len(part), np.bool_) if part.valid is None else part.valid for part in parts]
+    valid, masks = None, Text.masks(parts)
+    if masks is not None:
         valid = np.empty(len(offsets) - 1, np.bool_)
         interleave([masks], quotas, [valid])
     return Text(values, offsets, valid, parts[0].binary)

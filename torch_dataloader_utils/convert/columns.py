@@ -157,17 +157,15 @@ class Text:
         """The rows of all `columns` in fresh memory."""
         values = np.concatenate([column.values for column in columns])
         offsets = join_offsets([column.offsets for column in columns])
-        valid = Text._joined_valid(columns)
-        return Text(values, offsets, valid, columns[0].binary)
+        masks = Text.masks(columns)
+        return Text(values, offsets, None if masks is None else np.concatenate(masks), columns[0].binary)
 
     @staticmethod
-    def _joined_valid(columns: Sequence[Text]) -> Array | None:
-        """The null mask of all `columns`; None if none has one."""
+    def masks(columns: Sequence[Text]) -> list[Array] | None:
+        """The null mask of each column, bool [n]; None if none has one."""
         if all(column.valid is None for column in columns):
             return None
-        return np.concatenate(
-            [np.ones(len(column), np.bool_) if column.valid is None else column.valid for column in columns]
-        )
+        return [np.ones(len(column), np.bool_) if column.valid is None else column.valid for column in columns]
 
     def take(self, places: Array) -> Text:
         """The rows with these numbers (integers [m]), in fresh memory."""
@@ -177,8 +175,8 @@ class Text:
     def taken(columns: Sequence[Text], places: Array, memory: Memory | None = None) -> Text:
         """As `concat(columns).take(places)`, with a single copy, to `memory` if given."""
         values, offsets = take_ranges([(column.values, column.offsets) for column in columns], places, memory)
-        valid = Text._joined_valid(columns)
-        return Text(values, offsets, None if valid is None else valid[places], columns[0].binary)
+        masks = Text.masks(columns)
+        return Text(values, offsets, None if masks is None else np.concatenate(masks)[places], columns[0].binary)
 
     def to_list(self, first: int = 0, last: int | None = None) -> list[str | None] | list[bytes | None]:
         """The rows `[first, last)` as str or bytes, None where a row is null."""

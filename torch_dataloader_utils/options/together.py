@@ -32,12 +32,17 @@ def check_together(options: Options) -> None:
             "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
             "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
         )
-    if options.read.transform_rows == "any":
-        _refuse_counted(options)
     check_following(options)
     check_class_weights(options)
     check_packing(options)
     check_buckets(options)
+    if options.uncounted:
+        _refuse_counted(options)
+    if options.bucket.batch_tokens is not None and batch.last_batch != "partial":
+        raise OptionError(
+            f"last_batch={batch.last_batch!r} with batch_tokens={options.bucket.batch_tokens}: batches differ in their "
+            "rows, so none is short; leave last_batch at 'partial'."
+        )
     check_device(options)
     check_last_batch(batch.last_batch, shard.even)
     if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
@@ -74,11 +79,10 @@ def check_following(options: Options) -> None:
 
 
 def check_class_weights(options: Options) -> None:
-    """Check that no option needs the number of rows, which differs by epoch with `class_weights`.
+    """Check that rows, whose number differs by epoch with `class_weights`, are not counted once.
 
     Raises:
-        OptionError: rows are to be counted once for all epochs.
-        CountsRequiredError: an option needs the number of rows.
+        OptionError: they are to be counted once for all epochs.
     """
     if options.subset.class_weights is None:
         return
@@ -87,15 +91,13 @@ def check_class_weights(options: Options) -> None:
             "count_rows=True with class_weights: the copies of rows are drawn anew in each epoch, so one count does "
             "not hold for all. Use steps_per_epoch=n (exactly n steps) or even='sync' (all ranks stop with the first)."
         )
-    _refuse_counted(options)
 
 
 def check_packing(options: Options) -> None:
-    """Check that no option contradicts packing: batches are tensors, and sequences are counted only by reading.
+    """Check that no option contradicts packing: batches are tensors.
 
     Raises:
         OptionError: two options exclude each other.
-        CountsRequiredError: an option needs the number of sequences.
     """
     if options.pack.pack is None:
         _check_padded(options)
@@ -113,8 +115,6 @@ def check_packing(options: Options) -> None:
         raise OptionError(f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.")
     if options.pack.wraps:
         _check_wrapping(options)
-    else:
-        _refuse_counted(options)
 
 
 def _check_wrapping(options: Options) -> None:
@@ -133,11 +133,10 @@ def _check_wrapping(options: Options) -> None:
 
 
 def check_buckets(options: Options) -> None:
-    """Check that no option contradicts `batch_tokens`: batches are counted only by reading, and none is short.
+    """Check that no option contradicts `batch_tokens`.
 
     Raises:
         OptionError: two options exclude each other.
-        CountsRequiredError: an option needs the number of batches.
     """
     if options.bucket.batch_tokens is None:
         return
@@ -148,12 +147,6 @@ def check_buckets(options: Options) -> None:
         raise OptionError(f"output_format={batch.output_format!r} with {text}: expected 'torch' or 'numpy'.")
     if options.shard.split_batches:
         raise OptionError(f"split_batches=True with {text}: batch_tokens is the budget of a batch of one rank.")
-    _refuse_counted(options)
-    if batch.last_batch != "partial":
-        raise OptionError(
-            f"last_batch={batch.last_batch!r} with {text}: batches differ in their rows, so none is short; leave "
-            "last_batch at 'partial'."
-        )
 
 
 def check_device(options: Options) -> None:

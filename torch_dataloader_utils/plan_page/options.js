@@ -143,7 +143,7 @@ const PlannerOptions = (() => {
     return null;
   }
 
-  // check_together, check_class_weights, check_packing and check_buckets: what is known only after reading, even with count_rows
+  // check_buckets, and check_together about what is known only after reading, even with count_rows
   function problemOfUncounted({ uncounted, batch_tokens: tokens }, { even, last_batch: last, split_batches }) {
     if (tokens && split_batches)
       return `split_batches=True with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one rank.`;
