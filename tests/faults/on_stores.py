@@ -181,7 +181,7 @@ def replaced(folder: Path) -> Callable[[], object]:
     "tests/storage/test_failing_clients.py::test_arguments_that_a_client_refuses",
 )
 def clients(folder: Path) -> Callable[[], object]:
-    from tests.storage.servers import free_ports
+    from tests.ports import free_ports
 
     [port] = free_ports(1)
 

@@ -24,6 +24,7 @@ import torch
 
 from tests import forkrun
 from tests.first_hour.folder import DAYS, ROWS, rows_of, write_folder
+from tests.ports import HOST
 from tests.storage import servers
 from tests.terminal import stderr_terminal
 
@@ -203,7 +204,7 @@ def test_an_s3_path_with_credentials(run: Run, folder: Path, tmp_path: Path, mon
         pytest.skip("moto is not installed")
     with servers.moto(tmp_path) as store:
         store.put(folder / "data", "first-hour")
-        monkeypatch.setenv("S3_SERVER", f"http://{servers.HOST}:{store.port}")
+        monkeypatch.setenv("S3_SERVER", f"http://{HOST}:{store.port}")
         assert run("13_s3")["ids"] == list(range(ROWS))
 
 

@@ -74,7 +74,9 @@ def test_a_small_file_that_expands_to_much_text_is_read_in_bounded_memory(tmp_pa
     planned, rows, read = peaks([path], 256 * MIB)
     assert int(rows) == mib * (MIB // 19)
     assert int(planned) < 64
-    assert int(read) < 256 + 64  # prefetch_bytes and 64 MiB; as one block, 160 MiB of text would take over 1,000
+    # prefetch_bytes, and as much for parsing and its allocator (mostly 300 together); as one block, 160 MiB of text
+    # would take over 1,000.
+    assert int(read) < 2 * 256
 
 
 def test_lines_without_end_are_named_in_bounded_memory(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from s3fs import S3FileSystem
 
+from tests.ports import HOST, free_ports
 from tests.storage import servers
-from tests.storage.servers import BUCKET, HOST, ServerMissingError, Store, free_ports, running
+from tests.storage.servers import BUCKET, ServerMissingError, Store, running
 
 REGION = "us-east-1"
 # What a client tells the vending catalog, and what it gets.

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from tests.storage.servers import HOST
+from tests.ports import HOST
 from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.errors import CatalogError, DataNotFoundError
 from torch_dataloader_utils.iceberg import catalog_client

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ import pytest
 
 from tests.killing import ROWS, counted, finish, kill, lines, start, wait_for, write_rows
 from tests.launchers.conftest import ENDED, EXAMPLES, Rows
+from tests.ports import free_ports
 
 
 def agent(number: int, data: Path, out: Path, port: int) -> subprocess.Popen[bytes]:
@@ -50,9 +50,7 @@ def test_four_become_three(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     out.mkdir()
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     agents = [agent(number, write_rows(data) if number == 0 else data, out, port) for number in range(4)]
 
     def noted(run: int, steps: int) -> bool:

@@ -29,7 +29,8 @@ from typing import Any
 from aiohttp import ClientSession, TCPConnector, hdrs, web
 from yarl import URL
 
-from tests.storage.servers import HOST, Store, answers, free_ports, running
+from tests.ports import HOST, free_ports
+from tests.storage.servers import Store, answers, running
 
 # Fault -> what is answered instead.
 ANSWERS = {

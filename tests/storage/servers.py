@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -28,12 +27,13 @@ from typing import Any
 
 import fsspec
 
+from tests.ports import HOST, free_ports
+
 # gcsfs asks the real Google for the bucket's type otherwise, and waits a minute for the answer.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 # AWS clients look for credentials and regions on the link-local network otherwise.
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
-HOST = "127.0.0.1"
 BUCKET = "training-data"
 PATIENCE = 60.0  # seconds for a server to answer: the machine may be busy
 AZURITE = Path(__file__).parent / "azurite"
@@ -99,15 +99,6 @@ class Store:
         origin, other = f"{HOST}:{self.port}", f"{HOST}:{port}"
         options = json.loads(json.dumps(self.storage_options).replace(origin, other))
         return replace(self, root=self.root.replace(origin, other), port=port, storage_options=options)
-
-
-def free_ports(count: int) -> list[int]:
-    """So many ports of 127.0.0.1 on which nothing listens."""
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 def answers(port: int) -> bool:

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from fsspec.registry import _registry
 
-from tests.storage.servers import HOST, free_ports
+from tests.ports import HOST, free_ports
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import (
     DataLoaderUtilsError,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.storage.servers import HOST
+from tests.ports import HOST
 from torch_dataloader_utils import StructuredDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*auth:DeprecationWarning")

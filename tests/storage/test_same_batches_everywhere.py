@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.storage.servers import HOST, Store
+from tests.ports import HOST
+from tests.storage.servers import Store
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 

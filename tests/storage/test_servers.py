@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow.fs as pafs
 import pytest
 
+from tests.ports import HOST
 from tests.storage.proxy import ANSWERS, Faults, Proxy, faulty
-from tests.storage.servers import HOST, Store, answers
+from tests.storage.servers import Store, answers
 
 STORES = [
     "moto_s3",
