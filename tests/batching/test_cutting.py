@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.batching.shards import Blocks, as_list, block, blocks_of
 from torch_dataloader_utils.batching.batches import (
     Cut,
     exactly,
@@ -26,42 +27,13 @@ from torch_dataloader_utils.batching.batches import (
 )
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
-from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
+from torch_dataloader_utils.convert.columns import Objects, Ragged, Text
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import WorkerCursor
 from torch_dataloader_utils.reading.blocks import Block
 
 FORMATS = ["torch", "numpy", "arrow", "dict"]
-
-
-class Blocks:
-    """A driver that hands on these blocks of each shard."""
-
-    def __init__(self, shards: Sequence[Sequence[Block]]) -> None:
-        self._shards = [iter(blocks) for blocks in shards]
-
-    def next_block(self, shard: int) -> Block | None:
-        return next(self._shards[shard], None)
-
-    def stop(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def block(first: int, rows: int, output: str = "numpy") -> Block:
-    """Rows numbered from `first`, all marked as real."""
-    ids, valid = np.arange(first, first + rows), np.ones(rows, np.bool_)
-    if output in ("arrow", "dict"):
-        return Block.of_table(pa.record_batch({"id": ids, "valid": valid}))
-    return Block.of_columns(rows, {"id": Dense(ids), "valid": Dense(valid)})
-
-
-def blocks_of(counts: Sequence[int], output: str = "numpy", first: int = 0) -> list[Block]:
-    starts = itertools.accumulate(counts, initial=first)
-    return [block(start, rows, output) for start, rows in zip(starts, counts, strict=False)]
 
 
 def cut(counts: Sequence[int], how: Cut, output: str = "numpy", delivered: int = 0) -> list[dict[str, list[Any]]]:
@@ -72,12 +44,6 @@ def cut(counts: Sequence[int], how: Cut, output: str = "numpy", delivered: int =
         Blocks([blocks_of(counts, output)]), 0, how, form, BlockLog(WorkerCursor(0, delivered)), head
     )
     return [{key: as_list(batch[key]) for key in ("id", "valid")} for batch in batches]
-
-
-def as_list(values: Any) -> list[Any]:
-    if isinstance(values, list):
-        return values
-    return values.to_pylist() if isinstance(values, pa.Array) else values.tolist()
 
 
 counts = st.lists(st.integers(0, 40), max_size=6)

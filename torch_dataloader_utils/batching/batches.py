@@ -166,7 +166,7 @@ def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: For
     each = size // len(logs)
     shards = [ShardRows(driver, shard, log) for shard, log in enumerate(logs)]
     while True:
-        steps = min(min(shard.at_hand() for shard in shards) // each, max(1, JOINED_ROWS // size))
+        steps = min(min(shard.at_hand(each) for shard in shards) // each, max(1, JOINED_ROWS // size))
         parts = [part for shard in shards for part in shard.take(max(1, steps) * each)]
         if steps > 1:
             order = np.arange(steps * size).reshape(len(shards), steps, each).swapaxes(0, 1).ravel()
@@ -182,7 +182,7 @@ def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: For
 
 
 class ShardRows:
-    """A shard, and its block from which rows are being taken.
+    """A shard, and its rows that were read and are not delivered yet.
 
     Args:
         driver: delivers the blocks of the shard from `log.start` on.
@@ -194,34 +194,38 @@ class ShardRows:
         self._driver = driver
         self._shard = shard
         self._log = log
-        self._block: Block | None = None
-        self._first = 0
+        self._parts: deque[Part] = deque()
+        self._rows = 0  # of all parts
         self._delivered = log.start.rows  # rows of the first block that were delivered earlier
+        self.row_bytes = 0  # of the block read last
 
-    def at_hand(self) -> int:
-        """The number of rows left in the block; 0 after the shard has ended."""
-        while not self._log.ended and (self._block is None or self._first == self._block.rows):
-            self._block = self._driver.next_block(self._shard)
-            if self._block is None:
+    def at_hand(self, least: int = 1) -> int:
+        """The number of rows that are read: `least` or more, or all that are left of the shard."""
+        while self._rows < least and not self._log.ended:
+            block = self._driver.next_block(self._shard)
+            if block is None:
                 self._log.ended = True
-                return 0
-            self._log.take(self._block.rows)
-            self._first, self._delivered = self._delivered, 0
-        return 0 if self._block is None else self._block.rows - self._first
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row of the block."""
-        return 0 if self._block is None else self._block.nbytes // max(self._block.rows, 1)
+                break
+            self._log.take(block.rows)
+            first, self._delivered = self._delivered, 0
+            if first < block.rows:
+                self._parts.append((block, first, block.rows))
+                self._rows += block.rows - first
+                self.row_bytes = block.nbytes // block.rows
+        return self._rows
 
     def take(self, count: int) -> list[Part]:
         """The next `count` rows, or as many as are left."""
+        count = min(count, self.at_hand(count))
+        self._rows -= count
         parts: list[Part] = []
-        while count and (rows := min(count, self.at_hand())):
-            assert self._block is not None
-            parts.append((self._block, self._first, self._first + rows))
-            self._first += rows
-            count -= rows
+        while count:
+            block, first, last = self._parts.popleft()
+            if last - first > count:
+                self._parts.appendleft((block, first + count, last))
+                last = first + count
+            parts.append((block, first, last))
+            count -= last - first
         return parts
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.batching.batches import Form, ShardRows
+from torch_dataloader_utils.batching.batches import Form, Part, ShardRows
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.mixing.schedule import I64, Schedule
 from torch_dataloader_utils.reading.blocks import Driver
@@ -63,19 +63,38 @@ def _steps_at_hand(shards: Sequence[ShardRows], ahead: I64, size: int) -> int:
         most -= 1
     row_bytes = 1
     for shard in np.flatnonzero(ahead[max(most, 1)]).tolist():
-        most = min(most, int(np.searchsorted(ahead[:, shard], shards[shard].at_hand(), side="right")) - 1)
+        most = min(
+            most, int(np.searchsorted(ahead[:, shard], shards[shard].at_hand(int(ahead[1, shard])), side="right")) - 1
+        )
         row_bytes = max(row_bytes, shards[shard].row_bytes)
     return min(most, _MIXED_BYTES // (row_bytes * size))
 
 
 def _batches(shards: Sequence[ShardRows], quotas: I64, form: Form) -> Iterator[Any]:
     """One batch for each line of `quotas`, the rows of each shard, int64 [steps, shards]; several if all are full."""
-    totals = quotas.sum(axis=0).tolist()
-    parts = [part for shard, rows in zip(shards, totals, strict=True) for part in shard.take(rows)]
+    parts: list[Part] = []
+    of_parts = []
+    for shard, rows in zip(shards, quotas.T, strict=True):
+        taken = shard.take(int(rows.sum()))
+        parts += taken
+        of_parts.append(_by_part(rows, np.array([last - first for _, first, last in taken], np.int64)))
     if len(parts) == 1:
         ((block, first, _),) = parts
         yield from form.slices(block, first, len(quotas), int(quotas[0].sum()))
     elif len(quotas) == 1:
         yield form.join(parts)
     else:
-        yield from form.mix(parts, quotas[:, quotas.any(axis=0)])
+        yield from form.mix(parts, np.concatenate(of_parts, axis=1))
+
+
+def _by_part(rows: I64, sizes: I64) -> I64:
+    """The rows of each part in each batch, int64 [batches, parts].
+
+    Args:
+        rows: the number of rows in each batch, int64 [batches].
+        sizes: the number of rows of each part, int64 [parts]; batches take the rows of one part after another.
+    """
+    ends = np.cumsum(sizes)
+    within = np.clip(np.append(0, np.cumsum(rows))[:, None], ends - sizes, ends)
+    by_part: I64 = np.diff(within, axis=0)
+    return by_part
