@@ -292,12 +292,28 @@ def test_skipped_steps_keep_the_quotas(folder: Path) -> None:
     assert ids(loader) == ids([*expected[:2], *expected[6:]])
 
 
+def test_laps_are_those_of_all_ranks_and_epochs(folder: Path) -> None:
+    wanted = dict.fromkeys(ROWS, 1.5)
+    laps: dict[str, list[float]] = {name: [] for name in ROWS}
+    for rank in range(2):
+        loader, _ = combine(parts(folder), repeat=wanted, num_ranks=2, rank=rank, batch_size=7)
+        epochs = [list(loader) and loader.metrics() for _ in range(2)]
+        for name in ROWS:
+            laps[name].append(loader.metrics(total=True)[f"laps/{name}"])
+            assert laps[name][-1] == pytest.approx(sum(epoch[f"laps/{name}"] for epoch in epochs))
+    for name, rows in ROWS.items():  # ranks differ by a row in each epoch
+        assert laps[name] == pytest.approx([3, 3], abs=5 / rows)
+        assert sum(laps[name]) / 2 == pytest.approx(2 * (rows * 3 // 2) / rows)
+
+
 def test_metrics_and_a_column_name_the_datasets(folder: Path) -> None:
     loader, dataset = combine(parts(folder), source_key="source", num_ranks=1, rank=0, **MIX)
     for batch in loader:
         names = [list(ROWS)[number] for number in batch["source"].tolist()]
         assert names == [source(row) for row in batch["id"].tolist()]
-    assert {name: loader.metrics(total=True)[f"rows/{name}"] for name in ROWS} == ROWS
+    metrics = loader.metrics(total=True)
+    assert {name: metrics[f"rows/{name}"] for name in ROWS} == ROWS
+    assert {metrics[f"laps/{name}"] for name in ROWS} == {1.0}
     assert dataset.describe().keys[-1].dtype == "int64"
     arrow, _ = combine(parts(folder, output_format="arrow"), source_key="source", output_format="arrow", even="pad")
     table = pa.Table.from_batches(list(arrow))

@@ -28,7 +28,9 @@ class MeasuredDataset:
             detail: whether to include seconds by stage, for all I/O workers together and for each.
             total: whether to return what happened since the dataset was created; other calls are not affected.
         """
-        return metrics(self.meter.read() if total else self.meter.take(), detail=detail)
+        totals, epochs = self.meter.read() if total else self.meter.take(), self._local.latest
+        ranks = epochs.planner.world.num_ranks if totals.sources else 1
+        return metrics(totals, {name: rows / ranks for name, rows in epochs.source.lap_rows.items()}, detail=detail)
 
     def metrics_text(self, detail: bool = False) -> str:
         """The metrics since the dataset was created, in Prometheus' text format, with this process's rank as a label.

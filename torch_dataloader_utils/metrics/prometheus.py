@@ -33,6 +33,7 @@ _FAMILIES = {
     "pad_fraction": _Family("pad_ratio", "gauge", "Share of rows that are repeats."),
 }
 _SOURCE_ROWS = _Family("source_rows_total", "counter", "Rows by dataset of a combination.")
+_SOURCE_LAPS = _Family("source_laps_total", "counter", "Laps by dataset of a combination.")
 _WORKER_ROWS = _Family("worker_rows_total", "counter", "Rows by I/O worker.")
 _WORKER_SECONDS = _Family("worker_seconds_total", "counter", "Seconds by I/O worker and stage.")
 _STAGE_SECONDS = _Family("stage_seconds_total", "counter", "Seconds by stage.")
@@ -71,6 +72,8 @@ def _sample(key: str) -> tuple[_Family, dict[str, str]]:
     match key.split("/"):
         case ["rows", *names]:  # a dataset's name may contain a slash
             return _SOURCE_ROWS, {"source": "/".join(names)}
+        case ["laps", *names]:
+            return _SOURCE_LAPS, {"source": "/".join(names)}
         case ["worker", worker, "rows"]:
             return _WORKER_ROWS, {"worker": worker}
         case ["worker", worker, stage]:

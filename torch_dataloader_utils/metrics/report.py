@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from torch_dataloader_utils.metrics.totals import STAGES, Totals
 
 # What is given for each I/O worker, in seconds.
 WORKER_SECONDS = (*STAGES, "queue_full", "queue_empty")
 
 
-def metrics(totals: Totals, *, detail: bool = False) -> dict[str, float]:
+def metrics(
+    totals: Totals, lap_rows: Mapping[int | str, float] = MappingProxyType({}), *, detail: bool = False
+) -> dict[str, float]:
     """The totals by name; see docs/metrics.md for each. A fraction of nothing is 0.
 
     Args:
         totals: what happened, over any interval.
+        lap_rows: a rank's rows of each dataset of a combination, if it reads all of them once.
         detail: whether to include seconds by stage, also for each I/O worker.
     """
     hits, misses = totals.of_workers("cache_hits"), totals.of_workers("cache_misses")
@@ -33,6 +39,11 @@ def metrics(totals: Totals, *, detail: bool = False) -> dict[str, float]:
         "pad_fraction": _fraction(totals.of_workers("repeats"), totals.of_workers("rows")),
     }
     flat |= {f"rows/{source}": float(rows) for source, rows in sorted(totals.sources.items())}
+    flat |= {
+        f"laps/{source}": rows / lap_rows[source]
+        for source, rows in sorted(totals.sources.items())
+        if lap_rows.get(source)
+    }
     return flat | (_detail(totals) if detail else {})
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -18,17 +17,15 @@ from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, Opt
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey
-from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, mask_key, progress_of
-from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.options import Options, SplitOptions, mask_key, progress_of
+from torch_dataloader_utils.planning.mixing import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
-from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
-from torch_dataloader_utils.reading.transforms import check_transformed
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
@@ -42,9 +39,8 @@ from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.sources.subsets import chosen_keys, class_copies, first_rows, keyed, named, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.sources.tokens import in_tokens
+from torch_dataloader_utils.sources.transforms import transform_of
 from torch_dataloader_utils.storage import Storage, url_of, usable_cores
-
-Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
@@ -89,6 +85,15 @@ class Source:
     def by_key(self) -> Mapping[FileKey, DataFile]:
         """The files by key."""
         return {file.info.key: file for file in self.files}
+
+    @cached_property
+    def lap_rows(self) -> Mapping[int | str, int]:
+        """The rows of each dataset of a combination, by its name or number; empty if unknown or packed."""
+        scan, known = self.scan, self.exact and self.splits.rows is not None
+        if not isinstance(scan, CombinedScan) or scan.packing is not None or not known:
+            return {}
+        rows = part_rows(self.splits, len(self.parts))
+        return dict(zip(scan.names or range(len(rows)), rows, strict=True))
 
     @property
     def size(self) -> str:
@@ -219,7 +224,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     deliverable = manifest.deliverable
     columns = None if read.columns is None else named_columns(deliverable, read.columns)
     given = select_columns(deliverable, columns)
-    transform, output = _transform(given, read)
+    transform, output = transform_of(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format, options.pad)
     predicate = manifest.predicate
     predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
@@ -249,41 +254,6 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         chosen=chosen,
         copies=copies,
     )
-
-
-def _transform(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
-    """The transform of record batches, and its output schema: as given, else that of its result on 0 rows."""
-    if read.transform is None:
-        given_too = {
-            "transform_schema": read.transform_schema is not None,
-            "transform_format": read.transform_format != "arrow",
-        }
-        for name, is_given in given_too.items():
-            if is_given:
-                raise OptionError(f"{name} was given without transform: pass transform, or leave {name} out.")
-        return None, given
-    schema = read.transform_schema
-    if not isinstance(schema, (pa.Schema, type(None))):
-        raise OptionError(
-            f"transform_schema={shown(schema)}: expected a pyarrow.Schema of the columns that it returns."
-        )
-    transform = formatted(read.transform, read.transform_format, given)
-    output = _call_on_nothing(transform, given) if schema is None else schema
-    return (replace(transform, expected=output) if isinstance(transform, FormattedTransform) else transform), output
-
-
-def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
-    nothing = no_rows(given)
-    try:
-        result = transform(nothing)
-        check_transformed(nothing, result, "same")
-    except Exception as error:
-        error.add_note(
-            "raised by transform on 0 rows, called to learn which columns it returns. If it cannot take 0 rows, pass "
-            "transform_schema=, such as pa.schema({'ids': pa.list_(pa.int64())})."
-        )
-        raise
-    return result.schema
 
 
 def _check_nulls(manifest: FileManifest, options: Options, converter: Converter) -> None:
