@@ -147,20 +147,20 @@ def test_weights_that_only_order_rows_read_each_once(datasets: Any) -> None:
     batches = [batch["id"].tolist() for batch in loader]
     assert [counts(batch) for batch in batches] == [(10, 0)] * 4 + [(5, 5)] * 2 + [(0, 10), (7, 3), (4, 0)]
     assert len(set(ids(loader))) == 84
-    assert "from row 40 on 50.0% 'web', 50.0% 'code'" in dataset.describe().mix
+    assert "from row 40 (step 4) on 50.0% 'web', 50.0% 'code'" in dataset.describe().mix
 
 
 def test_describe_says_what_an_epoch_takes_and_when_weights_change(datasets: Any) -> None:
-    _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **MIX)
+    _, dataset = combine(datasets, num_ranks=2, rank=0, batch_size=5, **EPOCH, **MIX)
     assert dataset.describe(1).mix == (
         "each batch has rows of each, in epoch 1: 12.5% 'web' (15 rows, 0.246 laps), 87.5% 'code' (105 rows, 4.57 laps)"
-        "; from row 0 on 90.0% 'web', 10.0% 'code'; from row 90 on 50.0% 'web', 50.0% 'code'; from row 150 on 0.0% "
-        "'web', 100.0% 'code'"
+        "; from row 0 on 90.0% 'web', 10.0% 'code'; from row 90 (step 9) on 50.0% 'web', 50.0% 'code'; from row 150 "
+        "(step 15) on 0.0% 'web', 100.0% 'code'"
     )
     assert dataset.describe(0).not_delivered == 0
     many = [(row, [1, 1]) for row in range(7)]
     _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": many})
-    assert dataset.describe().mix.endswith("from row 3 on 50.0% 'web', 50.0% 'code'; and 3 more changes")
+    assert dataset.describe().mix.endswith("from row 3 (step 0) on 50.0% 'web', 50.0% 'code'; and 3 more changes")
 
 
 def test_combinations_may_be_parts_but_their_weights_are_constant(datasets: Any) -> None:

@@ -225,3 +225,12 @@ def test_weights_change_as_often_as_a_state_can_hold() -> None:
     options["mixing"] = {"batches": "proportional", **more.plain}
     with pytest.raises(CheckpointMismatchError):
         check_form(sealed(state))
+
+
+@given(total=st.integers(1, 30), step_rows=st.integers(1, 40))
+def test_the_step_of_a_row_counts_the_steps_of_all_epochs(total: int, step_rows: int) -> None:
+    curriculum = Curriculum((Phase(0, (Fraction(1),)),), total)
+    steps = [[number] * min(step_rows, total - at) for number, at in enumerate(range(0, total, step_rows))]
+    of_epoch = [number for step in steps for number in step]
+    run = [epoch * len(steps) + number for epoch in range(3) for number in of_epoch]
+    assert [curriculum.step(row, step_rows) for row in range(3 * total)] == run

@@ -78,7 +78,7 @@ class _Facts:
             replay=replay,
             skipped=source.skipped,
             subset=subset_in_words(source),
-            mix=mix_in_words(source, self.options, self.epoch),
+            mix=mix_in_words(source, self.options, self.epoch, own.batch_rows * world.num_ranks),
             packing=self.options.pack.text,
             uncounted=self.options.uncounted,
             buckets=self.options.buckets,

@@ -73,6 +73,16 @@ class Curriculum:
         phases = [[phase.first, [str(weight) for weight in phase.weights]] for phase in self.phases]
         return {"phases": phases, **({"total": self.total} if self.rows is None else {"rows": list(self.rows)})}
 
+    def step(self, row: int, step_rows: int) -> int:
+        """The step of the run, from 0, that has this row of the run, if every epoch delivers all its rows.
+
+        Args:
+            row: its number.
+            step_rows: rows per step of all ranks.
+        """
+        epoch, row_of_epoch = divmod(row, self.total)
+        return epoch * -(-self.total // step_rows) + row_of_epoch // step_rows
+
     def before(self, epoch: int) -> list[int]:
         """The rows of each source in all earlier epochs."""
         if self.rows is not None:

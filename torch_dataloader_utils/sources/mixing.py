@@ -167,8 +167,15 @@ def _names(source: Source) -> list[str]:
     return names or [str(number) for number in range(len(source.parts))]
 
 
-def mix_in_words(source: Source, options: Options, epoch: int) -> str:
-    """What an epoch takes of each dataset, and how batches or splits mix them; "" for a single dataset."""
+def mix_in_words(source: Source, options: Options, epoch: int, step_rows: int) -> str:
+    """What an epoch takes of each dataset, and how batches or splits mix them; "" for a single dataset.
+
+    Args:
+        source: of the combination.
+        options: of the combination.
+        epoch: the epoch.
+        step_rows: rows per step of all ranks.
+    """
     mixing, names = options.mixing, _names(source)
     if mixing is None:
         return _splits_in_words(source, options) if len(names) > 1 else ""
@@ -182,7 +189,7 @@ def mix_in_words(source: Source, options: Options, epoch: int) -> str:
     curriculum = Curriculum.of(mixing)
     if curriculum is None:
         return f"{batches}: {', '.join(of_each)}"
-    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names)}"
+    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, step_rows)}"
 
 
 def _splits_in_words(source: Source, options: Options) -> str:
@@ -204,12 +211,13 @@ def _splits_in_words(source: Source, options: Options) -> str:
     return f"splits are merged {how}: {', '.join(texts)}"
 
 
-def _phases_in_words(curriculum: Curriculum, names: Sequence[str]) -> str:
-    """The weights from each row of the run on."""
+def _phases_in_words(curriculum: Curriculum, names: Sequence[str], step_rows: int) -> str:
+    """The weights from each row of the run on, and the step that has the row."""
     texts = []
     for phase in curriculum.phases[:_PHASES_SHOWN]:
         pairs = zip(phase.weights, names, strict=True)
         shares = ", ".join(f"{float(weight / sum(phase.weights)):.1%} {name}" for weight, name in pairs)
-        texts.append(f"from row {phase.first:,} on {shares}")
+        step = f" (step {curriculum.step(phase.first, step_rows):,})" if phase.first else ""
+        texts.append(f"from row {phase.first:,}{step} on {shares}")
     more = len(curriculum.phases) - len(texts)
     return "; ".join([*texts, *([f"and {plural(more, 'more change')}"] if more else [])])
