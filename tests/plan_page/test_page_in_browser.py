@@ -12,6 +12,7 @@ import yaml
 from pyiceberg.catalog import load_catalog
 
 from torch_dataloader_utils import IcebergDataset, Shard, Split, StructuredDataset, combine
+from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.fixed import planned
 from torch_dataloader_utils.plan_page.page import page_of
@@ -197,6 +198,37 @@ def texts(tmp_path_factory):
         )
         pq.write_table(table, path / f"{number}.parquet", row_group_size=60)
     return path
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "splits", "all"])
+@pytest.mark.parametrize("rows", [4096, 30])
+def test_windows_of_batches_by_length_are_pythons(texts, opened, monkeypatch, shuffle, rows):
+    monkeypatch.setattr(BucketOptions, "rows", rows)
+    given = {
+        "columns": ["tokens"],
+        "batch_tokens": 4,
+        "shuffle": shuffle,
+        "shuffle_bytes": 1_000,
+        "num_workers": 2,
+        "long_rows": "drop",
+    }
+    dataset = StructuredDataset.create_dataloader(str(texts), **{**GIVEN, **RANKS, **given})[1]
+    shown, (ranks, windows) = opened(dataset), of_python(dataset)
+    same(shown.plan(), (ranks, windows))
+    number = windows["windows"]
+    assert shuffle in (True, "all") or (number > 2) == (rows == 30)
+    assert f"The rows are in {number} windows. Those of" in shown.page.inner_text("#shuffle-words")
+    assert f"{number} windows, each sorted by length" in " ".join(str(dataset.plan(0)).split())
+    shown.settled(lambda: typed(shown.page, "num_ranks", "1"))
+    alone = StructuredDataset.create_dataloader(str(texts), **{**GIVEN, **given}, num_ranks=1, rank=0)[1]
+    same(shown.plan(), of_python(alone))
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "splits"])
+def test_windows_of_packed_documents_are_pythons(texts, opened, shuffle):
+    given = {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 16, "shuffle": shuffle, "num_workers": 2}
+    dataset = StructuredDataset.create_dataloader(str(texts), **{**GIVEN, **RANKS, **given})[1]
+    same(opened(dataset).plan(), of_python(dataset))
 
 
 @pytest.mark.parametrize("name", UNCOUNTED)

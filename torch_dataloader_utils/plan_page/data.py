@@ -50,6 +50,7 @@ def page_data(
         "seed": options.shuffle.shuffle_seed,
         "exact": source.exact,
         "unknown": _unknown(options),
+        "by_length": _by_length(options),
         "files": [[printable(file.info.path), file.info.record_count] for file in source.files],
         "file_bytes": [file.info.file_size for file in source.files],
         "file_parts": [file.info.part for file in source.files],
@@ -73,6 +74,12 @@ def _unknown(options: Options) -> Values:
         "uncounted": options.uncounted,
         "batch_tokens": options.bucket.batch_tokens,
     }
+
+
+def _by_length(options: Options) -> Values | None:
+    """The fewest rows and bytes of a window whose rows are cut into batches by length; None if none are."""
+    bucket = options.bucket
+    return None if bucket.batch_tokens is None else {"rows": bucket.rows, "bytes": bucket.window_bytes}
 
 
 def plan_values(options: Options, num_ranks: int) -> Values:

@@ -37,8 +37,11 @@ const PlannerOptions = (() => {
   function settled(data, options) {
     const all = { ...DEFAULTS, ...data.options, ...options };
     const byBytes = (all.shuffle === true || all.shuffle === "all") && all.shuffle_buffer_size === null;
+    const byLength = data.by_length ?? null; // the least rows and bytes of a window; a batch counts as one row
     return {
       ...all,
+      batch_size: byLength === null ? all.batch_size : 1,
+      byLength,
       seed: data.seed,
       numShards: Math.max(all.num_workers ?? 1, 1),
       bufferRows: all.shuffle_buffer_size,

@@ -30,7 +30,10 @@ const Shuffle = (() => {
     );
   }
 
-  function words(plan, values) {
+  function words(data, plan, values) {
+    if (plan.windows && data.by_length) {
+      return `The rows are in ${Words.plural(plan.windows.windows, "window")}. Those of a window are sorted by length and cut into batches, whose order is permuted.`;
+    }
     if (plan.windows) return inWindows(plan.windows);
     if (values.shuffle === "splits") {
       return "Each epoch has the splits in another order; the rows of a split stay in file order. A batch holds neighbouring rows of one or two splits.";
@@ -73,7 +76,7 @@ const Shuffle = (() => {
   }
 
   function draw(data, plan, values) {
-    document.getElementById("shuffle-words").textContent = words(plan, values);
+    document.getElementById("shuffle-words").textContent = words(data, plan, values);
     document.getElementById("shuffle-picture").replaceChildren(picture(data, plan));
     const count = first(plan).length;
     const what = plan.windows ? `the first window of rank 0, from ${Words.plural(count, "split")}` : "the first split that rank 0 reads";

@@ -1,4 +1,5 @@
-// The window in which rows are shuffled. Mirrors planning/windows.py, and FileSegments of planning/tasks.py.
+// The window in which rows are shuffled, or cut into batches by length. Mirrors planning/windows.py, opened.py and
+// packed_windows.py, and FileSegments of planning/tasks.py.
 //
 // Windows draw from whole segments: the column `segments` of splits has [[rows, bytes], ...] for each split, or null
 // for a split of one segment. Without that column each split counts as one segment, and a window is not `exact`.
@@ -6,9 +7,13 @@
 
 const PlannerWindows = (() => {
   const OPEN_SPLITS = 4;
+  const MOST_BYTES = 2 ** 26; // _MOST_BYTES of packed_windows.py
 
   const sum = (values) => values.reduce((a, b) => a + b, 0);
   const { mulDiv, rowsLength: length } = PlannerOrder;
+
+  // PlanOptions.shuffles_rows
+  const shuffles = ({ bufferRows, windowBytes }) => bufferRows !== null || windowBytes !== null;
 
   // Rows.clip: the rows whose numbers lie in [start, stop).
   function clipped(rows, start, stop) {
@@ -29,7 +34,7 @@ const PlannerWindows = (() => {
     return found;
   }
 
-  // _Opened: a piece from which runs of whole segments are taken, as {split, rows, size}; rows is null if unknown.
+  // Opened: a piece from which runs of whole segments are taken, as {split, rows, size}; rows is null if unknown.
   class Opened {
     constructor(piece, table) {
       this.piece = piece;
@@ -46,14 +51,17 @@ const PlannerWindows = (() => {
       return this.piece.start === null ? null : length(clipped(this.piece, start, stop));
     }
 
-    // _Opened.run_of_rows
-    runOfRows(quota) {
+    // Opened.run_of_rows
+    runOfRows(quota, least = 0, most = Infinity) {
       const begin = this.at;
-      for (let taken = 0; this.left && taken < quota; this.at++) taken += this.rowsIn(this.segments[this.at]) ?? quota;
+      for (let taken = 0, size = 0; this.left && (taken < quota || size < least) && size < most; this.at++) {
+        taken += this.rowsIn(this.segments[this.at]) ?? quota;
+        size += this.segments[this.at].size;
+      }
       return this.run(begin);
     }
 
-    // _Opened.run_of_bytes
+    // Opened.run_of_bytes
     runOfBytes(most) {
       const begin = this.at;
       for (let taken = 0; this.left && (this.at === begin || taken + this.segments[this.at].size <= most); this.at++) {
@@ -100,10 +108,30 @@ const PlannerWindows = (() => {
     return sets;
   }
 
+  // _runs of packed_windows.py: consecutive runs with at least so many rows and bytes together, or many bytes.
+  function consecutive(opened, { rows, bytes }) {
+    const sets = [];
+    let [runs, found, size] = [[], 0, 0];
+    for (const each of opened) {
+      while (each.left) {
+        const run = each.runOfRows(Math.max(1, rows - found), bytes - size, MOST_BYTES - size);
+        runs.push({ ...run, rows: null }); // which rows a batch has is known only after reading
+        found += run.rows ?? rows;
+        size += run.size;
+        if ((found >= rows && size >= bytes) || size >= MOST_BYTES) {
+          sets.push(runs);
+          [runs, found, size] = [[], 0, 0];
+        }
+      }
+    }
+    return runs.length ? [...sets, runs] : sets;
+  }
+
   // _sets: the sets of runs that are decoded together, each with the number of windows that it is cut into.
   function setsOf(opened, options) {
     const { bufferRows: most, openSplits: given } = options;
     const size = Math.floor((options.windowBytes ?? 0) / options.numShards);
+    if (!shuffles(options)) return consecutive(opened, options.byLength).map((runs) => [runs, 1]);
     if (most === null && given === null) return fitting(opened, size).map((runs) => [runs, 1]);
     const number = given === "all" ? opened.length : given || OPEN_SPLITS;
     if (most === null) {
@@ -145,7 +173,7 @@ const PlannerWindows = (() => {
 
   // window_of_batches, and ShuffleWindow.variance_ratio.
   function windowOfBatches(shards, table, options, { batchRows, exact }) {
-    if (options.bufferRows === null && options.windowBytes === null) return null;
+    if (!shuffles(options) && options.byLength === null) return null;
     const real = shards.map((pieces) => pieces.filter((piece) => !piece.pad));
     const windows = real.map((pieces) => typicalWindow(pieces, table, options)).filter(Boolean);
     if (!windows.length) return null;
