@@ -401,6 +401,16 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
         ({"batches": "single", "even": "pad"}, OptionError, "even='pad' with batches='single'"),
         ({"source_key": "word"}, OptionError, "source_key='word' is already a key"),
         ({"even": "drop", "batch_size": 96, "num_ranks": 1, "rank": 0}, ShardingError, "N=95 rows in an epoch"),
+        (
+            {"batches": "single", "even": "drop", "batch_size": 6, "num_ranks": 2, "rank": 1},
+            ShardingError,
+            "takes N=11 rows of dataset 2 .the first is 0., which fill no batch of B=6 on R=2 ranks",
+        ),
+        (
+            {"batches": "single", "last_batch": "drop", "batch_size": 24, "num_ranks": 1, "rank": 0},
+            ShardingError,
+            "last_batch='drop' with batches='single': an epoch takes N=23 rows of dataset 1",
+        ),
         ({"max_repeats": 0.5}, OptionError, "a number of at least 1"),
         ({"weights": [10**400, 1, 1]}, OptionError, "expected a positive number"),
         ({"weights": [2, 1, 0]}, OptionError, "Leave out a dataset of which no row is wanted"),

@@ -87,7 +87,7 @@ def shared(mixing: Mapping[str, Any]) -> list[int]:
 
 
 def fits(mixing: Mapping[str, Any], step: int) -> bool:
-    return any(rows >= step for rows in shared(mixing))
+    return any(shared(mixing)) and all(rows >= step for rows in shared(mixing) if rows)
 
 
 def mixing_of(plan: Plan) -> Mapping[str, Any]:

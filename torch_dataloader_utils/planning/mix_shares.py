@@ -42,10 +42,12 @@ class MixShares:
 
         Raises:
             EmptyDatasetError: an epoch has no rows.
-            ShardingError: `even="drop"` would leave out all rows.
+            ShardingError: `even="drop"` would leave out all rows, or all of one dataset if each batch is of one.
         """
-        left_out = sum(sum(laps.sizes) for laps in self.epoch.left_out)
-        total, even, size = int(self._given.sum()) + left_out, self.options.even, self._size
+        taken = [
+            sum(rows.sizes) + sum(rest.sizes) for rows, rest in zip(self.epoch.laps, self.epoch.left_out, strict=True)
+        ]
+        total, even, size = sum(taken), self.options.even, self._size
         if not total and even in ("drop", "pad"):
             raise EmptyDatasetError(f"even={even!r}: an epoch has no row to deliver; check the datasets.")
         if even == "drop" and not any(self.steps()):
@@ -54,6 +56,20 @@ class MixShares:
                 f"step needs R*B={self.num_ranks * size}"
                 f"{' of one dataset' if self._single else ''}. Use fewer ranks, or a smaller batch_size."
             )
+        if self._single and "drop" in (even, self.options.last_batch):
+            self._check_each_is_read(taken)
+
+    def _check_each_is_read(self, taken: Sequence[int]) -> None:
+        """Check that batches of one dataset each leave out no dataset in every epoch; `taken` are its rows of each."""
+        kept = [sum(rows) for rows in zip(*map(self._kept_of_each, range(self.num_ranks)), strict=True)]
+        for number, (rows, found) in enumerate(zip(taken, kept, strict=True)):
+            if rows and not found:
+                name = "even" if self.options.even == "drop" else "last_batch"
+                raise ShardingError(
+                    f"{name}='drop' with batches='single': an epoch takes N={rows} rows of dataset {number} (the first "
+                    f"is 0), which fill no batch of B={self._size} on R={self.num_ranks} ranks: it is never read. "
+                    "Use batches='proportional', fewer ranks, a smaller batch_size, or more of its rows (repeat=)."
+                )
 
     def steps(self) -> list[int]:
         """The number of batches of each rank."""
