@@ -160,3 +160,16 @@ def test_floats_can_be_joined(data: str, tmp_path: Path) -> None:
     loader, _ = make(data, columns=["c"], jagged={"weights": ["c"]}, batch_size=25)
     (batch,) = loader
     assert batch["weights"]["values"].dtype == torch.float32
+
+
+def test_the_length_of_a_joined_list_cuts_batches(data: str) -> None:
+    budget = {"batch_tokens": 6, "length_column": "a"}
+    batches = list(make(data, **budget)[0])
+    assert sorted(row for batch in batches for row in batch["id"].tolist()) == list(range(25))
+    for batch in batches:
+        lists = lists_of(batch["sparse"])
+        assert max(map(len, lists["a"])) * len(lists["a"]) <= 6
+        assert lists["a"] == [A[row] or [] for row in batch["id"].tolist()]
+    assert {len(batch["id"]) for batch in batches} >= {2, 6}
+    with pytest.raises(OptionError, match=r"there is no column of lists. .* one of \['id', 'b', 'a'\]"):
+        make(data, batch_tokens=6)

@@ -40,9 +40,10 @@ def bucketed(scan: ScanSpec | CombinedScan, options: Options) -> dict[str, Any]:
 
 
 def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -> str:
-    found = [key for key, each in report.items() if _has_length(each)]
+    own = [key for key, each in report.items() if _has_length(each)]
+    found = [*own, *(column for each in report.values() for column in each.get("jagged", ()))]
     if given is None:
-        lists = [key for key in found if report[key]["kind"] in _LISTS and not _is_text(report[key])]
+        lists = [key for key in own if report[key]["kind"] in _LISTS and not _is_text(report[key])]
         if len(lists) != 1:
             columns = f"are several columns of lists, {lists}" if lists else "is no column of lists"
             raise OptionError(
@@ -50,7 +51,7 @@ def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -
                 f"of {found}."
             )
         return lists[0]
-    if given not in report:
+    if given not in report and given not in found:
         raise ColumnNotFoundError(f"length_column={given!r}: expected one of the columns {found}.")
     if given not in found:
         raise UnsupportedTypeError(
