@@ -15,7 +15,8 @@ from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetE
 
 ROWS = {"web": 61, "code": 23}
 CHANGE = [(0, {"web": 9, "code": 1}), (90, {"web": 1, "code": 1}), (150, {"web": 0, "code": 1})]
-MIX: dict[str, Any] = {"split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12, "weights": CHANGE}
+MIX: dict[str, Any] = {"split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12}
+MIX |= {"weights": CHANGE, "weights_unit": "row"}
 EPOCH = {"rows_per_epoch": 120}  # epoch 0: 90 rows of the first phase, 30 of the second; epoch 1: 30 and 90
 
 
@@ -73,6 +74,7 @@ MODES: list[dict[str, Any]] = [
     {**EPOCH, "batch_size": 7, "even": "drop"},
     {"batch_size": 8, "last_batch": "drop"},
     {"repeat": {"code": 2.5}, "batch_size": 5},
+    {**EPOCH, "batch_size": 7, "even": "drop", "weights": [(0, [9, 1]), (11, [1, 3])], "weights_unit": "step"},
 ]
 
 
@@ -140,6 +142,45 @@ def test_the_next_epoch_after_an_elastic_resume_is_that_of_the_curriculum(datase
     assert ids(loader) == ids(other)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("even", ["none", "drop", "pad"])
+@pytest.mark.parametrize("start", [1, 6, 7, 11])
+def test_weights_change_at_a_step_of_the_run(datasets: Any, ranks: int, even: str, start: int) -> None:
+    """The first `start` batches of each rank are of one dataset, over the end of an epoch and its short step, too."""
+    weights = [(0, {"web": 1, "code": 0}), (start, {"web": 0, "code": 1})]
+    options = {"weights": weights, "rows_per_epoch": 31 * ranks + 1, "batch_size": 5, "even": even, "num_ranks": ranks}
+    for rank in range(ranks):
+        loader, dataset = combine(datasets, rank=rank, **options)
+        run = []
+        for epoch in range(2):
+            dataset.set_epoch(epoch)
+            run += [counts(batch["id"][batch.get("valid", slice(None))].tolist()) for batch in loader]
+        first, after = [web for web, _ in run], [code for _, code in run]
+        assert not any(after[:start])
+        assert not any(first[start:])
+        assert all(first[:start])
+        assert f"from step {start:,} (row " in dataset.describe().mix
+
+
+def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: Any) -> None:
+    """A step has other rows then. At the rows that the error names, weights change as they would have."""
+    steps = {"weights": [(0, [9, 1]), (9, [1, 1])], "weights_unit": "step"}
+    expected, _ = run(datasets, 2, None, None, **EPOCH, **steps, batch_size=5)
+    taken, state = run(datasets, 2, 2, None, **EPOCH, **steps, batch_size=5)
+    for ranks, batch_size in ((1, 5), (2, 4), (3, 5)):
+        with pytest.raises(CheckpointMismatchError, match=r"steps \[0, 9\].* by 2 ranks with batch_size=5") as refused:
+            run(datasets, ranks, None, state, **EPOCH, **steps, batch_size=batch_size)
+        assert "weights_unit='row', weights=[(0, ...), (90, ...)]." in str(refused.value)
+        rows = {"weights": [(0, [9, 1]), (90, [1, 1])], "weights_unit": "row"}
+        rest, _ = run(datasets, ranks, None, state, **EPOCH, **rows, batch_size=batch_size)
+        assert Counter(taken + rest) == Counter(expected)
+    same, _ = run(datasets, 1, None, state, **EPOCH, **steps, batch_size=10)  # as many rows per step
+    assert Counter(taken + same) == Counter(expected)
+    _, state = run(datasets, 2, 2, None, **EPOCH, **steps, batch_size=7)
+    with pytest.raises(CheckpointMismatchError, match="and even='none', and here are 2 with 7 and 'drop'"):
+        run(datasets, 2, None, state, **EPOCH, **steps, batch_size=7, even="drop")
+
+
 def test_weights_that_only_order_rows_read_each_once(datasets: Any) -> None:
     """First web alone, as far as it goes; then what is left in equal parts; weight 0 comes last."""
     weights = [(0, {"web": 1, "code": 0}), (40, {"web": 1, "code": 1}), (60, {"web": 0, "code": 1})]
@@ -147,27 +188,27 @@ def test_weights_that_only_order_rows_read_each_once(datasets: Any) -> None:
     batches = [batch["id"].tolist() for batch in loader]
     assert [counts(batch) for batch in batches] == [(10, 0)] * 4 + [(5, 5)] * 2 + [(0, 10), (7, 3), (4, 0)]
     assert len(set(ids(loader))) == 84
-    assert "from row 40 (step 4) on 50.0% 'web', 50.0% 'code'" in dataset.describe().mix
+    assert "from step 4 (row 40) on 50.0% 'web', 50.0% 'code'" in dataset.describe().mix
 
 
 def test_describe_says_what_an_epoch_takes_and_when_weights_change(datasets: Any) -> None:
     _, dataset = combine(datasets, num_ranks=2, rank=0, batch_size=5, **EPOCH, **MIX)
     assert dataset.describe(1).mix == (
         "each batch has rows of each, in epoch 1: 12.5% 'web' (15 rows, 0.246 laps), 87.5% 'code' (105 rows, 4.57 laps)"
-        "; from row 0 on 90.0% 'web', 10.0% 'code'; from row 90 (step 9) on 50.0% 'web', 50.0% 'code'; from row 150 "
-        "(step 15) on 0.0% 'web', 100.0% 'code'"
+        "; from step 0 (row 0) on 90.0% 'web', 10.0% 'code'; from step 9 (row 90) on 50.0% 'web', 50.0% 'code'; "
+        "from step 15 (row 150) on 0.0% 'web', 100.0% 'code'"
     )
     assert dataset.describe(0).not_delivered == 0
     many = [(row, [1, 1]) for row in range(7)]
     _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": many})
-    assert dataset.describe().mix.endswith("from row 3 (step 0) on 50.0% 'web', 50.0% 'code'; and 3 more changes")
+    assert dataset.describe().mix.endswith("from step 0 (row 3) on 50.0% 'web', 50.0% 'code'; and 3 more changes")
 
 
 def test_combinations_may_be_parts_but_their_weights_are_constant(datasets: Any) -> None:
     text = combine(datasets, weights=[3, 1])
     weights = [(0, {"text": 1, "code": 0}), (60, {"text": 1, "code": 1})]
     loader, _ = combine({"text": text, "code": datasets["code"]}, weights=weights, rows_per_epoch=120, batch_size=20,
-                        num_ranks=1, rank=0, source_key="source")  # fmt: skip
+                        num_ranks=1, rank=0, source_key="source", weights_unit="row")  # fmt: skip
     shares = [Counter(batch["source"].tolist()) for batch in loader]
     assert shares[:3] == [{0: 15, 1: 5}] * 3
     assert all(abs(count[2] - 10) <= 1 for count in shares[3:])
@@ -183,11 +224,11 @@ def weights_of(one: str, other: str) -> list[Any]:
 def test_a_changed_curriculum_begins_a_new_phase_of_the_same_rows(datasets: Any) -> None:
     expected, _ = run(datasets, 1, None, None, **EPOCH, batch_size=10)
     taken, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10)
-    for weights in ([1, 1], [(0, [1, 1]), (60, [1, 0])]):
-        rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10, weights=weights)
+    for changed in ({"weights": [1, 1], "weights_unit": "step"}, {"weights": [(0, [1, 1]), (60, [1, 0])]}):
+        rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10, **changed)
         assert Counter(taken + rest) == Counter(expected)
         assert abs(counts(rest[:20])[1] - 10) <= 1
-    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10, weights=[1, 1])
+    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10, weights=[1, 1], weights_unit="step")
     rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10)
     assert abs(counts(rest[:40])[0] - 36) <= 2
 
@@ -202,6 +243,7 @@ def test_a_changed_curriculum_begins_a_new_phase_of_the_same_rows(datasets: Any)
         {"phases": [[-1, ["1", "1"]]]},
         {"total": 0},
         {"total": None},
+        {"unit": "row"},
     ],
     ids=str,
 )
@@ -216,19 +258,21 @@ def test_a_damaged_state_is_an_error(datasets: Any, damage: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"weights": [(1, [1, 1])]}, OptionError, "the first of them from row 0 on"),
-        ({"weights": [(0, [1, 1]), (0, [1, 2])]}, OptionError, "first rows that grow"),
-        ({"weights": [(0.0, [1, 1])]}, OptionError, "the first of them from row 0 on"),
-        ({"weights": [(0, [1, 1]), 3]}, OptionError, "only pairs of both"),
+        ({"weights": [(1, [1, 1])]}, OptionError, "the first of them from 0 on"),
+        ({"weights": [(0, [1, 1]), (0, [1, 2])]}, OptionError, "starts that grow"),
+        ({"weights": [(0.0, [1, 1])]}, OptionError, "the first of them from 0 on"),
+        ({"weights": [(0, [1, 1]), 3]}, OptionError, "only pairs"),
         ({"weights": [(0, [1, -1])]}, OptionError, "numbers of at least 0"),
         ({"weights": [(0, [1, float("nan")])]}, OptionError, "numbers of at least 0"),
         ({"weights": [(0, 3), (5, 2)]}, OptionError, "numbers of at least 0, got 3"),
-        ({"weights": [(0, [1, 1], 3)]}, OptionError, "only pairs of both: "),
-        ({"weights": [(False, [1, 1])]}, OptionError, "the first of them from row 0 on"),
+        ({"weights": [(0, [1, 1], 3)]}, OptionError, "only pairs: "),
+        ({"weights": [(False, [1, 1])]}, OptionError, "the first of them from 0 on"),
         ({"repeat": [0.001, 0.001]}, OptionError, "an epoch would have no row"),
         ({"weights": [(0, [0, 0])]}, OptionError, "a number above 0 for some dataset"),
         ({"weights": [(0, {"web": 1})]}, OptionError, "but 'code' has none"),
         ({"weights": [(0, [1, 1, 1])]}, OptionError, "for 2 dataset"),
+        ({"weights": [2, 1]}, OptionError, "weights_unit='row' belongs to weights that change"),
+        ({"weights_unit": "rows"}, OptionError, "weights_unit='rows'.*'step'"),
         ({"stop": "all"}, OptionError, "stop='all' with weights that change.*rows_per_epoch="),
         ({"stop": "first"}, OptionError, "stop='first' with weights that change"),
         ({"batches": "single"}, OptionError, "batches='single' with weights that change"),

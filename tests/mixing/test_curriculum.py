@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.checkpoint.form import check_form, sealed
 from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
-from torch_dataloader_utils.mixing.curriculum import MOST_PHASES, Curriculum, Phase, checked
+from torch_dataloader_utils.mixing.curriculum import MOST_PHASES, Curriculum, Phase, checked, in_rows
 from torch_dataloader_utils.mixing.laps import cut_laps
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, prefix_counts
@@ -220,17 +220,25 @@ def test_weights_change_as_often_as_a_state_can_hold() -> None:
     options = {**plain_options(PlanOptions(), 1), "mixing": {"batches": "proportional", **held.plain}}
     state = {"version": 1, "plan_version": 1, "data": {}, "epoch": 0, "links": [{"options": options, "batches": 0}]}
     check_form(sealed(state))
-    with pytest.raises(OptionError, match="65,537 pairs of a row and weights: expected at most 65,536"):
+    with pytest.raises(OptionError, match="65,537 pairs of a start and weights: expected at most 65,536"):
         checked(more, [9, 9], ["a", "b"])
     options["mixing"] = {"batches": "proportional", **more.plain}
     with pytest.raises(CheckpointMismatchError):
         check_form(sealed(state))
 
 
-@given(total=st.integers(1, 30), step_rows=st.integers(1, 40))
-def test_the_step_of_a_row_counts_the_steps_of_all_epochs(total: int, step_rows: int) -> None:
-    curriculum = Curriculum((Phase(0, (Fraction(1),)),), total)
-    steps = [[number] * min(step_rows, total - at) for number, at in enumerate(range(0, total, step_rows))]
-    of_epoch = [number for step in steps for number in step]
-    run = [epoch * len(steps) + number for epoch in range(3) for number in of_epoch]
-    assert [curriculum.step(row, step_rows) for row in range(3 * total)] == run
+@given(total=st.integers(1, 30), step_rows=st.integers(1, 40), full=st.booleans())
+def test_steps_and_rows_of_a_run_are_each_others(total: int, step_rows: int, full: bool) -> None:
+    """The steps of all epochs in turn; with only full steps, the rows after them are no step's."""
+    assume(not full or step_rows <= total)
+    rows = [list(range(at, min(at + step_rows, total))) for at in range(0, total, step_rows)]
+    of_epoch = [step for step in rows if len(step) == step_rows or not full]
+    run = [[epoch * total + row for row in step] for epoch in range(3) for step in of_epoch]
+    weights, others = ["1"], {"batches": "proportional", "total": total}
+    given = in_rows({**others, "unit": "step", "phases": [[n, weights] for n in range(len(run))]}, step_rows, full=full)
+    assert given == {**others, "phases": [[step[0], weights] for step in run]}
+    assert in_rows(given, step_rows, full=full) is given
+    curriculum = Curriculum.of(given)
+    assert curriculum is not None
+    for number, step in enumerate(run):
+        assert {curriculum.step(row, step_rows, full=full) for row in step} == {number}

@@ -112,6 +112,7 @@ def combine(
     *,
     # The options: written by scripts/write_signatures.py from their declarations.
     weights: Mapping[str, float] | Sequence[float] | Sequence[tuple[int, Any]] | None = None,
+    weights_unit: Literal["step", "row"] = "step",
     temperature: float = 1.0,
     stop: Literal["once", "first", "all"] = "once",
     repeat: Mapping[str, float] | Sequence[float] | None = None,
@@ -187,7 +188,8 @@ def combine(
             object with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract
             for sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
             `sharding="rotate", total_shards=...` with `batches="splits"`.
-        weights: rows of each dataset relative to the others; None: its row count; [(row, weights), ...]: from a row on.
+        weights: rows of each dataset relative to the others; None: its row count; [(step, weights), ...]: from a step.
+        weights_unit: what weights that change count: steps of the run, or rows of all ranks in all epochs.
         temperature: without weights, each weighs its row count to the power of 1 / temperature.
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.

@@ -8,7 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.checks import check_cursors, check_reader, check_shareable
+from torch_dataloader_utils.checkpoint.checks import (
+    check_boundaries,
+    check_cursors,
+    check_reader,
+    check_shareable,
+)
 from torch_dataloader_utils.checkpoint.fingerprint import counts_are_known, different_data, fingerprint
 from torch_dataloader_utils.checkpoint.form import VERSION, check_form, check_seal, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
@@ -94,6 +99,8 @@ class StateCodec:
             )
         check_seal(state)
         *past, last = map(phase_of, state["links"])
+        if self._plan_options.mixing is not None:
+            check_boundaries(last.shape(self._plan_options), (self._plan_options, self._planner.world.num_ranks))
         skip = tuple((int(first), int(last)) for first, last in state.get("skip", ()))
         place = EpochPosition(int(state["epoch"]), skip=skip)
         if dict(last.options) == self._saved_options and self._counts_as_here(state):

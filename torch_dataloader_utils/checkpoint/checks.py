@@ -7,7 +7,11 @@ from typing import Any
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import END
+from torch_dataloader_utils.planning.mix_epochs import mixing_in_rows
+from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.phases import Phase
+
+_PAIRS = 8  # shown
 
 
 def check_shareable(last: Mapping[str, Any], current: Mapping[str, Any]) -> None:
@@ -34,6 +38,31 @@ def check_shareable(last: Mapping[str, Any], current: Mapping[str, Any]) -> None
         raise CheckpointMismatchError(
             "with canonical_ranks, the global batch (num_ranks x batch_size) and the other options that shape the "
             f"order must stay the same. The state has {difference(last, current)}."
+        )
+
+
+def check_boundaries(saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
+    """Check that weights which change at steps change at the same rows of the run as when the state was taken.
+
+    Args:
+        saved: the options that the state was taken with, and the number of ranks.
+        current: those of the loader.
+
+    Raises:
+        CheckpointMismatchError: a step has another number of rows now.
+    """
+    mixing = current[0].mixing
+    if mixing is None or mixing.get("unit") != "step":
+        return
+    then, now = (mixing_in_rows(mixing, *shape)["phases"] for shape in (saved, current))
+    if then != now:
+        steps = [step for step, _ in mixing["phases"]]
+        pairs = ", ".join(f"({row:_}, ...)" for row, _ in then[:_PAIRS])
+        raise CheckpointMismatchError(
+            f"weights change at the steps {steps[:_PAIRS]}, which are other rows here than in the state: it was taken "
+            f"by {saved[1]} ranks with batch_size={saved[0].batch_size} and even={saved[0].even!r}, and here are "
+            f"{current[1]} with {current[0].batch_size} and {current[0].even!r}. Keep them at the rows that the state "
+            f"means: weights_unit='row', weights=[{pairs}{', ...' if len(then) > _PAIRS else ''}]."
         )
 
 

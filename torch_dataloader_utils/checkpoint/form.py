@@ -159,6 +159,8 @@ def _mixing(value: Any) -> bool:
     if not (isinstance(value, Mapping) and _word(value.get("batches"))):
         return False
     rows, counts = value.get("rows"), _list_of(_whole(), _RANKS, 1)
+    if value.get("unit", "step") != "step":
+        return False
     if "phases" not in value:
         return counts(rows) and _list_of(_rate, _RANKS, 1)(value.get("rates"))
     fixed = _whole(1)(value.get("total")) if rows is None else counts(rows)

@@ -10,8 +10,9 @@ from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.kernels import compiled
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
+from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
 from torch_dataloader_utils.options import Options, repeats_rows
-from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.advice import (
     Advice,
     idle_ranks_advice,
@@ -25,7 +26,7 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.sources.mixing import mix_in_words, rows_of_mix, subset_in_words
+from torch_dataloader_utils.sources.mixing import mix_in_words, subset_in_words
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.sources.tables import told
@@ -78,7 +79,7 @@ class _Facts:
             replay=replay,
             skipped=source.skipped,
             subset=subset_in_words(source),
-            mix=mix_in_words(source, self.options, self.epoch, own.batch_rows * world.num_ranks),
+            mix=mix_in_words(source, self.options, self.epoch, plan_options(self.options), world.num_ranks),
             packing=self.options.pack.text,
             uncounted=self.options.uncounted,
             buckets=self.options.buckets,
@@ -163,7 +164,7 @@ class _Facts:
             if share.rows is not None and share.steps is not None
         ]
         mixing = self.options.mixing
-        rows = self._rows if mixing is None else sum(rows_of_mix(mixing, self.epoch))
+        rows = self._rows if mixing is None else rows_of_epoch(mixing)
         return None if rows is None or len(delivered) < len(ranks) else rows - sum(delivered)
 
     def _warnings(self, plan: Plan | None, own: RankPlan, worker_splits: Sequence[int]) -> Iterator[Advice]:

@@ -1,7 +1,7 @@
 """Weights that change in the course of a run: what each epoch takes of each source, as closed forms of the epoch.
 
 The rows of a run are counted over all ranks and epochs, from 0. A phase is a range of them with one set of weights, and
-a stretch is what an epoch has of a phase. So boundaries depend on neither the number of ranks nor the batch size.
+a stretch is what an epoch has of a phase. Boundaries that were given as steps become rows first, by the rows of a step.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ class Curriculum:
         if "phases" not in mixing:
             return None
         phases = tuple(Phase(first, tuple(map(Fraction, weights))) for first, weights in mixing["phases"])
-        if "rows" not in mixing:
-            return cls(phases, mixing["total"])
-        return cls(phases, sum(mixing["rows"]), tuple(mixing["rows"]))
+        return cls(phases, rows_of_epoch(mixing), tuple(mixing["rows"]) if "rows" in mixing else None)
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -73,15 +71,11 @@ class Curriculum:
         phases = [[phase.first, [str(weight) for weight in phase.weights]] for phase in self.phases]
         return {"phases": phases, **({"total": self.total} if self.rows is None else {"rows": list(self.rows)})}
 
-    def step(self, row: int, step_rows: int) -> int:
-        """The step of the run, from 0, that has this row of the run, if every epoch delivers all its rows.
-
-        Args:
-            row: its number.
-            step_rows: rows per step of all ranks.
-        """
+    def step(self, row: int, step_rows: int, *, full: bool) -> int:
+        """The step of the run, from 0, that has this row of the run, or would have it; arguments as of `in_rows`."""
         epoch, row_of_epoch = divmod(row, self.total)
-        return epoch * -(-self.total // step_rows) + row_of_epoch // step_rows
+        steps = self.total // step_rows if full else -(-self.total // step_rows)
+        return epoch * steps + row_of_epoch // step_rows
 
     def before(self, epoch: int) -> list[int]:
         """The rows of each source in all earlier epochs."""
@@ -136,6 +130,28 @@ class Curriculum:
             first = end
 
 
+def rows_of_epoch(mixing: Mapping[str, Any]) -> int:
+    """The rows of every epoch of a plan's option `mixing`."""
+    total: int = mixing["total"] if "total" in mixing else sum(mixing["rows"])
+    return total
+
+
+def in_rows(mixing: Mapping[str, Any], step_rows: int, *, full: bool) -> Mapping[str, Any]:
+    """A plan's option `mixing` with boundaries that are rows of the run, also if they were given as steps.
+
+    Args:
+        mixing: the option.
+        step_rows: rows per step of all ranks.
+        full: whether epochs have only full steps.
+    """
+    if mixing.get("unit") != "step":
+        return mixing
+    total = rows_of_epoch(mixing)
+    steps = max(1, total // step_rows if full else -(-total // step_rows))  # of an epoch
+    phases = [[step // steps * total + step % steps * step_rows, weights] for step, weights in mixing["phases"]]
+    return {name: value for name, value in mixing.items() if name != "unit"} | {"phases": phases}
+
+
 def checked(curriculum: Curriculum, sizes: Sequence[int], names: Sequence[str]) -> Curriculum:
     """The curriculum, after a check that it fits the sources.
 
@@ -150,7 +166,7 @@ def checked(curriculum: Curriculum, sizes: Sequence[int], names: Sequence[str]) 
     """
     if len(curriculum.phases) > MOST_PHASES:
         raise OptionError(
-            f"weights has {len(curriculum.phases):,} pairs of a row and weights: expected at most {MOST_PHASES:,}. "
+            f"weights has {len(curriculum.phases):,} pairs of a start and weights: expected at most {MOST_PHASES:,}. "
             "Change the weights less often."
         )
     for phase in curriculum.phases:

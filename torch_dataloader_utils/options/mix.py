@@ -13,7 +13,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.checks import Check, Checked, maybe, one_of, option, whole, word
 
 _MOST = 100_000  # datasets; an iterator may not end
-_MOST_ROWS = 2**60  # of a run
+_MOST_ROWS = 2**60  # of a run, and steps
 
 
 def _number(value: Any) -> float | None:
@@ -57,25 +57,26 @@ def _numbers(name: str, value: Any) -> Any:
 
 
 def _is_phase(item: Any) -> bool:
-    """Whether it looks like a pair of a first row and weights, as weights that change have them."""
+    """Whether it looks like a pair of a start and weights, as weights that change have them."""
     return isinstance(item, Sequence) and not isinstance(item, (str, bytes))
 
 
 def _weights(name: str, value: Any) -> Any:
-    """A positive number for each dataset, or pairs of a first row and such numbers, of which some may be 0."""
+    """A positive number for each dataset, or pairs of a start and such numbers, of which some may be 0."""
     if not (isinstance(value, Sequence) and any(map(_is_phase, value))):
         return _numbers(name, value)
     if not all(_is_phase(item) and len(item) == 2 for item in value):
         raise OptionError(
-            f"{name}={_shown(value)}: expected either a number for each dataset, or only pairs of both: (row, weights)."
+            f"{name}={_shown(value)}: expected either a number for each dataset, or only pairs: (start, weights)."
         )
     firsts = [int(first) if isinstance(first, Integral) and not isinstance(first, bool) else None for first, _ in value]
     if None in firsts or firsts[0] != 0:
-        raise OptionError(f"{name}={_shown(value)}: expected (first row, weights), the first of them from row 0 on.")
-    rows = [first for first in firsts if first is not None]
-    if any(first >= then for first, then in pairwise(rows)) or rows[-1] > _MOST_ROWS:
-        raise OptionError(f"{name}={_shown(value)}: expected first rows that grow, up to {_MOST_ROWS:,}.")
-    return tuple((first, _phase_weights(name, value, weights)) for first, (_, weights) in zip(rows, value, strict=True))
+        raise OptionError(f"{name}={_shown(value)}: expected (start, weights), the first of them from 0 on.")
+    starts = [first for first in firsts if first is not None]
+    if any(first >= then for first, then in pairwise(starts)) or starts[-1] > _MOST_ROWS:
+        raise OptionError(f"{name}={_shown(value)}: expected starts that grow, up to {_MOST_ROWS:,}.")
+    given = [_phase_weights(name, value, weights) for _, weights in value]
+    return tuple(zip(starts, given, strict=True))
 
 
 def _phase_weights(name: str, value: Any, weights: Any) -> Any:
@@ -111,7 +112,12 @@ class MixOptions(Checked):
     weights: Mapping[str, float] | Sequence[float] | Sequence[tuple[int, Any]] | None = option(
         None,
         maybe(_weights),
-        doc="rows of each dataset relative to the others; None: its row count; [(row, weights), ...]: from a row on",
+        doc="rows of each dataset relative to the others; None: its row count; [(step, weights), ...]: from a step",
+    )
+    weights_unit: str = option(
+        "step",
+        one_of("step", "row"),
+        doc="what weights that change count: steps of the run, or rows of all ranks in all epochs",
     )
     temperature: float = option(
         1.0, _at_least(0.1), doc="without weights, each weighs its row count to the power of 1 / temperature"
@@ -155,10 +161,14 @@ class MixOptions(Checked):
             self._check_splits(given)
         if self.phases is not None:
             self._check_phases()
+        elif self.weights_unit != "step":
+            raise OptionError(
+                f"weights_unit={self.weights_unit!r} belongs to weights that change: weights=[(0, ...), (n, ...)]."
+            )
 
     @property
     def phases(self) -> tuple[tuple[int, Any], ...] | None:
-        """The weights from each row of the run on, if they change."""
+        """The weights from each step or row of the run on, if they change."""
         return self.weights if isinstance(self.weights, tuple) and any(map(_is_phase, self.weights)) else None
 
     def _check_phases(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from torch_dataloader_utils.mixing.curriculum import Curriculum
+from torch_dataloader_utils.mixing.curriculum import Curriculum, in_rows
 from torch_dataloader_utils.mixing.laps import LapRows, cut_laps, laps_of
 from torch_dataloader_utils.mixing.schedule import Stretch, rows_of_sources, whole_steps
 from torch_dataloader_utils.planning.even import left_out_runs
@@ -88,6 +88,12 @@ def full_step(options: PlanOptions, num_ranks: int) -> int | None:
     """The rows of a step of all ranks, if only full steps are delivered; else None."""
     alone = options.even == "none" and options.last_batch == "drop" and num_ranks == 1
     return num_ranks * options.batch_rows(num_ranks) if options.even == "drop" or alone else None
+
+
+def mixing_in_rows(mixing: Mapping[str, Any], options: PlanOptions, num_ranks: int) -> Mapping[str, Any]:
+    """The option `mixing` with boundaries that are rows of the run, for these options and ranks."""
+    full = full_step(options, num_ranks) is not None
+    return in_rows(mixing, num_ranks * options.batch_rows(num_ranks), full=full)
 
 
 def mix_of_epoch(

@@ -13,7 +13,13 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece
 from torch_dataloader_utils.planning.amplification import read_amplification
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
-from torch_dataloader_utils.planning.mix_epochs import MixedEpoch, full_step, mix_of_epoch, mix_of_rest
+from torch_dataloader_utils.planning.mix_epochs import (
+    MixedEpoch,
+    full_step,
+    mix_of_epoch,
+    mix_of_rest,
+    mixing_in_rows,
+)
 from torch_dataloader_utils.planning.mix_shares import MixShares, one_after_another
 from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
@@ -246,6 +252,7 @@ class Plan:
 def _mixed_epoch(plan: Plan, mixing: Mapping[str, Any], epoch: int) -> MixedEpoch:
     """The rows that an epoch takes of each dataset of a mix, or those that earlier phases left of it."""
     step = full_step(plan.options, plan.num_ranks)
+    mixing = mixing_in_rows(mixing, plan.options, plan.num_ranks)
     if plan.rest is None:
         return mix_of_epoch(plan._datasets, mixing, epoch, step)
     return mix_of_rest(plan.rest.laps, mixing, epoch, step)

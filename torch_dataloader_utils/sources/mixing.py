@@ -9,7 +9,9 @@ from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 from torch_dataloader_utils.mixing.curriculum import Curriculum, Phase, checked
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planning.mix_epochs import full_step, mixing_in_rows
 from torch_dataloader_utils.planning.mixing import part_rows
+from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.sources.group import Group, for_each, labels, repeats, weight_trees
@@ -134,7 +136,8 @@ def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
     phases = tuple(Phase(first, tree.of_datasets(sizes)) for (first, _), tree in pairs)
     fixed = None if mix.rows_per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
     total = mix.rows_per_epoch or sum(fixed or ())
-    return {"batches": mix.batches, **checked(Curriculum(phases, total, fixed), sizes, names).plain}
+    unit = {"unit": "step"} if mix.weights_unit == "step" else {}
+    return {"batches": mix.batches, **unit, **checked(Curriculum(phases, total, fixed), sizes, names).plain}
 
 
 def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
@@ -146,7 +149,7 @@ def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def rows_of_mix(mixing: Mapping[str, Any], epoch: int) -> list[int]:
-    """The rows that an epoch takes of each dataset."""
+    """The rows that an epoch takes of each dataset; `mixing` with boundaries that are rows."""
     curriculum = Curriculum.of(mixing)
     if curriculum is None:
         return list(mixing["rows"])
@@ -167,18 +170,20 @@ def _names(source: Source) -> list[str]:
     return names or [str(number) for number in range(len(source.parts))]
 
 
-def mix_in_words(source: Source, options: Options, epoch: int, step_rows: int) -> str:
+def mix_in_words(source: Source, options: Options, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
     """What an epoch takes of each dataset, and how batches or splits mix them; "" for a single dataset.
 
     Args:
         source: of the combination.
         options: of the combination.
         epoch: the epoch.
-        step_rows: rows per step of all ranks.
+        shape: of its plans.
+        num_ranks: the number of ranks.
     """
-    mixing, names = options.mixing, _names(source)
-    if mixing is None:
+    names = _names(source)
+    if shape.mixing is None:
         return _splits_in_words(source, options) if len(names) > 1 else ""
+    mixing = mixing_in_rows(shape.mixing, shape, num_ranks)
     sizes, of_epoch = part_rows(source.splits, len(source.parts)), rows_of_mix(mixing, epoch)
     total = max(sum(of_epoch), 1)
     of_each = []
@@ -189,7 +194,9 @@ def mix_in_words(source: Source, options: Options, epoch: int, step_rows: int) -
     curriculum = Curriculum.of(mixing)
     if curriculum is None:
         return f"{batches}: {', '.join(of_each)}"
-    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, step_rows)}"
+    step_rows, full = num_ranks * shape.batch_rows(num_ranks), full_step(shape, num_ranks) is not None
+    steps = [curriculum.step(phase.first, step_rows, full=full) for phase in curriculum.phases]
+    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, steps)}"
 
 
 def _splits_in_words(source: Source, options: Options) -> str:
@@ -211,13 +218,12 @@ def _splits_in_words(source: Source, options: Options) -> str:
     return f"splits are merged {how}: {', '.join(texts)}"
 
 
-def _phases_in_words(curriculum: Curriculum, names: Sequence[str], step_rows: int) -> str:
-    """The weights from each row of the run on, and the step that has the row."""
+def _phases_in_words(curriculum: Curriculum, names: Sequence[str], steps: Sequence[int]) -> str:
+    """The weights from each row of the run on, with the step that has the row."""
     texts = []
-    for phase in curriculum.phases[:_PHASES_SHOWN]:
+    for phase, step in zip(curriculum.phases[:_PHASES_SHOWN], steps, strict=False):
         pairs = zip(phase.weights, names, strict=True)
         shares = ", ".join(f"{float(weight / sum(phase.weights)):.1%} {name}" for weight, name in pairs)
-        step = f" (step {curriculum.step(phase.first, step_rows):,})" if phase.first else ""
-        texts.append(f"from row {phase.first:,}{step} on {shares}")
+        texts.append(f"from step {step:,} (row {phase.first:,}) on {shares}")
     more = len(curriculum.phases) - len(texts)
     return "; ".join([*texts, *([f"and {plural(more, 'more change')}"] if more else [])])
