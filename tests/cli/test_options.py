@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import Field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
+from PIL import Image
 
 from torch_dataloader_utils.cli.app import app
 from torch_dataloader_utils.cli.data import data_of
@@ -124,6 +128,40 @@ def test_config_file_holds_path_and_keywords_which_options_replace(tdu):
     assert tdu.json("describe", "--config", "loader.yaml")["batch_rows"] == 7
     assert tdu.json("describe", "--config", "loader.yaml", "--batch-size", "9")["batch_rows"] == 9
     assert tdu.json("describe", "--config", "loader.yaml")["rows_unfiltered"] == 100
+
+
+IMAGES = """
+path: images.parquet
+transform:
+  _target_: torch_dataloader_utils.transforms.Chain
+  _args_:
+    - {_target_: torch_dataloader_utils.transforms.DecodeImages, column: image, size: 8}
+"""
+
+
+def test_a_config_file_may_hold_a_transform_of_this_package(tdu):
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "PNG")
+    pq.write_table(pa.table({"image": [picture.getvalue()] * 3}), "images.parquet")
+    Path("config.yaml").write_text(IMAGES)
+    (key,) = tdu.json("describe", "--config", "config.yaml")["keys"]
+    assert (key["key"], key["dtype"], key["shape"]) == ("image", "uint8", "[B, 3, 8, 8]")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("_target_: torch_dataloader_utils.combine\ndatasets: [data, data]", "a combination, which no command reads"),
+        ("path: data\ntransform: {_target_: os.system, command: ls}", "transform: _target_='os.system': a command"),
+        (
+            "path: data\ncollate_fn: {_target_: torch_dataloader_utils.transforms.x}",
+            "builds only torch_dataloader_utils",
+        ),
+    ],
+)
+def test_a_command_builds_nothing_else(tdu, config, said):
+    Path("config.yaml").write_text(config)
+    assert said in tdu.error("plan", "--config", "config.yaml", "--num-ranks", "2")
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_descriptions_and_plans_tell_of_batches_by_length(data: str) -> None:
     loader = make(data)
     described = " ".join(str(loader.dataset.describe()).split())
     assert "B = up to 48 tokens and 6 rows by length of input_ids" in described
-    assert "batch_tokens cuts batches by length" in described
+    assert "rows 60; batches are counted as they are cut" in described
     assert "batches are permuted in 5 windows, each sorted by length and cut into batches" in described
     plan = repr(loader.dataset.plan(0, 0))
     assert "(batches by length)" in plan

@@ -228,7 +228,7 @@ def test_a_state_of_another_packing_is_refused(data: str) -> None:
 def test_a_description_says_what_is_packed(data: str) -> None:
     text = " ".join(str(make(data).dataset.describe()).split())
     assert "packed input_ids, labels into 16 tokens by best_fit" in text
-    assert "documents 60 before filters" in text
+    assert "documents 60; sequences are counted as they are packed" in text
     assert "shuffle off" in text
 
 

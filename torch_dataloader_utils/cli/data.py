@@ -61,6 +61,7 @@ def data_of(given: Mapping[str, Any]) -> Data:
         OptionError: no data or several are named, or a text is no value of its option.
     """
     config = _loader(config_of(given["config"])) if given["config"] else {}
+    config = {name: _built(name, value) for name, value in config.items()}
     target = _target(str(config.pop("_target_", "")))
     table = config.pop("table", None)
     where: dict[Call, Any] = {
@@ -88,6 +89,35 @@ def _loader(config: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a config, which may be the value of its only key, such as `loader`."""
     inner = next(iter(config.values()), None)
     return dict(inner) if len(config) == 1 and isinstance(inner, Mapping) and not config.keys() & declared() else config
+
+
+def _built(name: str, value: Any) -> Any:
+    """A value of a config, with this package's transforms built where a `_target_` names them.
+
+    Raises:
+        OptionError: it names anything else; or the whole config is that of a combination.
+    """
+    if name == "_target_" and value.endswith(".combine"):
+        raise OptionError(
+            "the config builds a combination, which no command reads: name one of its datasets; or call describe(), "
+            "plan() and plan_page() on the dataset that combine returns."
+        )
+    if isinstance(value, list):
+        return [_built(name, item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    inner = {key: _built(name, item) for key, item in value.items()}
+    if (target := inner.pop("_target_", None)) is None:
+        return inner
+    from torch_dataloader_utils import transforms  # imports torch
+
+    module, _, made = str(target).rpartition(".")
+    if module != transforms.__name__ or made not in transforms.__all__:
+        raise OptionError(
+            f"{name}: _target_={target!r}: a command builds only {', '.join(transforms.__all__)} of "
+            f"{transforms.__name__}. Leave {name} out, or build the loader with Hydra."
+        )
+    return getattr(transforms, made)(*inner.pop("_args_", ()), **inner)
 
 
 def _target(path: str) -> Call | None:

@@ -25,7 +25,7 @@ def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPl
             raise OptionError(f"jagged={{{target!r}: []}}: expected a list of at least one column.")
         for source in sources:
             if source not in lists:
-                there = f"which are {list(lists)}" if lists else "but there are none"
+                there = f"which are {list(lists)}" if lists else "but none is read (see columns=)"
                 raise OptionError(
                     f"jagged={{{target!r}: ...}} names {source!r}: expected columns of lists of varying length, of "
                     f"numbers, without a mask, {there}."

@@ -161,7 +161,7 @@ class Epochs:
         """Begin to show a pass; workers of a foreign loader show nothing."""
         options, world = self._options, self.planner.world
         progress = Progress(interval=inf) if self.worker is not None else progress_of(options, world)
-        return PassProgress(begun, progress, plan_options(options), world.num_ranks, self.meter)
+        return PassProgress(begun, progress, plan_options(options), world.num_ranks, self.meter, options.units)
 
     def _recipe(self, place: EpochPosition, plan: RankPlan, steps: int | None) -> Recipe:
         return Recipe(

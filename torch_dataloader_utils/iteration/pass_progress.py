@@ -30,13 +30,14 @@ class PassProgress:
         options: the options of its plan.
         num_ranks: the number of ranks.
         meter: measures the passes.
+        units: what it counts, in a word.
 
     Attributes:
         due: the time (of `perf_counter`) from which an update is shown.
     """
 
     def __init__(
-        self, begun: ShownPass, progress: Progress, options: PlanOptions, num_ranks: int, meter: Meter
+        self, begun: ShownPass, progress: Progress, options: PlanOptions, num_ranks: int, meter: Meter, units: str
     ) -> None:
         self._meter, self._totals = meter, meter.totals()
         self._batch_rows = options.batch_rows(num_ranks)
@@ -47,7 +48,6 @@ class PassProgress:
         self._shows = progress.show  # otherwise there is time until the first line, and no last one
         if self._shows:
             self._expect(begun)
-        units = "rows" if options.sequence_length == 1 else "tokens"
         self._shown = progress.begin(f"epoch {begun.epoch}", units, self._total, self._before)
         self.due = self._shown.due
 

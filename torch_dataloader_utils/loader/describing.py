@@ -88,7 +88,7 @@ class _Facts:
             segments=len(segments),
             segment_name=_segment_name(source),
             splits=len(source.splits),
-            rows=self._rows if source.exact else None,
+            rows=self._rows if source.read_exactly else None,
             rows_unfiltered=self._rows,
             batch_rows=own.batch_rows // own.sequence_length,
             sequence_length=own.sequence_length,
@@ -103,7 +103,7 @@ class _Facts:
             ranks=ranks,
             not_delivered=None if plan is None else self._not_delivered(ranks, own.batch_rows),
             worker_splits=worker_splits,
-            shuffle=shuffle_sentence(self.options.shuffle.shuffle, own),
+            shuffle=shuffle_sentence(self.options.shuffle.shuffle, own, packs=self.options.units == "sequences"),
             shuffle_window=own.window,
             batch_variance=None if own.window is None or own.by_length else own.window.variance_ratio(own.batch_rows),
             warnings=tuple(self._warnings(plan, own, worker_splits)),
@@ -192,12 +192,13 @@ def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
             yield BatchKey(key, *_dtype_and_shape(report[key], output_format))
 
 
-def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
+def shuffle_sentence(shuffle: bool | str, plan: RankPlan, *, packs: bool = False) -> str:
     """What shuffling does to a rank's rows, in a sentence.
 
     Args:
         shuffle: the option `shuffle`.
         plan: the plan of the rank.
+        packs: whether documents are packed, by length.
     """
     if plan.window is not None:
         order = "splits stay in file order" if shuffle is False else "each epoch has another order"
@@ -205,6 +206,8 @@ def shuffle_sentence(shuffle: bool | str, plan: RankPlan) -> str:
         words = window_in_words(plan.window, plan.batch_rows, plan.by_length, plan.unit)
         slower = "" if compiled() else "; more slowly, because there was no C compiler when the package was installed"
         return f"{what} are permuted in {words}; {order}{slower}"
+    if shuffle is False and packs:
+        return "off: each window of documents is in file order, and packed by length"
     if shuffle is False:
         return "off: each epoch delivers the rows in file order"
     return (

@@ -196,11 +196,16 @@ class Description:
 
     @property
     def _rows_in_words(self) -> str:
+        others = {
+            "; sequences are counted as they are packed": self.packing,
+            "; batches are counted as they are cut": self.buckets,
+        }
+        cut = "".join(text for text, given in others.items() if given and self.sequence_length == 1)
         if self.rows is not None:
-            return f"{self.rows:,}"
-        if self.packing:
-            documents = "an unknown number" if self.rows_unfiltered is None else f"{self.rows_unfiltered:,}"
-            return f"{documents} before filters; sequences are counted as they are packed"
+            return f"{self.rows:,}{cut}"
+        if cut:
+            number = "an unknown number" if self.rows_unfiltered is None else f"{self.rows_unfiltered:,}"
+            return f"{number} before filters and transform{cut}"
         before = "" if self.rows_unfiltered is None else f" ({self.rows_unfiltered:,} before filters and transform)"
         return f"known only after reading{before}; {self.uncounted or 'count_rows=True counts them'}"
 

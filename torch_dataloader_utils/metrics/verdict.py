@@ -55,6 +55,7 @@ class Reading:
         local: whether the data is on this machine.
         collates: whether there is a `collate_fn`.
         in_step: whether ranks wait for each other between steps (`even="sync"`).
+        units: what a pass counts, in a word.
     """
 
     inline: bool = False
@@ -62,6 +63,7 @@ class Reading:
     local: bool = True
     collates: bool = False
     in_step: bool = False
+    units: str = "rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Verdict:
         seconds: that I/O workers spent, by the limits from "storage" to "convert".
         advice: what to change.
         skipped: damaged files that `on_error="skip"` left out, and their rows as far as known.
+        units: what is counted as rows: "rows", "sequences", "tokens" or "batches".
     """
 
     progress: PassStatus
@@ -84,6 +87,7 @@ class Verdict:
     seconds: Mapping[Limit, float]
     advice: str
     skipped: tuple[int, int] = (0, 0)
+    units: str = "rows"
 
     @property
     def share(self) -> float:
@@ -100,12 +104,12 @@ class Verdict:
         return f" Left out: {damage_in_words(*self.skipped)}." if self.skipped[0] else ""
 
     def __str__(self) -> str:
-        now = self.progress
+        now, units = self.progress, self.units
         expected = "" if now.rows_expected is None else f" of {now.rows_expected:,}"
         first = "" if now.first_wait is None else f" ({now.first_wait:.2g} s of it for the first batch)"
         return (
-            f"epoch {now.epoch}: {now.rows:,}{expected} rows in {plural(now.steps, 'step')}, {self.rows_per_s:,.0f} "
-            f"rows/s, {self.waited_fraction:.0%} of {now.seconds:.3g} s waiting for data{first}. "
+            f"epoch {now.epoch}: {now.rows:,}{expected} {units} in {plural(now.steps, 'step')}, {self.rows_per_s:,.0f} "
+            f"{units}/s, {self.waited_fraction:.0%} of {now.seconds:.3g} s waiting for data{first}. "
             f"{self.advice}{self._left_out}"
         )
 
@@ -126,7 +130,7 @@ def verdict(ended: PassTotals, reading: Reading) -> Verdict:
     slowest = max(seconds, key=seconds.__getitem__)
     limit = _limit(ended, slowest)
     waited = _fraction(now.waited, now.seconds)
-    judged = Verdict(now, limit, waited, seconds, "No row was delivered.", ended.totals.skipped)
+    judged = Verdict(now, limit, waited, seconds, "No row was delivered.", ended.totals.skipped, reading.units)
     return replace(judged, advice=_advice(limit, slowest, judged.share, reading)) if now.steps else judged
 
 

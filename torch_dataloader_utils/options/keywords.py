@@ -65,6 +65,15 @@ class Options:
         return "" if self.read.transform_rows == "same" else "transform may change the number of rows"
 
     @property
+    def units(self) -> str:
+        """What a pass counts, in a word: mostly rows."""
+        if self.bucket.batch_tokens is not None:
+            return "batches"
+        if self.pack.pack is None:
+            return "rows"
+        return "tokens" if self.pack.wraps else "sequences"
+
+    @property
     def buckets(self) -> str:
         """How batches are cut by length, as text; "" if they are not."""
         return self.bucket.text(self.batch.batch_size, self.pad.pad_multiple)

@@ -49,7 +49,10 @@ def unknown_steps_advice(uncounted: str, fixable: bool = True) -> Advice:
         uncounted: why `count_rows` cannot count them, as a clause; "" if it can.
         fixable: whether `steps_per_epoch` can fix the number: not if each row is to be read once.
     """
-    decides = "a filter, nulls='drop', transform_rows='any' or a format without row counts decides which rows there are"
+    decides = (
+        "a filter, subset_by, nulls='drop', transform_rows='any' or a format without row counts decides which rows "
+        "there are"
+    )
     ways = ["count_rows=True to count them once"] if not uncounted else []
     ways += ["steps_per_epoch=n to fix the number"] if fixable else []
     return Advice(

@@ -41,9 +41,10 @@ def bucketed(scan: ScanSpec | CombinedScan, options: Options) -> dict[str, Any]:
 
 def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -> str:
     own = [key for key, each in report.items() if _has_length(each)]
-    found = [*own, *(column for each in report.values() for column in each.get("jagged", ()))]
+    joined = [column for each in report.values() for column in each.get("jagged", ())]
+    found = [*own, *joined]
     if given is None:
-        lists = [key for key in own if report[key]["kind"] in _LISTS and not _is_text(report[key])]
+        lists = [key for key in own if report[key]["kind"] in _LISTS and not _is_text(report[key])] or joined
         if len(lists) != 1:
             columns = f"are several columns of lists, {lists}" if lists else "is no column of lists"
             raise OptionError(

@@ -65,6 +65,7 @@ class Source:
         subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
+        read_exactly: whether the planned row counts are those read, also if these are packed or cut into other batches.
     """
 
     files: tuple[DataFile, ...]
@@ -80,6 +81,7 @@ class Source:
     subset: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
+    read_exactly: bool = field(default=True, repr=False, compare=False)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -168,7 +170,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     exact = counted or not (splits or options.follow.follow)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
-        subset=options.subset.text, listed=listed
+        subset=options.subset.text, listed=listed, read_exactly=exact
     )  # fmt: skip
     return replace(source, **packed(scan, scan.converter.keys, options), **bucketed(scan, options))
 

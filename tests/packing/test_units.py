@@ -1,0 +1,31 @@
+"""What a pass counts, in words: sequences, tokens and batches are not called rows."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.terminal import stderr_terminal
+from torch_dataloader_utils import StructuredDataset
+
+UNITS = {
+    "rows": {},
+    "sequences": {"pack": ["ids"], "pack_length": 8},
+    "tokens": {"pack": ["ids"], "pack_length": 8, "pack_method": "wrap"},
+    "batches": {"batch_tokens": 8, "length_column": "ids"},
+}
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_the_verdict_and_progress_name_what_they_count(tmp_path: Path, units: str) -> None:
+    pq.write_table(pa.table({"ids": [[1] * (1 + i % 5) for i in range(40)]}), tmp_path / "a.parquet")
+    loader, dataset = StructuredDataset.create_dataloader(
+        str(tmp_path), batch_size=4, num_ranks=1, rank=0, show_progress=True, **UNITS[units]
+    )
+    with stderr_terminal() as terminal:
+        assert list(loader)
+    assert f" {units} in " in str(dataset.verdict())
+    assert f" {units}/s, " in str(dataset.verdict())
+    shown = "".join(terminal.screen)
+    assert f"{units}/s" in shown
