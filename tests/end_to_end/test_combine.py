@@ -117,6 +117,13 @@ def test_counted_filters_stay_counted(tmp_path: Path) -> None:
     assert {row for rank in found for row in rank} == {1, 5, 33, *range(55, 60)}
 
 
+def test_ranks_without_rows_are_told_that_each_dataset_is_shared_by_itself(tmp_path: Path) -> None:
+    folders = [str(write(tmp_path / name, 0, 20)) for name in "abc"]
+    _, dataset = combine(folders, num_ranks=3, rank=0, batches="splits")
+    (advice,) = dataset.describe().warnings
+    assert "each of the 3 datasets is shared by itself, and has at most 2 splits" in advice.problem
+
+
 def test_steps_per_epoch_and_wrap(parts: list[Any]) -> None:
     options = {"batches": "splits", "split_rows": 10}
     loader, _ = combine(parts, num_ranks=4, rank=1, batch_size=5, steps_per_epoch=30, shuffle=True, **options)

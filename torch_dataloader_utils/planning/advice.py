@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -152,6 +153,9 @@ def _why_idle(plan: Plan) -> tuple[str, str]:
     if rows is not None and rows < plan.num_ranks:
         return f"there {_are(rows, 'row')} for {ranks}", "Use fewer ranks."
     why = f"there {_are(splits, 'split')} for {ranks}"
+    if len(plan.parts) > 1:
+        most = max(Counter(plan.splits.files[file].info.part for file in plan.splits.file.tolist()).values())
+        why = f"each of the {len(plan.parts)} datasets is shared by itself, and has at most {plural(most, 'split')}"
     if _most_splits(plan) >= plan.num_ranks > splits:
         return why, "Use a smaller split_bytes= or split_rows=, which makes more splits."
     return why, f"Use {_ways_to_cut(plan)}; or write more and smaller row groups or files."
