@@ -164,6 +164,9 @@ def test_head_batch_shows_tensors(tdu):
     assert entries["x"] | {"type": "Tensor", "dtype": "float64", "shape": "[8]"} == entries["x"]
     assert entries["age_valid"]["dtype"] == "bool"
     assert entries["tags.offsets"]["shape"] == "[9]"
+    pq.write_table(pa.table({"s": [None, "a"]}), "odd.parquet")
+    (text,) = tdu.json("head", "odd.parquet", "--batch")
+    assert (text["type"], text["dtype"]) == ("list", "str")  # of a value, though the first is null
 
 
 def test_index_writes_a_manifest_that_loaders_read(tdu, tmp_path):

@@ -271,6 +271,7 @@ def test_a_damaged_state_is_an_error(datasets: Any, damage: dict[str, Any]) -> N
         ({"weights": [(0, [0, 0])]}, OptionError, "a number above 0 for some dataset"),
         ({"weights": [(0, {"web": 1})]}, OptionError, "but 'code' has none"),
         ({"weights": [(0, [1, 1, 1])]}, OptionError, "for 2 dataset"),
+        ({"weights": {0: [1, 1], 500: [1, 2]}}, OptionError, r"are a list of pairs: weights=\[\(0, ...\), \(500"),
         ({"weights": [2, 1]}, OptionError, "weights_unit='row' belongs to weights that change"),
         ({"weights_unit": "rows"}, OptionError, "weights_unit='rows'.*'step'"),
         ({"stop": "all"}, OptionError, "stop='all' with weights that change.*rows_per_epoch="),

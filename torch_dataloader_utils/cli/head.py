@@ -76,5 +76,6 @@ def _entry(key: str, value: Any, dtype: Any) -> tuple[str, str, str, str, str]:
     shape = list(value.shape) if hasattr(value, "shape") else [len(value)] if hasattr(value, "__len__") else []
     plain = value[:_TENSOR_VALUES] if shape else value
     first = next((getattr(plain, name)() for name in ("tolist", "to_pylist") if hasattr(plain, name)), plain)
-    name = str(dtype).removeprefix("torch.") or (type(value[0]).__name__ if shape and shape[0] else "")
+    kinds = (type(item).__name__ for item in value if item is not None) if shape and not str(dtype) else iter(())
+    name = str(dtype).removeprefix("torch.") or next(kinds, "")
     return key, type(value).__name__, name, str(shape), _cell(first)

@@ -14,6 +14,7 @@ from torch_dataloader_utils.cli.output import FAINT, WARNING, Output, Result, Sc
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.loader.describing import batch_keys
+from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.sources.source import Source
 
 
@@ -86,9 +87,8 @@ def _problem(source: Source, key: str, nulls: int | None) -> str:
     converter = source.scan.converter  # type: ignore[attr-defined]
     if not nulls or key not in converter.null_error_columns:
         return ""
-    return (
-        f"its dtype has no null, so batches raise an error at its {nulls:,} nulls. Use --nulls mask or drop, or fill."
-    )
+    found = plural(nulls, "null")
+    return f"its dtype has no null, so batches raise an error at its {found}. Use --nulls mask or drop, or fill."
 
 
 def null_counts(source: Source) -> Mapping[str, int]:

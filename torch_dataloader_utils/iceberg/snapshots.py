@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from torch_dataloader_utils.errors import OptionError, SnapshotError
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
-from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.sources.times import milliseconds, utc
 
@@ -198,7 +198,7 @@ def _there(snapshots: Iterable[Snapshot]) -> str:
     """A list of the snapshots that can be read, newest first, for an error."""
     newest = sorted(snapshots, key=lambda snapshot: snapshot.timestamp_ms, reverse=True)
     listed = [f"{snapshot.snapshot_id} ({utc(snapshot.timestamp_ms)})" for snapshot in newest[:_SHOWN]]
-    more = f" and {len(newest) - _SHOWN} older ones" if len(newest) > _SHOWN else ""
+    more = f" and {plural(len(newest) - _SHOWN, 'older one')}" if len(newest) > _SHOWN else ""
     return f"available are {', '.join(listed)}{more}." if listed else "it has no snapshots."
 
 

@@ -52,7 +52,9 @@ def _numbers(name: str, value: Any) -> Any:
     numbers = [] if given is None else list(given.values() if isinstance(given, dict) else given)
     if given is None or not all(numbers):
         zero = " Leave out a dataset of which no row is wanted." if numbers else ""
-        raise OptionError(f"{name}={_shown(value)}: expected a positive number for each dataset.{zero}")
+        steps = isinstance(value, Mapping) and any(not isinstance(item, (Real, str)) for item in value.values())
+        change = f" Weights that change are a list of pairs: {name}=[(0, ...), (500, ...)]." if steps else ""
+        raise OptionError(f"{name}={_shown(value)}: expected a positive number for each dataset.{zero}{change}")
     return given
 
 
