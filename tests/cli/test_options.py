@@ -152,10 +152,14 @@ def test_a_config_file_may_hold_a_transform_of_this_package(tdu):
     ("config", "said"),
     [
         ("_target_: torch_dataloader_utils.combine\ndatasets: [data, data]", "a combination, which no command reads"),
+        (
+            "path: data\ntransform: {_target_: torch_dataloader_utils.transforms.DecodeImages, colum: image}",
+            "transform: DecodeImages: ",
+        ),
         ("path: data\ntransform: {_target_: os.system, command: ls}", "transform: _target_='os.system': a command"),
         (
             "path: data\ncollate_fn: {_target_: torch_dataloader_utils.transforms.x}",
-            "builds only torch_dataloader_utils",
+            "a command builds only Chain",
         ),
     ],
 )

@@ -174,6 +174,9 @@ def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: An
         rows = {"weights": [(0, [9, 1]), (90, [1, 1])], "weights_unit": "row"}
         rest, _ = run(datasets, ranks, None, state, **EPOCH, **rows, batch_size=batch_size)
         assert Counter(taken + rest) == Counter(expected)
+    loader, _ = combine(datasets, num_ranks=2, rank=0, **{**MIX, **EPOCH, **steps, "batch_size": 5})
+    whole, _ = run(datasets, 1, None, loader.state_dict(), **EPOCH, **steps, batch_size=5)  # nothing was delivered yet
+    assert len(whole) == 120
     same, _ = run(datasets, 1, None, state, **EPOCH, **steps, batch_size=10)  # as many rows per step
     assert Counter(taken + same) == Counter(expected)
     _, state = run(datasets, 2, 2, None, **EPOCH, **steps, batch_size=7)

@@ -63,9 +63,8 @@ def _steps_at_hand(shards: Sequence[ShardRows], ahead: I64, size: int) -> int:
         most -= 1
     row_bytes = 1
     for shard in np.flatnonzero(ahead[max(most, 1)]).tolist():
-        most = min(
-            most, int(np.searchsorted(ahead[:, shard], shards[shard].at_hand(int(ahead[1, shard])), side="right")) - 1
-        )
+        rows = shards[shard].at_hand(int(ahead[1, shard]))
+        most = min(most, int(np.searchsorted(ahead[:, shard], rows, side="right")) - 1)
         row_bytes = max(row_bytes, shards[shard].row_bytes)
     return min(most, _MIXED_BYTES // (row_bytes * size))
 

@@ -8,12 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.checks import (
-    check_boundaries,
-    check_cursors,
-    check_reader,
-    check_shareable,
-)
+from torch_dataloader_utils.checkpoint.checks import check_boundaries, check_cursors, check_reader, check_shareable
 from torch_dataloader_utils.checkpoint.fingerprint import counts_are_known, different_data, fingerprint
 from torch_dataloader_utils.checkpoint.form import VERSION, check_form, check_seal, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
@@ -99,7 +94,7 @@ class StateCodec:
             )
         check_seal(state)
         *past, last = map(phase_of, state["links"])
-        if self._plan_options.mixing is not None:
+        if self._plan_options.mixing is not None and (state["epoch"] or past or last.begun):
             check_boundaries(last.shape(self._plan_options), (self._plan_options, self._planner.world.num_ranks))
         skip = tuple((int(first), int(last)) for first, last in state.get("skip", ()))
         place = EpochPosition(int(state["epoch"]), skip=skip)

@@ -97,7 +97,7 @@ def _built(name: str, value: Any) -> Any:
     Raises:
         OptionError: it names anything else; or the whole config is that of a combination.
     """
-    if name == "_target_" and value.endswith(".combine"):
+    if name == "_target_" and str(value).endswith(".combine"):
         raise OptionError(
             "the config builds a combination, which no command reads: name one of its datasets; or call describe(), "
             "plan() and plan_page() on the dataset that combine returns."
@@ -117,7 +117,10 @@ def _built(name: str, value: Any) -> Any:
             f"{name}: _target_={target!r}: a command builds only {', '.join(transforms.__all__)} of "
             f"{transforms.__name__}. Leave {name} out, or build the loader with Hydra."
         )
-    return getattr(transforms, made)(*inner.pop("_args_", ()), **inner)
+    try:
+        return getattr(transforms, made)(*inner.pop("_args_", ()), **inner)
+    except TypeError as error:
+        raise OptionError(f"{name}: {made}: {error}.") from error
 
 
 def _target(path: str) -> Call | None:
