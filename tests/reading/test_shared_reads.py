@@ -29,8 +29,8 @@ from torch_dataloader_utils.model import Piece, Split, Task, Window
 from torch_dataloader_utils.reading import gather
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.scan import TaskReader
 from torch_dataloader_utils.reading.shared import WindowRead, WindowReader
+from torch_dataloader_utils.reading.task_reader import TaskReader
 
 __all__ = ["folder"]  # a fixture
 

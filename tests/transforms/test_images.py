@@ -169,9 +169,29 @@ def test_a_damaged_image_is_an_error_with_its_row_or_a_null(damage: str, format:
 def test_the_error_of_a_damaged_image_names_the_file(tmp_path: Path) -> None:
     path = written(tmp_path / "damaged.parquet", [png(0), b"\x89PNG\r\n"])
     loader, _ = StructuredDataset.create_dataloader(path, transform=DecodeImages("image", SIZE))
-    with pytest.raises(FileReadError) as caught:
+    with pytest.raises(
+        FileReadError, match=r"damaged.parquet, row group 0: column 'image', row 1 of the 2 rows read: the"
+    ):
         next(iter(loader))
-    assert "damaged.parquet" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "all"])
+@pytest.mark.parametrize("damaged", ["error", "null"])
+def test_the_error_of_one_image_of_many_files_names_its_file(tmp_path: Path, shuffle: Any, damaged: str) -> None:
+    for number in range(20):
+        written(tmp_path / f"{number}.parquet", [png(0), b"bad" if number == 13 else png(1), png(2)])
+    transform = DecodeImages("image", SIZE, damaged=damaged)  # type: ignore[arg-type]
+    loader, _ = StructuredDataset.create_dataloader(str(tmp_path), transform=transform, shuffle=shuffle)
+    with pytest.raises((FileReadError, NullValueError)) as caught:
+        list(loader)
+    text = str(caught.value)
+    assert "13.parquet, row group 0" in text
+    assert "row 1 of the 3 rows read" in text
+    assert text.count(".parquet") == 1
+    if damaged == "null":
+        assert text.endswith("or leave such rows out with filters= or in transform.")
+        kept, _ = StructuredDataset.create_dataloader(str(tmp_path), transform=transform, nulls="mask", shuffle=shuffle)
+        assert sum(int(batch["image_valid"].sum()) for batch in kept) == 59
 
 
 def test_exact_names_both_sizes_and_the_row() -> None:

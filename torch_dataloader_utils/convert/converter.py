@@ -119,6 +119,11 @@ class Converter:
         """The converter of tables that hold columns of codes as dictionaries (name -> dictionary type)."""
         return replace(self, plans=tuple(_encoded(plan, types) for plan in self.plans))
 
+    @property
+    def of_transform(self) -> Converter:
+        """The converter of what a transform returns."""
+        return replace(self, plans=tuple(replace(plan, transformed=True) for plan in self.plans))
+
     def null_message(self, key: str, where: str) -> str:
         """The error message for a null in column `key`, somewhere in `where`."""
         return next(plan for plan in self.plans if plan.key == key).null_message(where)

@@ -34,6 +34,7 @@ class ColumnPlan:
         column_type: the column's type in the table.
         leaf: the conversion.
         nulls: "own" (the output has NaN or None), "error", "mask", "fill" or "drop".
+        transformed: whether a transform returns the column.
     """
 
     key: str
@@ -42,6 +43,7 @@ class ColumnPlan:
     column_type: pa.DataType
     leaf: Leaf
     nulls: str = "own"
+    transformed: bool = False
 
     @property
     def mask_key(self) -> str:
@@ -58,13 +60,13 @@ class ColumnPlan:
         name, output = self.key, self.leaf.report()
         cast = f", dtypes={{{name!r}: 'float64'}} for NaN" if isinstance(self.leaf, ScalarLeaf) else ""
         remedies = f"nulls={{{name!r}: 'mask'}} for a mask {self.mask_key!r}, 'fill' with fill_values{cast}"
+        no_null = f"{output['dtype']} ({output['kind']}) has no null"
+        leave_out = "'drop' to leave out such rows"
         if self.nulls == "drop":
-            reason = f"nulls='drop' acts before transform, which made this null. Fill it there, or use {remedies}."
-        else:
-            reason = (
-                f"{output['dtype']} ({output['kind']}) has no null. Use {remedies}, or 'drop' to leave out such rows."
-            )
-        return f"column {name!r} has a null in {where}: {reason}"
+            no_null = "nulls='drop' looks at what transform gets, and this null is in what it returned"
+        if self.nulls == "drop" or self.transformed:
+            leave_out = "leave such rows out with filters= or in transform"
+        return f"column {name!r} has a null in {where}: {no_null}. Use {remedies}, or {leave_out}."
 
     def report(self) -> dict[str, Any]:
         """Arrow type, kind, dtype, shape, null policy and, if any, unit, timezone and scale."""

@@ -26,7 +26,8 @@ from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
 from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.progress import Shown
 from torch_dataloader_utils.reading.encoded import read_encoded
-from torch_dataloader_utils.reading.scan import ScanSpec, TaskReader
+from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.reading.task_reader import TaskReader
 from torch_dataloader_utils.schemas.columns import top_level
 
 _LOG = logging.getLogger("torch_dataloader_utils")

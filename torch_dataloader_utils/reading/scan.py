@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.convert.columns import Column
-from torch_dataloader_utils.convert.converter import Converter, compact
-from torch_dataloader_utils.convert.utf8 import check_utf8
-from torch_dataloader_utils.errors import DataLoaderUtilsError
-from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.filters.arrow import evaluate
+from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.late_imports import pc
-from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, noting
+from torch_dataloader_utils.model import DataFile, FileKey
+from torch_dataloader_utils.reading.blocks import BlockReader
 from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.class_copies import COPIES, ClassCopies, copied
-from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
+from torch_dataloader_utils.reading.class_copies import ClassCopies
 from torch_dataloader_utils.reading.files import FileOpener
-from torch_dataloader_utils.reading.gather import Gather
 from torch_dataloader_utils.reading.packed import Packing
-from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
-from torch_dataloader_utils.reading.shared import WindowRead, WindowReader, marks_of
-from torch_dataloader_utils.reading.transforms import transformed
-from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
+from torch_dataloader_utils.reading.task_reader import TaskReader
 from torch_dataloader_utils.reading.wrapped import Wrapping
-from torch_dataloader_utils.schemas.columns import project
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.subsets.keys import ChosenKeys
 
@@ -121,177 +109,3 @@ class ScanSpec:
         """A reader of tasks over these files, by key."""
         reader = TaskReader(self, files)
         return reader if self.packing is None else self.packing.reader(reader, files)
-
-
-class TaskReader:
-    """Executes tasks; keeps the last few files open. One per thread or process."""
-
-    def __init__(self, spec: ScanSpec, files: Mapping[FileKey, DataFile]) -> None:
-        self._spec = spec
-        self._runs = RunReader(spec, files)
-        self._parts: dict[tuple[str, ...], Converter] = {}
-        self.windows = WindowReader(spec.converter, self._runs, self._part)
-
-    def block(self, task: Task) -> Block:
-        """The task's rows, converted."""
-        if not of_windows(task):
-            return self.read(task.pieces, task.pad, task.epoch)[0]
-        shared = self.share(task)
-        return (shared.read(self) if shared is not None else None) or shuffled(task, self.read, self._spec.pool.lease)
-
-    def share(self, task: Task) -> WindowRead | None:
-        """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
-        # If not every planned row is delivered, a window's rows are unknown although those of its pieces may be known.
-        found = self._stand_alone(task) if of_windows(task) and task.rows is not None else None
-        if found is None or not len(self._spec.schema) or any(p.rows is None for p in split_pieces(task.pieces)):
-            return None
-        runs, owners = found
-        recorder().enter("shuffle")
-        gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
-        calls = self._runs.window_calls(runs, list(self._spec.schema))
-        marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
-        return WindowRead(gather, runs, calls, self._spec.converter, marks)
-
-    def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
-        """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
-        runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
-        self._runs.announce(runs)
-        where = self._runs.where(runs)
-        with noting(where, DataLoaderUtilsError):
-            block, spans = self._converted(self._rows(runs, owners, pieces, epoch), where)
-            return block.marked(self._spec.valid_key, not pad), spans
-
-    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Give the task's rows to `add`, a few columns at a time; returns how many rows there are.
-
-        Each column is still in the processor's cache after decoding. Returns None, without reading, if columns depend
-        on each other (filter, transform, stack) or if row counts are known only after reading.
-        """
-        if self._spec.converter.stacks:
-            return None
-        shared = self.share(task)
-        if shared is not None:
-            while (items := shared.next_call()) is not None:
-                add(self.windows.columns(shared, items))
-            rows: int | None = shared.gather.rows
-        else:
-            rows = self._add_run(task, add)
-        if rows is not None:
-            add(marks_of(self._spec.valid_key, rows, not task.pad))
-        return rows
-
-    def _stand_alone(self, task: Task) -> tuple[list[SegmentRun], list[int]] | None:
-        """The runs of the task and the run of each piece of a split, if its columns do not depend on each other."""
-        if not self._spec.columns_stand_alone:
-            return None
-        runs, owners = runs_of([self._runs.place(piece) for piece in split_pieces(task.pieces)])
-        return None if any(self._runs.layout(run).counted for run in runs) else (runs, owners)
-
-    def _add_run(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
-        """Give the rows of a task that is one piece of a split to `add`; returns how many, or None as above."""
-        piece = task.pieces[0]
-        found = None if len(task.pieces) > 1 or of_windows(task) else self._stand_alone(task)
-        if found is None or not (piece.rows is None or piece.rows.contiguous):
-            return None
-        run, noted, count = found[0][0], recorder(), 0
-        self._runs.announce([run])
-        where = self._runs.where([run])
-        with noting(where, DataLoaderUtilsError):
-            for items, columns in self._runs.columns(run, list(self._spec.schema)):
-                noted.enter("convert")
-                table = narrow(pa.Table.from_arrays(columns, schema=pa.schema(items)), piece, self._runs.start(run))
-                count = table.num_rows
-                add(self._part(tuple(table.column_names)).convert(table, True, where))
-                del columns, table
-                noted.enter("decode")
-        return count
-
-    def _part(self, names: tuple[str, ...]) -> Converter:
-        if names not in self._parts:
-            self._parts[names] = self._spec.converter.part(names)
-        return self._parts[names]
-
-    def live(self, file: FileKey, place: int) -> tuple[int, pa.Table]:
-        """The number of live rows in one segment, and those rows as the converter receives them.
-
-        Args:
-            file: the file's key.
-            place: the segment's index in the file's layout.
-        """
-        run = SegmentRun(file, place, place + 1)
-        where = self._runs.where([run])
-        with noting(where, DataLoaderUtilsError):
-            table = self._runs.decode(run, self._spec.schema)
-            rows, counts = self._filter(table, [table.num_rows])
-            return counts[0], rows if self._spec.transform is None else transformed(rows, self._spec, where)
-
-    def close(self) -> None:
-        """Close the open files."""
-        self._runs.close()
-
-    def _rows(
-        self, runs: Sequence[SegmentRun], owners: Sequence[int], pieces: Sequence[Piece], epoch: int
-    ) -> list[pa.Table]:
-        """The rows of each piece that pass the filter; each segment is decoded once."""
-        by_run: list[list[int]] = [[] for _ in runs]
-        for place, owner in enumerate(owners):
-            by_run[owner].append(place)
-        tables: dict[int, pa.Table] = {}
-        for run, places in zip(runs, by_run, strict=True):
-            tables |= zip(places, self._rows_of(run, [pieces[place] for place in places], epoch), strict=True)
-        return [tables[place] for place in range(len(pieces))]
-
-    def _rows_of(self, run: SegmentRun, pieces: Sequence[Piece], epoch: int) -> list[pa.Table]:
-        """The rows of each piece that pass the filter; all pieces are in one run."""
-        table = self._runs.counted(run, self._spec.schema, self._spec.copies, epoch)
-        counted = self._runs.layout(run).counted
-        if counted:
-            table, _ = self._filter(table, [table.num_rows])
-        start = self._runs.start(run)
-        parts = [narrow(table, piece, start) for piece in pieces]
-        copies = self._spec.copies is not None
-        if counted and not copies:
-            return parts
-        table, counts = joined(parts), [part.num_rows for part in parts]
-        if not counted:
-            table, counts = self._filter(table, counts)
-        if copies:
-            table, counts = copied(table, counts)
-        return [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
-
-    def _filter(self, table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
-        """The requested columns of the live rows, in order, and how many of each of `counts` consecutive rows are live.
-
-        Live rows satisfy the filter, belong to the subset, and have no null that drops them.
-        """
-        recorder().enter("filter")
-        spec = self._spec
-        asked = table if spec.given.equals(spec.schema) else project(table, spec.given.names)
-        if COPIES in table.column_names and asked is not table:
-            asked = asked.append_column(COPIES, table.column(COPIES))
-        masks = [spec.converter.null_mask(asked), None if spec.chosen is None else spec.chosen.mask(table)]
-        masks += [] if spec.predicate is None else [evaluate(table.select(spec.predicate_columns), spec.predicate)]
-        keep = reduce(pc.and_, given) if (given := [mask for mask in masks if mask is not None]) else None
-        if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
-            return asked, list(counts)
-        live = [pc.sum(keep.slice(*span), min_count=0).as_py() for span in spans_of(counts)]
-        return asked.filter(keep), live
-
-    def _converted(self, tables: list[pa.Table], where: str) -> tuple[Block, list[Span]]:
-        """The converted output of the transform, and each table's range of rows in it."""
-        spec = self._spec
-        owned: bool | frozenset[int] = True
-        counts = [table.num_rows for table in tables]
-        if spec.transform is not None:
-            # If the transform may change row counts, it is called per piece, so that each piece's count is known.
-            tables = [joined(tables)] if spec.transform_rows == "same" else tables
-            owned = frozenset(address for table in tables for address in addresses(table))
-            tables = [transformed(table, spec, where) for table in tables]
-            counts = counts if spec.transform_rows == "same" else [table.num_rows for table in tables]
-        table, spans = joined(tables), spans_of(counts)
-        recorder().enter("convert")
-        if spec.arrow:
-            for name, column in zip(table.column_names, table.columns, strict=True):
-                check_utf8(name, column, where)
-            return Block.of_table(compact(table)), spans
-        return Block.of_columns(table.num_rows, spec.converter.convert(table, owned, where)), spans

@@ -22,7 +22,7 @@ from torch_dataloader_utils.reading.gather import DenseGather, Gather
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.reading.scan import TaskReader
+    from torch_dataloader_utils.reading.task_reader import TaskReader
 
 _KEPT_BYTES = 1 << 26  # scratch memory that a thread keeps
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import compact
-from torch_dataloader_utils.errors import DataLoaderUtilsError, SchemaMismatchError, UnsupportedTypeError
+from torch_dataloader_utils.errors import (
+    DataLoaderUtilsError,
+    FileReadError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.reading.transform_formats import no_rows
 from torch_dataloader_utils.schemas.merge import kept_schema
@@ -33,6 +38,8 @@ def transformed(table: pa.Table, spec: ScanSpec, where: str) -> pa.Table:
         check_transformed(batch, result, spec.transform_rows)
         _check_schema(result.schema, spec.output_schema)
     except DataLoaderUtilsError as error:  # the reader adds the note to other errors, which are the transform's own
+        if type(error) is FileReadError:  # of a file within the data, such as an image
+            raise FileReadError(f"{where}: {error}") from error.__cause__
         error.add_note(f"while transforming {where}")
         raise
     return pa.Table.from_arrays(result.columns, schema=spec.output_schema)

@@ -250,7 +250,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         transform=transform,
         transform_rows=read.transform_rows,
         output_schema=output,
-        converter=converter,
+        converter=converter if transform is None else converter.of_transform,
         arrow=options.batch.output_format in ("arrow", "dict"),
         valid_key=mask_key(options, converter.keys),
         chosen=chosen,
