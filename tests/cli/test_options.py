@@ -134,6 +134,7 @@ IMAGES = """
 path: images.parquet
 transform:
   _target_: torch_dataloader_utils.transforms.Chain
+  _convert_: all
   _args_:
     - {_target_: torch_dataloader_utils.transforms.DecodeImages, column: image, size: 8}
 """

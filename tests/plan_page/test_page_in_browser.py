@@ -128,6 +128,21 @@ def test_the_page_begins_with_pythons_plan(folder, opened, options):
     same(opened(dataset).plan(), of_python(dataset))
 
 
+def test_the_page_of_a_mix_says_what_it_takes_of_each_dataset(folder, opened):
+    parts = {name: StructuredDataset.create_dataloader(str(folder), **GIVEN)[1] for name in ("web", "code")}
+    _, dataset = combine(parts, weights=[3, 1], stop="all", num_ranks=2, rank=0, batch_size=32, shuffle=True)
+    shown = opened(dataset)
+    said = shown.page.inner_text("#verdict-text")
+    assert said == f"{dataset.describe(0).mix[0].upper()}{dataset.describe(0).mix[1:]}."
+    assert "75.0% 'web'" in said
+    assert "3 laps" in said
+    assert "each batch has its share of every dataset" in shown.page.inner_text("#shuffle-words")
+    assert "whose workers share the reading of every dataset" in shown.page.inner_text("#map-hint")
+    assert shown.page.input_value("#field-sharding") == "contiguous"
+    assert "exactly once" not in shown.page.inner_text("main")
+    assert "worker 0" not in shown.page.inner_text("main")
+
+
 def test_a_page_of_two_datasets_shows_pythons_plan_and_says_so(folder, opened):
     parts = [StructuredDataset.create_dataloader(str(folder), **GIVEN)[1] for _ in range(2)]
     _, dataset = combine(parts, weights=[3, 1], num_ranks=2, rank=0, batch_size=32, shuffle=True)

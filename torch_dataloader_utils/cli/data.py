@@ -109,6 +109,7 @@ def _built(name: str, value: Any) -> Any:
     inner = {key: _built(name, item) for key, item in value.items()}
     if (target := inner.pop("_target_", None)) is None:
         return inner
+    inner.pop("_convert_", None)  # Hydra's
     from torch_dataloader_utils import transforms  # imports torch
 
     module, _, made = str(target).rpartition(".")

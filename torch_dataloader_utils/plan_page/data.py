@@ -90,7 +90,7 @@ def plan_values(options: Options, num_ranks: int) -> Values:
         "num_ranks": num_ranks,
         "num_workers": options.worker.num_workers,
         "batch_size": options.batch.batch_size * options.pack.token_length,
-        "sharding": sharding if isinstance(sharding, str) else None,
+        "sharding": (sharding if isinstance(sharding, str) else None) if options.mixing is None else "contiguous",
         **{item.name: getattr(shard, item.name) for item in fields(PolicyOptions)},
         "canonical_ranks": shard.canonical_ranks,
         "even": shard.even,

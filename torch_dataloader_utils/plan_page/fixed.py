@@ -9,9 +9,10 @@ from typing import Any
 
 from torch_dataloader_utils.model import FileKey, Piece, Rows, split_of, split_pieces
 from torch_dataloader_utils.options import Options, repeats_rows
-from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.sources.mixing import mix_in_words
 from torch_dataloader_utils.sources.source import Source
 
 _KNOWN = ("interleave", "contiguous", "rotate", "strided", "auto")
@@ -53,11 +54,14 @@ def planned(source: Source, options: Options, planner: Planner, epoch: int) -> d
     plan, steps = planner.plan_of_all_ranks(), options.shard.steps_per_epoch
     of = partial(planner.rank_plan, epoch) if plan is None else partial(plan.rank, epoch)
     unshuffled = of if plan is None else partial(_without_windows(plan).rank, epoch)
-    ranks = [of(rank) for rank in range(planner.known_world.num_ranks)]
+    num_ranks = planner.known_world.num_ranks
+    ranks = [of(rank) for rank in range(num_ranks)]
     if steps is not None:
         ranks = [replace(rank, steps=steps) for rank in ranks]
     places = {file.info.key: place for place, file in enumerate(source.files)}
+    mixed = options.mixing is not None
     return {
+        "mix": mix_in_words(source, options, epoch, plan_options(options), num_ranks) if mixed else None,
         "ranks": [
             {**_counts(rank, repeats=repeats_rows(options)), "workers": _workers(unshuffled(rank.rank), places)}
             for rank in ranks

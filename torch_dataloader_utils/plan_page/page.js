@@ -81,7 +81,9 @@ const PlanPage = (() => {
 
   function showPlan(plan, values) {
     showVerdict(Words.verdict(values, plan, totalRows(values), data));
-    get("map-hint").textContent = `Epoch ${values.epoch}, ${Words.plural(values.num_ranks, "rank")}, ${Words.plural(Math.max(1, values.num_workers ?? 1), "I/O worker")} each.`;
+    const workers = `${Words.plural(Math.max(1, values.num_workers ?? 1), "I/O worker")} each`;
+    const lanes = plan.mix ? "whose workers share the reading of every dataset" : workers;
+    get("map-hint").textContent = `Epoch ${values.epoch}, ${Words.plural(values.num_ranks, "rank")}, ${lanes}.`;
     MapInput.shown(PlanMap.draw(get("map-base"), data, plan, values));
     Steps.draw(get("steps"), plan, values);
     Shuffle.draw(data, plan, values);

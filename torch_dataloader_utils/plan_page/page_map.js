@@ -98,7 +98,7 @@ const PlanMap = (() => {
   // Where a lane's rows begin that it delivers after the first rank has ended: that rank waits there, or all stop.
   function tailOf(view, lane) {
     const { layout, counts } = view;
-    if (!counts || lane.worker === null) return Infinity;
+    if (!counts || lane.worker === null || layout.plan.mix) return Infinity; // datasets take no turns
     const batches = view.batches[lane.rank];
     const given = MapLayout.delivered(batches, counts.least)[lane.worker];
     return given < batches[lane.worker] ? layout.left + Math.min(given * layout.batchRows, lane.total) * layout.scale : Infinity;
@@ -152,14 +152,15 @@ const PlanMap = (() => {
     const alone = lane.worker === null || layout.plan.ranks[lane.rank].workers.length === 1;
     if (layout.narrow) return alone ? `${lane.rank}` : `${lane.rank} · ${lane.worker}`;
     if (alone || lane.height < 15) return `rank ${lane.rank}`;
-    return first ? `rank ${lane.rank}, worker ${lane.worker}` : `            worker ${lane.worker}`;
+    const name = Words.laneName(layout.data, layout.plan, lane.worker);
+    return first ? `rank ${lane.rank}, ${name}` : `            ${name}`;
   }
 
   function drawHeading(pen, view) {
     const { layout, ink } = view;
     font(pen, 12);
     pen.fillStyle = ink.faint;
-    const what = layout.lanes.some((lane) => lane.worker !== null) ? "each worker" : "each rank";
+    const what = layout.lanes.some((lane) => lane.worker !== null) && !layout.plan.mix ? "each worker" : "each rank";
     const numbers = layout.narrow || layout.lanes[0]?.height < 15 ? "" : "; the number is that of the file";
     const rest = numbers + (layout.lanes.some((lane) => lane.padding) ? "; repeats are striped" : "");
     const title = layout.narrow ? "In reading order" : `What ${what} reads, in its order`;

@@ -48,7 +48,7 @@ const MapInput = (() => {
   // Steps of the rank in which the rows [first, last) of a worker are delivered, as words.
   function steps(lane, first, last) {
     const batches = view.batches[lane.rank];
-    if (!view.counts || lane.worker === null || !batches.length) return "";
+    if (!view.counts || lane.worker === null || !batches.length || view.layout.plan.mix) return "";
     const [from, to] = [first, Math.max(first, last - 1)].map((row) =>
       MapLayout.stepOf(batches, lane.worker, Math.min(Math.floor(row / view.layout.batchRows), batches[lane.worker] - 1)));
     const mixed = view.values.shuffle === true || view.values.shuffle === "all" || view.values.shuffle_buffer_size !== null;
@@ -72,7 +72,8 @@ const MapInput = (() => {
   function ofPiece({ lane: l, index }) {
     const { data, lanes } = view.layout, lane = lanes[l], piece = lane.pieces[index];
     const first = index ? lane.ends[index - 1] : 0;
-    const who = lane.worker === null ? `rank ${lane.rank}` : `rank ${lane.rank}, worker ${lane.worker}`;
+    const name = lane.worker === null ? "" : `, ${Words.laneName(data, view.layout.plan, lane.worker)}`;
+    const who = `rank ${lane.rank}${name}`;
     const when = steps(lane, first, lane.ends[index]);
     return { title: nameOf(piece[0]), lines: [rowsIn(data, piece), `${who}${when ? `, ${when}` : ""}`], number: piece[0] + 1 };
   }

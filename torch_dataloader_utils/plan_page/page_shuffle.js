@@ -34,6 +34,7 @@ const Shuffle = (() => {
     if (plan.windows && data.by_length) {
       return `The rows are in ${Words.plural(plan.windows.windows, "window")}. Those of a window are sorted by length and cut into batches, whose order is permuted.`;
     }
+    if (plan.mix && plan.windows) return "The rows of each dataset are permuted in windows of its own; each batch has its share of every dataset.";
     if (plan.windows) return inWindows(plan.windows);
     if (values.shuffle === "splits") {
       return "Each epoch has the splits in another order; the rows of a split stay in file order. A batch holds neighbouring rows of one or two splits.";
@@ -79,7 +80,7 @@ const Shuffle = (() => {
     document.getElementById("shuffle-words").textContent = words(data, plan, values);
     document.getElementById("shuffle-picture").replaceChildren(picture(data, plan));
     const count = first(plan).length;
-    const what = plan.windows ? `the first window of rank 0, from ${Words.plural(count, "split")}` : "the first split that rank 0 reads";
+    const what = plan.mix ? "what rank 0 reads first of its first dataset" : plan.windows ? `the first window of rank 0, from ${Words.plural(count, "split")}` : "the first split that rank 0 reads";
     document.getElementById("shuffle-caption").textContent = `The whole data in file order; in colour, ${what}.`;
   }
 

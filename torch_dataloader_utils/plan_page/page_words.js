@@ -45,6 +45,12 @@ const Words = (() => {
 
   const capitalised = (sentence) => sentence[0].toUpperCase() + sentence.slice(1);
 
+  // What a lane of a rank holds: a worker's rows; in a mix those of a dataset, or repeats, which come last.
+  function laneName(data, plan, number) {
+    if (!plan.mix) return `worker ${number}`;
+    return number > Math.max(...data.file_parts) ? "repeats" : `dataset ${number}`;
+  }
+
   // In Python's words: which remedy there is depends on options that the page does not change.
   function unknown(values, { one_rank, ranks }) {
     if (values.even === "sync") {
@@ -81,8 +87,8 @@ const Words = (() => {
     const rows = delivered(plan, values);
     const padded = plan.ranks.reduce((sum, rank) => sum + (rank.padded ?? 0), 0);
     if (rows === null) return "Which rows these are is known only after reading.";
-    const left = total === null ? 0 : total - rows;
-    const once = left > 0 ? leftOut(values, left, total) : "Every row is delivered exactly once.";
+    const left = total === null || plan.mix ? 0 : total - rows;
+    const once = plan.mix ? `${capitalised(plan.mix)}.` : left > 0 ? leftOut(values, left, total) : "Every row is delivered exactly once.";
     return padded ? `${once} ${plural(padded, "row")} (${share(padded, rows)}) are repeats, marked False in the mask.` : once;
   }
 
@@ -104,5 +110,5 @@ const Words = (() => {
     return equal(values, plan, counts, total);
   }
 
-  return { number, plural, capitalised, bytes, share, ranges, batchRows, stepsOf, verdict };
+  return { number, plural, capitalised, bytes, share, ranges, batchRows, stepsOf, laneName, verdict };
 })();
