@@ -75,7 +75,7 @@ COMBINED = {
     "mix, temperature": mix(laps((25, 15, 10)), stop="all", temperature=2),
     "mix, single": mix(laps((25, 12, 12)), batches="single", stop="all", weights=HALF_WEB),
     "mix, splits": mix(each_once(MIXED), batches="splits", split_rows=3),
-    "curriculum": mix(laps((32, 8, 0), (17, 13, 10)), rows_per_epoch=40, weights=CHANGE),
-    "curriculum, once": mix(each_once(MIXED), weights=ORDER),
+    "curriculum": mix(laps((32, 8, 0), (17, 13, 10)), rows_per_epoch=40, weights=CHANGE, weights_unit="row"),
+    "curriculum, once": mix(each_once(MIXED), weights=ORDER, weights_unit="row"),
     "nested": mix(laps((25, 16, 8)), write_nested, stop="all", weights={"text": 2, "code": 1}),
 }
