@@ -136,11 +136,33 @@ def test_the_page_of_a_mix_says_what_it_takes_of_each_dataset(folder, opened):
     assert said == f"{dataset.describe(0).mix[0].upper()}{dataset.describe(0).mix[1:]}."
     assert "75.0% 'web'" in said
     assert "3 laps" in said
-    assert "each batch has its share of every dataset" in shown.page.inner_text("#shuffle-words")
+    assert "permuted in windows of its own, before they are mixed" in shown.page.inner_text("#shuffle-words")
+    assert "Each epoch goes on where the one before it ended" in shown.page.inner_text("#rotation-words")
     assert "whose workers share the reading of every dataset" in shown.page.inner_text("#map-hint")
     assert shown.page.input_value("#field-sharding") == "contiguous"
     assert "exactly once" not in shown.page.inner_text("main")
     assert "worker 0" not in shown.page.inner_text("main")
+
+
+def test_the_page_of_one_dataset_that_is_repeated_shows_pythons_plan(folder, opened):
+    one = StructuredDataset.create_dataloader(str(folder), **GIVEN)[1]
+    _, dataset = combine([one], repeat=[2.5], num_ranks=2, rank=0, batch_size=32, even="drop")
+    shown = opened(dataset)
+    same(shown.plan(), of_python(dataset))
+    assert "it repeats or leaves out rows of the dataset" in shown.page.inner_text("#notice")
+    left = dataset.describe(0).not_delivered
+    assert f"{left} rows of " in shown.page.inner_text("#verdict-text")
+    _, uneven = combine([one, one], num_ranks=3, rank=0, batch_size=11)
+    assert "50.0% 0 (" in opened(uneven).page.inner_text("#verdict-text")
+
+
+def test_a_page_of_tokens_counts_tokens(texts, opened):
+    given = {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 16, "pack_method": "wrap", "batch_size": 2}
+    dataset = StructuredDataset.create_dataloader(str(texts), **{**RANKS, **given, "even": "drop"}, shuffle=True)[1]
+    shown = opened(dataset)
+    assert "Batches of 32 tokens per rank" in shown.page.inner_text("#steps-words")
+    assert "Documents are permuted in" in shown.page.inner_text("#shuffle-words")
+    assert " tokens · " in shown.page.inner_text("#subtitle")
 
 
 def test_a_page_of_two_datasets_shows_pythons_plan_and_says_so(folder, opened):

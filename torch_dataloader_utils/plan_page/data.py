@@ -51,6 +51,7 @@ def page_data(
         "exact": source.exact,
         "unknown": _unknown(options),
         "by_length": _by_length(options),
+        "unit": "token" if options.pack.wraps else "row",
         "files": [[printable(file.info.path), file.info.record_count] for file in source.files],
         "file_bytes": [file.info.file_size for file in source.files],
         "file_parts": [file.info.part for file in source.files],

@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
 from torch_dataloader_utils.model import FileKey, Piece, Rows, split_of, split_pieces
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.mixing import mix_in_words
 from torch_dataloader_utils.sources.source import Source
 
@@ -25,6 +27,8 @@ def why_fixed(source: Source, options: Options) -> str | None:
     """Why only Python can compute the plan, as the end of a sentence; None if the page's planner can."""
     if hasattr(options.split.split_strategy, "generate"):
         return f"the split strategy {type(options.split.split_strategy).__name__} makes the shards itself"
+    if options.mixing is not None and len(source.parts) == 1:
+        return "it repeats or leaves out rows of the dataset"
     if len(source.parts) > 1:
         return f"it {'merges the splits' if options.mix.batches == 'splits' else 'mixes the rows'} of several datasets"
     if options.shard.sharding not in _KNOWN:
@@ -59,9 +63,8 @@ def planned(source: Source, options: Options, planner: Planner, epoch: int) -> d
     if steps is not None:
         ranks = [replace(rank, steps=steps) for rank in ranks]
     places = {file.info.key: place for place, file in enumerate(source.files)}
-    mixed = options.mixing is not None
     return {
-        "mix": mix_in_words(source, options, epoch, plan_options(options), num_ranks) if mixed else None,
+        **_mix(source, options, epoch, num_ranks),
         "ranks": [
             {**_counts(rank, repeats=repeats_rows(options)), "workers": _workers(unshuffled(rank.rank), places)}
             for rank in ranks
@@ -69,6 +72,14 @@ def planned(source: Source, options: Options, planner: Planner, epoch: int) -> d
         "uneven": _uneven([rank.steps for rank in ranks]),
         "windows": _window(ranks[0]),
     }
+
+
+def _mix(source: Source, options: Options, epoch: int, num_ranks: int) -> dict[str, Any]:
+    """What an epoch takes of each dataset in words, and its number of rows; empty if no rows are mixed."""
+    if options.mixing is None:
+        return {}
+    words = mix_in_words(source, options, epoch, plan_options(options), num_ranks)
+    return {"mix": printable(words), "total": rows_of_epoch(options.mixing)}
 
 
 def _without_windows(plan: Plan) -> Plan:

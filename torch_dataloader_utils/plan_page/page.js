@@ -46,7 +46,7 @@ const PlanPage = (() => {
 
   function showHeading(values) {
     const total = totalRows(values);
-    const rows = total === null ? "rows known only after reading" : Words.plural(total, "row");
+    const rows = total === null ? "rows known only after reading" : Words.plural(total, data.unit);
     get("title").textContent = document.title;
     const sums = [Words.plural(data.files.length, "file"), rows, Words.plural(splitsShown(values).file.length, "split"), `seed ${data.seed}`];
     get("subtitle").textContent = sums.join(" · ");
@@ -85,9 +85,9 @@ const PlanPage = (() => {
     const lanes = plan.mix ? "whose workers share the reading of every dataset" : workers;
     get("map-hint").textContent = `Epoch ${values.epoch}, ${Words.plural(values.num_ranks, "rank")}, ${lanes}.`;
     MapInput.shown(PlanMap.draw(get("map-base"), data, plan, values));
-    Steps.draw(get("steps"), plan, values);
+    Steps.draw(get("steps"), plan, values, data.unit);
     Shuffle.draw(data, plan, values);
-    Rotation.draw(get("rotation"), data, values, (epoch) => {
+    Rotation.draw(get("rotation"), data, { ...values, mix: plan.mix }, (epoch) => {
       try {
         return epoch === values.epoch ? plan : planOf({ ...values, epoch });
       } catch {

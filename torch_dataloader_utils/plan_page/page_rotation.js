@@ -117,6 +117,7 @@ const Rotation = (() => {
 
   function rule(values) {
     const ranks = values.num_ranks, total = values.total_shards;
+    if (values.mix) return "Each epoch goes on where the one before it ended in each dataset, unless it has every row once.";
     if (values.sharding === "rotate" && total !== null) {
       const met = values.full_rotation ? `every rank meets every shard in ${Words.plural(total, "epoch")}` : `rank r meets only the shards r, r + ${ranks}, …`;
       return `Shard (epoch × ${ranks} + rank) mod ${total}: all data is read in ${Words.plural(total / ranks, "epoch")}, and ${met}.`;

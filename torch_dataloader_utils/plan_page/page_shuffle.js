@@ -19,12 +19,13 @@ const Shuffle = (() => {
     return "poorly, if the data are sorted";
   }
 
-  function inWindows(windows) {
-    const rows = windows.rows === null ? "" : ` of about ${Words.plural(windows.rows, "row")}`;
-    if (windows.windows === 1) return `Rows are permuted in one window${rows}: every order is equally likely. A batch is a random sample.`;
+  function inWindows(windows, unit) {
+    const rows = windows.rows === null ? "" : ` of about ${Words.plural(windows.rows, unit)}`;
+    const what = unit === "row" ? "Rows" : "Documents";
+    if (windows.windows === 1) return `${what} are permuted in one window${rows}: every order is equally likely. A batch is a random sample.`;
     const variance = windows.variance.toFixed(windows.variance < 10 ? 2 : 0);
     return (
-      `Rows are permuted in windows${rows}, each from ${windows.open} of ${Words.plural(windows.of, "split")}: a batch mixes the data ` +
+      `${what} are permuted in windows${rows}, each from ${windows.open} of ${Words.plural(windows.of, "split")}: a batch mixes the data ` +
       `${quality(windows.variance)}. The variance of a batch's mean is up to ${variance} times that of a random sample ` +
       "(1 + B/k · (1 − k/S), for splits that hold a single value each)."
     );
@@ -34,8 +35,8 @@ const Shuffle = (() => {
     if (plan.windows && data.by_length) {
       return `The rows are in ${Words.plural(plan.windows.windows, "window")}. Those of a window are sorted by length and cut into batches, whose order is permuted.`;
     }
-    if (plan.mix && plan.windows) return "The rows of each dataset are permuted in windows of its own; each batch has its share of every dataset.";
-    if (plan.windows) return inWindows(plan.windows);
+    if (plan.mix && plan.windows) return "The rows of each dataset are permuted in windows of its own, before they are mixed.";
+    if (plan.windows) return inWindows(plan.windows, data.unit);
     if (values.shuffle === "splits") {
       return "Each epoch has the splits in another order; the rows of a split stay in file order. A batch holds neighbouring rows of one or two splits.";
     }

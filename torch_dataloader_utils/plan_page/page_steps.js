@@ -42,20 +42,20 @@ const Steps = (() => {
     return element("thead", {}, element("tr", {}, ...cells));
   }
 
-  function words(plan, values, counts) {
+  function words(plan, values, counts, unit) {
     if (!counts) return "Row counts are known only after reading.";
     const more = plan.ranks.length > SHOWN ? ` The first ${SHOWN} of ${Words.number(plan.ranks.length)} ranks are shown.` : "";
-    const rows = Words.plural(batchRows(values), "row");
+    const rows = Words.plural(batchRows(values), unit);
     const tail = counts.most > counts.least
       ? ` In ${values.even === "sync" ? "stripes: steps that are not taken" : "red: steps that other ranks do not have"}.`
       : "";
     return `Batches of ${rows} per rank, ${Words.number(batchRows(values) * plan.ranks.length)} over all ranks.${tail}${more}`;
   }
 
-  function draw(table, plan, values) {
+  function draw(table, plan, values, unit) {
     const counts = Words.stepsOf(plan);
     const padded = plan.ranks.some((rank) => rank.padded);
-    document.getElementById("steps-words").textContent = words(plan, values, counts);
+    document.getElementById("steps-words").textContent = words(plan, values, counts, unit);
     const lines = plan.ranks.slice(0, SHOWN).map((rank, number) => row(rank, number, counts, values, padded));
     table.replaceChildren(head(counts, padded), element("tbody", {}, ...lines));
   }

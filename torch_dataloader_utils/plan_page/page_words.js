@@ -87,9 +87,15 @@ const Words = (() => {
     const rows = delivered(plan, values);
     const padded = plan.ranks.reduce((sum, rank) => sum + (rank.padded ?? 0), 0);
     if (rows === null) return "Which rows these are is known only after reading.";
-    const left = total === null || plan.mix ? 0 : total - rows;
-    const once = plan.mix ? `${capitalised(plan.mix)}.` : left > 0 ? leftOut(values, left, total) : "Every row is delivered exactly once.";
-    return padded ? `${once} ${plural(padded, "row")} (${share(padded, rows)}) are repeats, marked False in the mask.` : once;
+    const all = plan.mix ? plan.total : total; // an epoch of a mix may repeat rows, or have a part of them
+    const left = all === null ? 0 : all - rows;
+    if (plan.mix) return `${capitalised(plan.mix)}.${left > 0 ? ` ${leftOut(values, left, all)}` : ""}${repeats(padded, rows)}`;
+    const once = left > 0 ? leftOut(values, left, total) : "Every row is delivered exactly once.";
+    return once + repeats(padded, rows);
+  }
+
+  function repeats(padded, rows) {
+    return padded ? ` ${plural(padded, "row")} (${share(padded, rows)}) are repeats, marked False in the mask.` : "";
   }
 
   function leftOut(values, left, total) {
@@ -106,7 +112,10 @@ const Words = (() => {
       return { kind: "warn", title: "There is nothing to read", text: "Check the filter, the table, or the batch size." };
     }
     if (counts === null) return unknown(values, data.unknown);
-    if (counts.most > counts.least) return uneven(values, counts);
+    if (counts.most > counts.least) {
+      const found = uneven(values, counts);
+      return plan.mix ? { ...found, text: `${found.text} ${capitalised(plan.mix)}.` } : found;
+    }
     return equal(values, plan, counts, total);
   }
 
