@@ -79,6 +79,34 @@ def meshes(data: str) -> dict[str, Any]:
     }
 
 
+def flattened(data: str) -> dict[str, Any]:
+    """The meshes of torchtitan and NeMo, with the dimensions that they flatten, of four processes."""
+    mesh = init_device_mesh("cpu", (1, 1, 2, 2, 1), mesh_dim_names=("pp", "dp_replicate", "dp_shard", "cp", "tp"))
+    data_parallel = mesh["dp_replicate", "dp_shard"]._flatten("dp")
+    joined = mesh["dp_replicate", "dp_shard", "cp"]._flatten("dp_cp")
+    sharded = mesh["dp_shard", "cp"]._flatten("dp_shard_cp")
+    replicated = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard_cp"))
+    experts = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard_mod_ep", "dp_shard_in_ep"))
+    dense = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "fsdp"))
+    batches = init_device_mesh("cpu", (1, 2, 2, 1), mesh_dim_names=("pp", "batch", "cp", "tp"))
+    other = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dpo", "data"))
+    return {
+        "whole": read(data, device_mesh=mesh),
+        "dp": read(data, device_mesh=data_parallel),
+        "experts": read(data, device_mesh=experts),
+        "said to differ": read(data, device_mesh=joined, dp_mesh_dims=("dp_cp",)),
+        "sharded": read(data, device_mesh=dense, dp_mesh_dims=("dp_replicate", "fsdp")),
+        "replicated": read(data, device_mesh=dense, dp_mesh_dims=("dp_replicate",)),
+        "batch": read(data, device_mesh=batches, dp_mesh_dims=("batch",)),
+        "dp_cp": failure(lambda: made(data, device_mesh=joined)),
+        "dp_shard_cp": failure(lambda: made(data, device_mesh=sharded)),
+        "both": failure(lambda: made(data, device_mesh=replicated)),
+        "fsdp": failure(lambda: made(data, device_mesh=dense)),
+        "no dp": failure(lambda: made(data, device_mesh=batches)),
+        "dpo": failure(lambda: made(data, device_mesh=other)),
+    }
+
+
 def partial(data: str) -> dict[str, Any]:
     """A mesh of the first two of three processes; the third reads by itself, and a peer that stays away is named."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -141,7 +169,7 @@ def accelerated(data: str) -> dict[str, Any]:
 
 def main() -> None:
     scenario, data, out = sys.argv[1:]
-    if scenario == "meshes":
+    if scenario in ("meshes", "flattened"):
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     found = globals()[scenario](data)
     Path(out, f"{dist.get_rank()}.json").write_text(json.dumps(found))

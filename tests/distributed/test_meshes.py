@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.distributed.launching import launch, torchrun
+from torch_dataloader_utils.distributed.peers import is_data_parallel, is_joined
 
 ROWS = 300
 SCRIPT = "mesh_jobs.py"
@@ -71,7 +72,7 @@ def test_meshes_of_four_processes(data: str, tmp_path: Path) -> None:
         assert not {*first} & {*second}
     words = {
         "no dp": [
-            "OptionError: device_mesh has the dimensions ('model', 'data'), and none of their names begins with dp"
+            "OptionError: device_mesh has the dimensions ('model', 'data'), and none of their names has the part dp"
         ],
         "unknown": ["OptionError: dp_mesh_dims=('data',): device_mesh has the dimensions ('dp', 'tp')"],
         "other size": ["ShardingError: num_ranks=4, but device_mesh (dp) has 2 rank(s)"],
@@ -85,6 +86,50 @@ def test_meshes_of_four_processes(data: str, tmp_path: Path) -> None:
         for name, expected in words.items():
             assert all(word in process[name]["error"] for word in expected), process[name]
             assert process[name]["seconds"] < 15
+
+
+@pytest.mark.slow
+def test_context_parallel_peers_of_flattened_meshes_read_the_same_rows(data: str, tmp_path: Path) -> None:
+    found = launch("flattened", data, tmp_path, 4, SCRIPT)
+    ranks = {
+        "whole": [0, 0, 1, 1],
+        "dp": [0, 0, 1, 1],
+        "experts": [0, 1, 2, 3],
+        "said to differ": [0, 1, 2, 3],
+        "sharded": [0, 1, 2, 3],
+        "replicated": [0, 0, 1, 1],
+        "batch": [0, 0, 1, 1],
+    }
+    for name, expected in ranks.items():
+        check([process[name] for process in found], expected)
+    words = {
+        "dp_cp": "'dp_cp' joins data-parallel processes with such as read the same rows: pass a mesh that has them",
+        "dp_shard_cp": "or dp_mesh_dims=('dp_shard_cp',) with device_mesh",
+        "both": "or dp_mesh_dims=('dp_replicate', 'dp_shard_cp') with device_mesh",
+        "fsdp": "pass dp_mesh_dims=('dp_replicate', 'fsdp') with device_mesh if they read different ones, or",
+        "no dp": "none of their names has the part dp: name the data-parallel ones, such as dp_mesh_dims=('batch',)",
+        "dpo": "device_mesh has the dimensions ('dpo', 'data'), and none of their names has the part dp",
+    }
+    for process in found:
+        for name, expected_words in words.items():
+            assert expected_words in process[name]["error"], process[name]
+
+
+@pytest.mark.parametrize("name", ["dp", "dp_replicate", "dp_shard", "dp0", "DP", "dp_shard_in_ep", "dp_shard_mod_ep"])
+def test_dimensions_with_the_part_dp_are_data_parallel(name: str) -> None:
+    assert is_data_parallel(name)
+    assert not is_joined(name)
+
+
+@pytest.mark.parametrize("name", ["dp_cp", "dp_shard_cp", "dp_shard_sp", "cp_dp", "dp-tp", "dp_in_ep_cp"])
+def test_dimensions_joined_with_peers_that_read_the_same_rows_are_told_apart(name: str) -> None:
+    assert is_joined(name)
+
+
+@pytest.mark.parametrize("name", ["dpo", "dprime", "cp", "fsdp", "dpcp", ""])
+def test_other_names_that_begin_with_dp_are_not_data_parallel(name: str) -> None:
+    assert not is_data_parallel(name)
+    assert not is_joined(name)
 
 
 @pytest.mark.slow

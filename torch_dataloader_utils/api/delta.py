@@ -159,7 +159,7 @@ class DeltaDataset(SnapshotDataset):
             rank: this process's global rank; give it together with num_ranks.
             process_group: the torch.distributed process group whose members are the ranks.
             device_mesh: the DeviceMesh whose data-parallel places are the ranks.
-            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp*.
+            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
             accelerator: the accelerate.Accelerator whose processes are the ranks.
             stick_to_shard: with sharding="rotate": each rank keeps its shard in all epochs.
             full_rotation: with sharding="rotate": every rank reads each of the `total_shards` in turn.

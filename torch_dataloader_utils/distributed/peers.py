@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,14 @@ from typing import Any
 from torch_dataloader_utils.distributed.ranks import World, initialized_distributed, world_of_torch
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.printing import shown
+
+# Parts of the names of a mesh's dimensions. Peers in these read the same rows; those of a joined dimension, such as
+# torchtitan's and NeMo's "dp_shard_cp", must read neither all the same rows nor all different ones.
+_SAME_ROWS = frozenset(
+    "cp tp pp ep sp mp etp vpp ulysses ring context tensor pipeline expert sequence model".split()  # noqa: SIM905
+)
+# These are data-parallel in some programs, and join other dimensions in others (torchtitan's fsdp is dp_shard x cp).
+_UNSURE = frozenset("fsdp efsdp hsdp ddp edp data batch shard replicate".split())  # noqa: SIM905
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +74,10 @@ def peers_of_mesh(mesh: Any, names: Sequence[str] | None) -> Peers:
 
     Args:
         mesh: the mesh.
-        names: of the data-parallel dimensions; None for those whose names begin with "dp".
+        names: of the data-parallel dimensions; None for those that have the part "dp" in their names.
 
     Raises:
-        OptionError: it is no such mesh, or has no such dimensions.
+        OptionError: it is no such mesh, has no such dimensions, or some whose names do not tell.
         ShardingError: this process is not in the mesh.
     """
     if not hasattr(mesh, "get_local_rank"):
@@ -94,8 +103,7 @@ def peers_of_accelerator(accelerator: Any) -> Peers:
         raise OptionError(f"accelerator={shown(accelerator)}: expected an accelerate.Accelerator.")
     mesh = getattr(accelerator, "torch_device_mesh", None)
     if mesh is not None:
-        dims = tuple(dim for dim, name in enumerate(mesh.mesh_dim_names) if name.startswith("dp"))
-        return _peers_along(mesh, dims, "accelerator")
+        return _peers_along(mesh, _data_dims(mesh, "accelerator's mesh"), "accelerator")
     world = World(accelerator.num_processes, accelerator.process_index, "accelerator", given=True)
     job = job_peers()
     if job is None:
@@ -113,21 +121,68 @@ def _dims_named(mesh: Any, wanted: Sequence[str] | None) -> tuple[int, ...]:
     names = mesh.mesh_dim_names
     if names is None and mesh.ndim == 1 and wanted is None:
         return (0,)
+    if wanted is None or names is None:
+        dims = _data_dims(mesh, "device_mesh")
+        if dims:
+            return dims
+        likely = next((name for name in names if not _SAME_ROWS & set(_parts(name))), names[0])
+        raise OptionError(
+            f"device_mesh has the dimensions {names!r}, and none of their names has the part dp: name the "
+            f"data-parallel ones, such as dp_mesh_dims=({likely!r},), or pass () if all processes read the same rows."
+        )
+    if not set(wanted) <= set(names):
+        raise OptionError(f"dp_mesh_dims={tuple(wanted)!r}: device_mesh has the dimensions {names!r}.")
+    return tuple(dim for dim, name in enumerate(names) if name in wanted)
+
+
+def _data_dims(mesh: Any, source: str) -> tuple[int, ...]:
+    """The numbers of the dimensions whose names say that they are data-parallel.
+
+    Raises:
+        OptionError: there are no names, or a name does not tell whether processes along it read the same rows.
+    """
+    names = mesh.mesh_dim_names
     if names is None:
         raise OptionError(
-            f"device_mesh has {mesh.ndim} dimension(s) without names, so the data-parallel ones are unknown: name them "
+            f"{source} has {mesh.ndim} dimension(s) without names, so the data-parallel ones are unknown: name them "
             "with init_device_mesh(..., mesh_dim_names=...)."
         )
-    unknown = [name for name in wanted or () if name not in names]
-    if unknown:
-        raise OptionError(f"dp_mesh_dims={tuple(wanted or ())!r}: device_mesh has the dimensions {names!r}.")
-    dims = [dim for dim, name in enumerate(names) if (name.startswith("dp") if wanted is None else name in wanted)]
-    if wanted is None and not dims:
+    data = tuple(name for name in names if is_data_parallel(name))
+    wide = [name for dim, name in enumerate(names) if mesh.size(dim) > 1]  # one process reads the same in any case
+    instead = "" if source == "device_mesh" else " instead of accelerator"
+    if joined := [name for name in wide if is_joined(name)]:
         raise OptionError(
-            f"device_mesh has the dimensions {names!r}, and none of their names begins with dp: name the data-parallel "
-            f"ones, such as dp_mesh_dims=({names[0]!r},), or pass () if all processes read the same rows."
+            f"{source} has the dimensions {names!r}, of which {joined[0]!r} joins data-parallel processes with such as "
+            f"read the same rows: pass a mesh that has them apart{instead}, such as device_mesh=mesh['dp'] or the mesh "
+            f"that was flattened; or dp_mesh_dims={data!r} with device_mesh{instead}, if all along them are to read "
+            "different rows."
         )
-    return tuple(dims)
+    unsure = [name for name in wide if not is_data_parallel(name) and _UNSURE & set(_parts(name))]
+    if data and unsure:
+        more = tuple(name for name in names if name in data or name in unsure)
+        raise OptionError(
+            f"{source} has the dimensions {names!r}, and the name {unsure[0]!r} does not tell whether processes along "
+            f"it read the same rows: pass dp_mesh_dims={more!r} with device_mesh{instead} if they read different ones, "
+            f"or dp_mesh_dims={data!r} if they read the same."
+        )
+    return tuple(dim for dim, name in enumerate(names) if name in data)
+
+
+def is_data_parallel(name: str) -> bool:
+    """Whether the name of a mesh's dimension has the part "dp" (or "dp0", ...)."""
+    return any(re.fullmatch(r"dp\d*", part) for part in _parts(name))
+
+
+def is_joined(name: str) -> bool:
+    """Whether the name of a mesh's dimension joins "dp" with a dimension of processes that read the same rows.
+
+    "dp_shard_in_ep" and "dp_shard_mod_ep", into which torchtitan splits dp_shard, do not: all along them differ.
+    """
+    return is_data_parallel(name) and bool(_SAME_ROWS & set(_parts(re.sub(r"_(in|mod)_[a-z]+", "", name))))
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"[^a-z0-9]+", name.lower())
 
 
 def _peers_along(mesh: Any, dims: Sequence[int], source: str) -> Peers:

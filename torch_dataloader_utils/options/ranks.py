@@ -32,7 +32,7 @@ class RankOptions(Checked):
     process_group: Any = option(None, doc="the torch.distributed process group whose members are the ranks")
     device_mesh: Any = option(None, doc="the DeviceMesh whose data-parallel places are the ranks")
     dp_mesh_dims: Sequence[str] | None = option(
-        None, doc="the data-parallel dimensions of device_mesh; None for those named dp*"
+        None, doc="the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ..."
     )
     accelerator: Any = option(None, doc="the accelerate.Accelerator whose processes are the ranks")
 
