@@ -32,7 +32,7 @@ def write_mix(folder: Path) -> dict[str, Any]:
 def write_nested(folder: Path) -> dict[str, Any]:
     """A combination of web and books, three to one, within another."""
     datasets = write_mix(folder)
-    text = combine({"web": datasets["web"], "books": datasets["books"]}, weights=[3, 1])[1]
+    text = combine({"web": datasets["web"], "books": datasets["books"]}, weights={"web": 3, "books": 1})[1]
     return {"text": text, "code": datasets["code"]}
 
 

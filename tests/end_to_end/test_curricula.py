@@ -14,6 +14,7 @@ from torch_dataloader_utils import combine
 from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
 
 ROWS = {"web": 61, "code": 23}
+NINE, EQUAL = {"web": 9, "code": 1}, {"web": 1, "code": 1}
 CHANGE = [(0, {"web": 9, "code": 1}), (90, {"web": 1, "code": 1}), (150, {"web": 0, "code": 1})]
 MIX: dict[str, Any] = {"split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12}
 MIX |= {"weights": CHANGE, "weights_unit": "row"}
@@ -74,7 +75,13 @@ MODES: list[dict[str, Any]] = [
     {**EPOCH, "batch_size": 7, "even": "drop"},
     {"batch_size": 8, "last_batch": "drop"},
     {"repeat": {"code": 2.5}, "batch_size": 5},
-    {**EPOCH, "batch_size": 7, "even": "drop", "weights": [(0, [9, 1]), (11, [1, 3])], "weights_unit": "step"},
+    {
+        **EPOCH,
+        "batch_size": 7,
+        "even": "drop",
+        "weights": [(0, NINE), (11, {**NINE, "web": 1})],
+        "weights_unit": "step",
+    },
 ]
 
 
@@ -117,7 +124,7 @@ def test_an_elastic_resume_loses_nothing_and_keeps_the_boundary(
     datasets: Any, mode: dict[str, Any], ranks: int, then: int
 ) -> None:
     border = 90 if mode else 60
-    mode = mode or {"weights": [(0, [9, 1]), (60, [1, 1])]}
+    mode = mode or {"weights": [(0, NINE), (60, EQUAL)]}
     expected, _ = run(datasets, 1, None, None, **{**mode, "even": "none"}, batch_size=10)
     taken, state = run(datasets, ranks, 2, None, **mode, batch_size=6)
     left = border - len(taken)  # of the first phase
@@ -164,14 +171,14 @@ def test_weights_change_at_a_step_of_the_run(datasets: Any, ranks: int, even: st
 
 def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: Any) -> None:
     """A step has other rows then. At the rows that the error names, weights change as they would have."""
-    steps = {"weights": [(0, [9, 1]), (9, [1, 1])], "weights_unit": "step"}
+    steps = {"weights": [(0, NINE), (9, EQUAL)], "weights_unit": "step"}
     expected, _ = run(datasets, 2, None, None, **EPOCH, **steps, batch_size=5)
     taken, state = run(datasets, 2, 2, None, **EPOCH, **steps, batch_size=5)
     for ranks, batch_size in ((1, 5), (2, 4), (3, 5)):
         with pytest.raises(CheckpointMismatchError, match=r"steps \[0, 9\].* by 2 ranks with batch_size=5") as refused:
             run(datasets, ranks, None, state, **EPOCH, **steps, batch_size=batch_size)
         assert "weights_unit='row', weights=[(0, ...), (90, ...)]." in str(refused.value)
-        rows = {"weights": [(0, [9, 1]), (90, [1, 1])], "weights_unit": "row"}
+        rows = {"weights": [(0, NINE), (90, EQUAL)], "weights_unit": "row"}
         rest, _ = run(datasets, ranks, None, state, **EPOCH, **rows, batch_size=batch_size)
         assert Counter(taken + rest) == Counter(expected)
     loader, _ = combine(datasets, num_ranks=2, rank=0, **{**MIX, **EPOCH, **steps, "batch_size": 5})
@@ -191,31 +198,31 @@ def test_weights_that_only_order_rows_read_each_once(datasets: Any) -> None:
     batches = [batch["id"].tolist() for batch in loader]
     assert [counts(batch) for batch in batches] == [(10, 0)] * 4 + [(5, 5)] * 2 + [(0, 10), (7, 3), (4, 0)]
     assert len(set(ids(loader))) == 84
-    assert "from step 4 (row 40) on 50.0% 'web', 50.0% 'code'" in dataset.describe().mix
+    assert "from step 4 (row 40) on 50.0% 'code', 50.0% 'web'" in dataset.describe().mix
 
 
 def test_describe_says_what_an_epoch_takes_and_when_weights_change(datasets: Any) -> None:
     _, dataset = combine(datasets, num_ranks=2, rank=0, batch_size=5, **EPOCH, **MIX)
     assert dataset.describe(1).mix == (
-        "each batch has rows of each, in epoch 1: 12.5% 'web' (15 rows, 0.246 laps), 87.5% 'code' (105 rows, 4.57 laps)"
-        "; from step 0 (row 0) on 90.0% 'web', 10.0% 'code'; from step 9 (row 90) on 50.0% 'web', 50.0% 'code'; "
-        "from step 15 (row 150) on 0.0% 'web', 100.0% 'code'"
+        "each batch has rows of each, in epoch 1: 87.5% 'code' (105 rows, 4.57 laps), 12.5% 'web' (15 rows, 0.246 laps)"
+        "; from step 0 (row 0) on 10.0% 'code', 90.0% 'web'; from step 9 (row 90) on 50.0% 'code', 50.0% 'web'; "
+        "from step 15 (row 150) on 100.0% 'code', 0.0% 'web'"
     )
     assert dataset.describe(0).not_delivered == 0
-    many = [(row, [1, 1]) for row in range(7)]
+    many = [(row, EQUAL) for row in range(7)]
     _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": many})
-    assert dataset.describe().mix.endswith("from step 0 (row 3) on 50.0% 'web', 50.0% 'code'; and 3 more changes")
+    assert dataset.describe().mix.endswith("from step 0 (row 3) on 50.0% 'code', 50.0% 'web'; and 3 more changes")
 
 
 def test_combinations_may_be_parts_but_their_weights_are_constant(datasets: Any) -> None:
-    text = combine(datasets, weights=[3, 1])
+    text = combine(datasets, weights={"web": 3, "code": 1})
     weights = [(0, {"text": 1, "code": 0}), (60, {"text": 1, "code": 1})]
     loader, _ = combine({"text": text, "code": datasets["code"]}, weights=weights, rows_per_epoch=120, batch_size=20,
                         num_ranks=1, rank=0, source_key="source", weights_unit="row")  # fmt: skip
     shares = [Counter(batch["source"].tolist()) for batch in loader]
-    assert shares[:3] == [{0: 15, 1: 5}] * 3
-    assert all(abs(count[2] - 10) <= 1 for count in shares[3:])
-    assert sum(count[2] for count in shares) == 30
+    assert shares[:3] == [{1: 5, 2: 15}] * 3  # the order of names: code, text/code, text/web
+    assert all(abs(count[0] - 10) <= 1 for count in shares[3:])
+    assert sum(count[0] for count in shares) == 30
     with pytest.raises(OptionError, match="combination 'text' has weights that change"):
         combine({"text": combine(datasets, weights=weights_of("web", "code")), "code": datasets["code"]})
 
@@ -227,11 +234,11 @@ def weights_of(one: str, other: str) -> list[Any]:
 def test_a_changed_curriculum_begins_a_new_phase_of_the_same_rows(datasets: Any) -> None:
     expected, _ = run(datasets, 1, None, None, **EPOCH, batch_size=10)
     taken, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10)
-    for changed in ({"weights": [1, 1], "weights_unit": "step"}, {"weights": [(0, [1, 1]), (60, [1, 0])]}):
+    for changed in ({"weights": EQUAL, "weights_unit": "step"}, {"weights": [(0, EQUAL), (60, {"web": 1, "code": 0})]}):
         rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10, **changed)
         assert Counter(taken + rest) == Counter(expected)
         assert abs(counts(rest[:20])[1] - 10) <= 1
-    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10, weights=[1, 1], weights_unit="step")
+    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10, weights=EQUAL, weights_unit="step")
     rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10)
     assert abs(counts(rest[:40])[0] - 36) <= 2
 
@@ -270,7 +277,7 @@ def test_a_damaged_state_is_an_error(datasets: Any, damage: dict[str, Any]) -> N
         ({"weights": [(0, 3), (5, 2)]}, OptionError, "numbers of at least 0, got 3"),
         ({"weights": [(0, [1, 1], 3)]}, OptionError, "only pairs: "),
         ({"weights": [(False, [1, 1])]}, OptionError, "the first of them from 0 on"),
-        ({"repeat": [0.001, 0.001]}, OptionError, "an epoch would have no row"),
+        ({"repeat": {"web": 0.001, "code": 0.001}}, OptionError, "an epoch would have no row"),
         ({"weights": [(0, [0, 0])]}, OptionError, "a number above 0 for some dataset"),
         ({"weights": [(0, {"web": 1})]}, OptionError, "but 'code' has none"),
         ({"weights": [(0, [1, 1, 1])]}, OptionError, "for 2 dataset"),

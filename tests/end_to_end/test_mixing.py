@@ -25,6 +25,7 @@ from torch_dataloader_utils.iteration.epochs import Epochs
 
 ROWS = {"web": 61, "code": 23, "books": 11}
 FIRST = {"web": 0, "code": 1000, "books": 2000}
+EQUAL = dict.fromkeys(ROWS, 1)
 PARTS: dict[Path, StructuredDataset] = {}
 MIX: dict[str, Any] = {"batch_size": 5, "split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12}
 
@@ -167,8 +168,8 @@ def test_all_ranks_take_equal_steps(folder: Path, ranks: int, even: str) -> None
     "mode",
     [
         {},
-        {"stop": "all", "weights": [1, 1, 1]},
-        {"batches": "single", "weights": [1, 1, 1]},
+        {"stop": "all", "weights": dict.fromkeys(ROWS, 1)},
+        {"batches": "single", "weights": dict.fromkeys(ROWS, 1)},
         {"rows_per_epoch": 47},
         {"rows_per_epoch": 47, "shuffle": False},
     ],
@@ -206,7 +207,7 @@ def ids_of_epoch(folder: Path, epoch: int, **options: Any) -> list[int]:
 
 
 def test_single_batches_are_of_one_dataset_the_same_on_all_ranks(folder: Path) -> None:
-    found = on_ranks(folder, 2, batches="single", even="drop", weights=[2, 1, 1], stop="all", **MIX)
+    found = on_ranks(folder, 2, batches="single", even="drop", weights={**EQUAL, "web": 2}, stop="all", **MIX)
     orders = [[counts(batch) for batch in batches] for batches in found]
     assert orders[0] == orders[1]
     assert all(len(batch) == 1 and sum(batch.values()) == 5 for batch in orders[0])
@@ -216,7 +217,7 @@ def test_single_batches_are_of_one_dataset_the_same_on_all_ranks(folder: Path) -
 
 
 MODES: list[dict[str, Any]] = [
-    {"stop": "all", "weights": {"web": 1, "code": 1, "books": 1}, "even": "pad"},
+    {"stop": "all", "weights": EQUAL, "even": "pad"},
     {"batches": "single", "stop": "all"},
     {"rows_per_epoch": 90, "even": "drop"},
 ]
@@ -277,8 +278,8 @@ def run(folder: Path, ranks: int, steps: int | None, state: Any, **options: Any)
 
 
 def test_changed_weights_begin_a_new_phase_of_the_same_rows(folder: Path) -> None:
-    taken, state = run(folder, 1, 4, None, weights=[1, 1, 1])
-    rest, _ = run(folder, 1, None, state, weights=[5, 1, 1])
+    taken, state = run(folder, 1, 4, None, weights=EQUAL)
+    rest, _ = run(folder, 1, None, state, weights={**EQUAL, "web": 5})
     assert Counter(taken + rest) == Counter(planned(folder))
     assert 12 <= sum(row < 1000 for row in rest[:18]) <= 14  # 5 of 7
     with pytest.raises(CheckpointMismatchError, match="mixed by rows"):
@@ -309,7 +310,7 @@ def test_laps_are_those_of_all_ranks_and_epochs(folder: Path) -> None:
 def test_metrics_and_a_column_name_the_datasets(folder: Path) -> None:
     loader, dataset = combine(parts(folder), source_key="source", num_ranks=1, rank=0, **MIX)
     for batch in loader:
-        names = [list(ROWS)[number] for number in batch["source"].tolist()]
+        names = [sorted(ROWS)[number] for number in batch["source"].tolist()]
         assert names == [source(row) for row in batch["id"].tolist()]
     metrics = loader.metrics(total=True)
     assert {name: metrics[f"rows/{name}"] for name in ROWS} == ROWS
@@ -327,7 +328,7 @@ def test_datasets_may_be_loaders_and_paths(folder: Path) -> None:
     loader, _ = StructuredDataset.create_dataloader(folder / "web.parquet")
     mixed, dataset = combine({"web": loader, "code": folder / "code.parquet"}, weights={"web": 3, "code": 1})
     assert len(ids(mixed)) == 84
-    assert dataset.describe().mix == "each batch has rows of each: 72.6% 'web' (61 rows), 27.4% 'code' (23 rows)"
+    assert dataset.describe().mix == "each batch has rows of each: 27.4% 'code' (23 rows), 72.6% 'web' (61 rows)"
     repeated = combine([folder / "web.parquet", folder / "code.parquet"], batches="single", stop="all", weights=[1, 1])
     assert repeated[1].describe().mix == "each batch is of one: 50.0% 0 (61 rows), 50.0% 1 (61 rows, 2.65 laps)"
 
@@ -337,16 +338,16 @@ def test_merged_splits_are_described(folder: Path, tmp_path: Path) -> None:
         return combine(parts, batches="splits", num_ranks=1, rank=0, **options)[1].describe().mix
 
     parts: Any = {"web": folder / "web.parquet", "code": folder / "code.parquet"}
-    in_proportion = "splits are merged in proportion to their size: 72.6% 'web' (61 rows), 27.4% 'code' (23 rows)"
+    in_proportion = "splits are merged in proportion to their size: 27.4% 'code' (23 rows), 72.6% 'web' (61 rows)"
     assert mix() == in_proportion
-    by_weight = "splits are merged by weight, until one of them ends: 25.0% 'web' (61 rows), 75.0% 'code' (23 rows)"
+    by_weight = "splits are merged by weight, until one of them ends: 75.0% 'code' (23 rows), 25.0% 'web' (61 rows)"
     assert mix(weights={"web": 1, "code": 3}) == by_weight
     filtered = StructuredDataset.create_dataloader(folder / "web.parquet", filters=[("id", ">", 3)], columns=["id"])
     (tmp_path / "more.csv").write_text("id\n1\n2\n")
     parts = {"web": filtered, "more": tmp_path / "more.csv"}
     assert mix() == (
-        "splits are merged in proportion to their size: 'web' (58 rows before filters), 'more' (rows known only after "
-        "reading)"
+        "splits are merged in proportion to their size: 'more' (rows known only after reading), 'web' (58 rows before "
+        "filters)"
     )
     assert combine({"web": filtered}, batches="splits", num_ranks=1, rank=0)[1].describe().mix == ""
 
@@ -362,7 +363,7 @@ def test_the_subsets_of_datasets_are_named(folder: Path) -> None:
     inner = combine({"web": web, "books": part("books")})
     sample = "fraction 0.5, rows by place"
     assert subset({"text": inner, "code": code}) == (
-        f"'text/web': the first 5 rows; 'text/books': all rows; 'code': {sample}"
+        f"'code': {sample}; 'text/books': all rows; 'text/web': the first 5 rows"
     )
     assert subset([part("web"), code]) == f"0: all rows; 1: {sample}"
     assert subset({"web": part("web"), "code": part("code")}) == ""
@@ -385,9 +386,11 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"weights": {"web": 1}}, OptionError, "for each of 'web', 'code', 'books', but 'code', 'books' have none"),
+        ({"weights": {"web": 1}}, OptionError, "for each of 'books', 'code', 'web', but 'books', 'code' have none"),
         ({"weights": {"web": 1, "code": 1, "books": 1, "x": 1}}, OptionError, "but 'x' is no dataset"),
         ({"weights": [1, 2]}, OptionError, "for 3 dataset"),
+        ({"weights": [1, 2, 3]}, OptionError, "in a list, but datasets is a dict, whose order has no meaning"),
+        ({"repeat": [1, 2, 3]}, OptionError, "for each name, repeat={'books': ...}"),
         ({"repeat": {"wbe": 2}}, OptionError, "for some of .* but 'wbe' is no dataset"),
         ({"stop": "all", "repeat": {"web": 2}}, OptionError, "stop and repeat were both given"),
         ({"temperature": 2, "weights": [1, 1, 1]}, OptionError, "temperature=2 with weights"),
@@ -404,18 +407,18 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
         (
             {"batches": "single", "even": "drop", "batch_size": 6, "num_ranks": 2, "rank": 1},
             ShardingError,
-            "takes N=11 rows of dataset 2 .the first is 0., which fill no batch of B=6 on R=2 ranks",
+            "takes N=11 rows of dataset 0 .the first is 0., which fill no batch of B=6 on R=2 ranks",
         ),
         (
             {"batches": "single", "last_batch": "drop", "batch_size": 24, "num_ranks": 1, "rank": 0},
             ShardingError,
-            "last_batch='drop' with batches='single': an epoch takes N=23 rows of dataset 1",
+            "last_batch='drop' with batches='single': an epoch takes N=11 rows of dataset 0",
         ),
         ({"max_repeats": 0.5}, OptionError, "a number of at least 1"),
         ({"weights": [10**400, 1, 1]}, OptionError, "expected a positive number"),
         ({"weights": [2, 1, 0]}, OptionError, "Leave out a dataset of which no row is wanted"),
-        ({"repeat": [0.001, 0.01, 0.01]}, OptionError, "an epoch would have no row"),
-        ({"stop": "all", "weights": [1, 1, 10**-9]}, OptionError, "at most 10,000 repeats"),
+        ({"repeat": {"web": 0.001, "code": 0.01, "books": 0.01}}, OptionError, "an epoch would have no row"),
+        ({"stop": "all", "weights": {**EQUAL, "books": 10**-9}}, OptionError, "at most 10,000 repeats"),
     ],
     ids=str,
 )
@@ -426,22 +429,45 @@ def test_what_cannot_be_mixed_is_an_error_at_construction(
         combine(parts(folder), **options)
 
 
+def test_the_order_of_names_decides_and_not_that_of_a_dict(folder: Path) -> None:
+    """Writers of YAML sort keys: a run that continues from such a file has the same rows, and takes the states."""
+    found = []
+    for names in (list(ROWS), sorted(ROWS)):
+        weights = {name: ROWS[name] // 10 for name in names}
+        options: dict[str, Any] = {**MIX, "weights": weights, "stop": "all", "source_key": "source", "num_workers": 0}
+        loader, _ = combine(parts(folder, names), num_ranks=1, rank=0, **options)
+        found.append((loader, [(batch["id"].tolist(), batch["source"].tolist()) for batch in loader]))
+    assert found[0][1] == found[1][1]
+    (loader, _), (other, _) = found
+    following = iter(loader)
+    next(following)
+    other.load_state_dict(loader.state_dict())
+    assert ids(other) == ids(following)
+
+
+def named(numbers: Any) -> dict[str, Any]:
+    return dict(zip(ROWS, numbers, strict=True))
+
+
 @pytest.mark.parametrize(
     ("options", "plain"),
     [
-        ({"weights": np.array([7, 3, 1])}, {"weights": [7, 3, 1]}),
-        ({"weights": [np.float32(0.5), Fraction(1, 4), np.int8(1)]}, {"weights": [0.5, 0.25, 1]}),
+        ({"weights": named(np.array([7, 3, 1]))}, {"weights": named([7, 3, 1])}),
+        (
+            {"weights": {"web": np.float32(0.5), "code": Fraction(1, 4), "books": np.int8(1)}},
+            {"weights": {"web": 0.5, "code": 0.25, "books": 1}},
+        ),
         ({"repeat": {"web": np.int64(2)}}, {"repeat": {"web": 2}}),
         ({"temperature": np.int64(2), "stop": "all"}, {"temperature": 2, "stop": "all"}),
         ({"rows_per_epoch": np.int64(90), "max_repeats": np.float64(1.5)}, {"rows_per_epoch": 90, "max_repeats": 1.5}),
         (
             {
                 "weights": [
-                    (np.int64(0), np.array([1, 0, 2])),
+                    (np.int64(0), named(np.array([1, 0, 2]))),
                     (np.int64(40), {"web": np.int64(1), "code": 0, "books": 1}),
                 ]
             },
-            {"weights": [(0, [1, 0, 2]), (40, [1, 0, 1])]},
+            {"weights": [(0, {"web": 1, "code": 0, "books": 2}), (40, {"web": 1, "code": 0, "books": 1})]},
         ),
     ],
     ids=str,

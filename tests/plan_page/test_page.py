@@ -59,7 +59,7 @@ def test_the_call_of_a_mix_names_its_datasets(folder):
     parts = {"web": dataset_of(folder), "code": dataset_of(folder)}
     _, mixed = combine(parts, weights={"web": 1, "code": 3}, stop="all", num_ranks=1, rank=0)
     call = call_values("CombinedDataset", mixed.source, mixed.options)
-    assert call["target"] == {"name": "datasets", "python": '{"web": dataset_0, "code": dataset_1}'}
+    assert call["target"] == {"name": "datasets", "python": '{"code": dataset_0, "web": dataset_1}'}
     weights = '{"web": 1, "code": 3}'
     assert call["options"] == {
         "weights": {"python": weights, "yaml": weights},

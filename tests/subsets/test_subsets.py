@@ -136,6 +136,45 @@ def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
     assert both("process") == both("thread")
 
 
+@settings(max_examples=15, deadline=None)
+@given(names=st.permutations(list(SUBSETS)), by=st.booleans())
+def test_equal_dicts_are_equal_subsets_in_whatever_order(data: str, names: list[str], by: bool) -> None:
+    """One loader has its options from code, the other from a file, whose writer may sort keys."""
+    given: dict[str, Any] = {"subset_by": "name" if by else None, "num_workers": 0}
+    weights = {name: SUBSETS[name] for name in names}
+    rows = [ids(data, subsets=SUBSETS, subset="train", **given), ids(data, subsets=weights, subset="val", **given)]
+    assert not set(rows[0]) & set(rows[1])
+    loader = make(data, subsets=weights, subset="train", **given)
+    loader.load_state_dict(through_json(make(data, subsets=SUBSETS, subset="train", **given).state_dict()))
+    assert [int(row) for batch in loader for row in batch["id"]] == rows[0]
+
+
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"subsets": {"a": 1, "b": 1}, "subset": "a"}, {"subsets": {"b": 1.0, "a": 1.0}, "subset": "a"}),
+    ({"fraction": 1}, {"fraction": 1.0}),
+    ({"class_weights": {"id": {1: 2, 7: 0.5}}}, {"class_weights": {"id": {7: 0.5, 1: 2.0}}}),
+    ({"nulls": {"id": "mask", "name": "drop"}}, {"nulls": {"name": "drop", "id": "mask"}}),
+    ({"dtypes": {"id": "int32", "int64": "int16"}}, {"dtypes": {"int64": "int16", "id": "int32"}}),
+    ({"strings": {"name": "codes"}}, {"strings": "codes"}),
+    (
+        {"nulls": "fill", "fill_values": {"id": 0, "name": ""}},
+        {"nulls": "fill", "fill_values": {"name": "", "id": 0}},
+    ),
+    ({"sharding": {"policy": "rotate", "stick_to_shard": True}}, {"sharding": "rotate", "stick_to_shard": True}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME, ids=str)
+def test_equal_options_have_equal_batches_and_states(data: str, one: dict[str, Any], other: dict[str, Any]) -> None:
+    found = []
+    for options in (one, other):
+        loader = make(data, shuffle=True, num_workers=0, **options)
+        taking = iter(loader)
+        next(taking)
+        found.append((loader.state_dict(), list(map(plain, taking))))
+    assert found[0] == found[1]
+
+
 def test_a_state_of_another_subset_is_refused(data: str) -> None:
     train = make(data, subsets=SUBSETS, subset="train", subset_unit="row")
     state = through_json(train.state_dict())
@@ -273,7 +312,7 @@ def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
     [
         ({"subsets": SUBSETS}, "subsets was given without subset"),
         ({"subset": "train"}, "subset was given without subsets"),
-        ({"subsets": SUBSETS, "subset": "eval"}, "subset='eval': expected one of 'train', 'val', 'test'"),
+        ({"subsets": SUBSETS, "subset": "eval"}, "subset='eval': expected one of 'test', 'train', 'val'"),
         ({"subsets": {"a": 0, "b": 1}, "subset": "b"}, "weight above 0"),
         ({"subsets": {"a": float("nan")}, "subset": "a"}, "weight above 0"),
         ({"subsets": {"a": float("inf"), "b": 1}, "subset": "b"}, "weight above 0"),

@@ -47,9 +47,10 @@ def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any],
 
 
 def _named(datasets: Any) -> dict[str | int, Any]:
-    """The datasets by the names given, or by number."""
+    """The datasets by the names given, in the order of names, or by number."""
     if isinstance(datasets, Mapping) and datasets and all(isinstance(name, str) and name for name in datasets):
-        return dict(datasets)
+        # Equal dicts must give equal orders of rows, and YAML's writers sort keys.
+        return dict(sorted(datasets.items()))
     if _is_list(datasets) and len(datasets):
         return dict(enumerate(datasets))
     if isinstance(datasets, Mapping) and datasets:

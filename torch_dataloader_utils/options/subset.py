@@ -32,8 +32,8 @@ def _is_subsets(value: Any) -> bool:
 
 
 def _plain(weight: Any) -> int | float:
-    """The number as Python's own: numpy's have other texts."""
-    return int(weight) if isinstance(weight, (int, np.integer)) else float(weight)
+    """The number as Python's own, whole ones as int: numpy's, and 1 and 1.0, have different texts, but are equal."""
+    return int(weight) if isinstance(weight, (int, np.integer)) or weight == int(weight) else float(weight)
 
 
 _subsets = values('a dict of name -> weight above 0, such as {"train": 0.8, "val": 0.1, "test": 0.1}', _is_subsets)
@@ -44,7 +44,8 @@ _share = values(
 
 
 def _subsets_of(name: str, value: Any) -> dict[str, int | float]:
-    return {subset: _plain(weight) for subset, weight in _subsets(name, value).items()}
+    # By name, because equal dicts must be equal subsets, and YAML's writers sort keys.
+    return {subset: _plain(weight) for subset, weight in sorted(_subsets(name, value).items())}
 
 
 def _limit(name: str, value: Any) -> Any:
@@ -83,7 +84,9 @@ _class_weights = values(
 
 def _class_weights_of(name: str, value: Any) -> dict[str, dict[_Label, int | float]]:
     ((column, weights),) = _class_weights(name, value).items()
-    return {column: {_plain_label(label): _plain(weight) for label, weight in weights.items()}}
+    plain = [(_plain_label(label), _plain(weight)) for label, weight in weights.items()]
+    # In one order, because a state holds them as text.
+    return {column: dict(sorted(plain, key=lambda pair: (type(pair[0]).__name__, pair[0] or 0)))}
 
 
 def _plain_label(label: Any) -> _Label:

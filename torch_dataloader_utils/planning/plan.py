@@ -43,9 +43,9 @@ __all__ = ["Plan", "PlanOptions", "RankPlan"]
 
 # The version of the rules that make plans: another version may assign the rows of the same data differently. Golden
 # tests freeze the orders of this one.
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 # The version of the rules for what earlier phases left of an epoch: only states of a resumed epoch depend on it.
-REST_VERSION = 4
+REST_VERSION = 5
 
 
 @dataclass(frozen=True, eq=False)

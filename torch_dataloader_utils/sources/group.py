@@ -39,6 +39,11 @@ def for_each(option: str, value: Any, names: Names, missing: float | None = None
             raise OptionError(
                 f"{option}={shown(value)} for {len(names)} dataset(s): expected a positive number for each."
             )
+        if any(isinstance(name, str) for name in names):
+            raise OptionError(
+                f"{option}={shown(value)} in a list, but datasets is a dict, whose order has no meaning: pass a number "
+                f"for each name, {option}={{{names[0]!r}: ...}}."
+            )
         return tuple(value)
     if any(isinstance(name, int) for name in names):
         raise OptionError(f"{option}={shown(value)} by name, but datasets is a list: pass a dict of datasets.")
