@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers import EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.integrations.accelerate import gather_for_metrics
@@ -27,12 +27,24 @@ class Model(torch.nn.Module):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
 
-    def forward(self, id, x, words=None, valid=None):
+    def forward(self, id, x, words=None):
         return {"loss": (self.weight * x**2).mean(), "logits": torch.stack([id.double(), x], 1)}
 
 
+class Counting(Model):
+    """The same loss as models of transformers have it: a sum, divided by the number of labels of all processes."""
+
+    def forward(self, x, labels, **kwargs):
+        count = kwargs.get("num_items_in_batch", len(x))
+        return {"loss": (self.weight * x**2).sum() / count, "logits": torch.stack([labels.double(), x], 1)}
+
+
 class StructuredTrainer(TrainerMixin, Trainer):
-    """Evaluates on loaders."""
+    """Trains and evaluates on loaders."""
+
+
+class StructuredSeq2SeqTrainer(TrainerMixin, Seq2SeqTrainer):
+    """Another of transformers' own."""
 
 
 def make(rows, **options):
@@ -74,6 +86,37 @@ def evaluated(rows, **options):
     return {**found, "loss": losses, "predicted": [sorted(predicted[:, 0].tolist()), sorted(objects)]}
 
 
+def trained(rows, made, model, settings, **options):
+    """The weight after each step of training, and what evaluation says then."""
+    settings = {"lr_scheduler_type": "constant", "learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0, **settings}
+    kind = Seq2SeqTrainingArguments if made is StructuredSeq2SeqTrainer else TrainingArguments
+    args = kind(
+        f"{OUT}/trained", num_train_epochs=1, **settings, save_strategy="no", use_cpu=True, report_to=[],
+        disable_tqdm=True, logging_steps=1, logging_nan_inf_filter=False,
+    )  # fmt: skip
+    loader = make(rows, even="pad", columns=["id", "x"], split_rows=5, **options)
+    trainer = made(model, args, train_dataset=loader, eval_dataset=loader)
+    trainer.train()
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    return {"weight": float(model.weight), "losses": losses, "eval": trainer.evaluate()["eval_loss"]}
+
+
+def labelled(batch):
+    return {"x": batch["x"], "labels": batch["id"], **({"valid": batch["valid"]} if "valid" in batch else {})}
+
+
+def all_trained():
+    own, labels = {"label_names": ["id"]}, {"label_names": ["labels"]}
+    return {
+        rows: {
+            "Trainer": trained(rows, StructuredTrainer, Model(), own),
+            "Seq2SeqTrainer": trained(rows, StructuredSeq2SeqTrainer, Model(), own),
+            "counted labels": trained(rows, StructuredTrainer, Counting(), labels, collate_fn=labelled),
+        }
+        for rows in SIZES
+    }
+
+
 def gathered(accelerator, rows):
     """The metrics of a loop with Accelerate."""
     ids, words, total = [], [], 0.0
@@ -105,7 +148,7 @@ def found():
     trainers = {rows: evaluated(rows, columns=columns, split_rows=5) for rows in SIZES}
     accelerator = Accelerator(cpu=True)
     loops = {rows: gathered(accelerator, rows) for rows in SIZES}
-    return {"trainers": trainers, "loops": loops, "own": counted_by_accelerate(accelerator)}
+    return {"trainers": trainers, "loops": loops, "trained": all_trained(), "own": counted_by_accelerate(accelerator)}
 
 
 Path(OUT, f"found-{RANKS}-{RANK}.json").write_text(json.dumps(found()))

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ if importlib.util.find_spec("transformers") is None:
 from tests import forkrun
 from torch_dataloader_utils import OptionError, StructuredDataset
 from torch_dataloader_utils.integrations.accelerate import gather_for_metrics
-from torch_dataloader_utils.integrations.evaluation import EvalLoader, real_rows, rows_in
+from torch_dataloader_utils.integrations.evaluation import NO_REAL_ROWS, EvalLoader, real_rows, rows_in, without_repeats
 
 JOB = Path(__file__).with_name("evaluation_job.py")
 
@@ -69,6 +70,37 @@ def test_a_trainer_of_two_processes_has_the_metrics_of_one(found: list[Any], row
         assert said["mean"] == pytest.approx(x_of(rows).mean())
         assert said["loss"] == pytest.approx([(x_of(rows) ** 2).mean()] * 2)
         assert said["loss_of_rows"] == pytest.approx((x_of(rows) ** 2).mean())
+
+
+def weights(data: Path, rows: int, ranks: int, by_row: bool) -> Iterator[float]:
+    """The weight 1 and that after each step: each process's mean over its real rows, or the mean over those of all."""
+    given = {"even": "pad", "columns": ["id", "x"], "split_rows": 5, "batch_size": {57: 8, 33: 16}[rows]}
+    made = [
+        StructuredDataset.create_dataloader(f"{data}/{rows}", **given, num_ranks=ranks, rank=r) for r in range(ranks)
+    ]
+    weight = 1.0
+    yield weight
+    for batches in zip(*(loader for loader, _ in made), strict=True):
+        squares = [batch["x"][batch["valid"]].numpy() ** 2 for batch in batches]
+        means = [np.concatenate(squares).mean()] if by_row else [one.mean() if len(one) else 0.0 for one in squares]
+        weight -= 0.5 * float(np.mean(means))
+        yield weight
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [57, 33])
+@pytest.mark.parametrize("kind", ["Trainer", "Seq2SeqTrainer", "counted labels"])
+def test_repeated_rows_have_no_weight_in_training_and_evaluation(
+    found: list[Any], data: Path, kind: str, rows: int
+) -> None:
+    """Of models that take no mask; rank 0 of 2 has nothing but repeats in the last step of 33 rows."""
+    for process, ranks in zip(found, (1, 2, 2), strict=True):
+        said = process["trained"][str(rows)][kind]
+        expected = list(weights(data, rows, ranks, kind == "counted labels"))
+        assert said["weight"] == pytest.approx(expected[-1])
+        assert said["eval"] == pytest.approx(expected[-1] * (x_of(rows) ** 2).mean())
+        steps = zip(pairwise(expected), said["losses"], strict=True)
+        assert all(loss == pytest.approx(before * (before - after) / 0.5, abs=1e-4) for (before, after), loss in steps)
 
 
 @pytest.mark.slow
@@ -129,15 +161,33 @@ def test_real_rows_of_each_kind_of_column(data: Path, options: dict[str, Any]) -
     loader, _ = StructuredDataset.create_dataloader(f"{data}/57", **given)
     key = "valid" if "valid" in next(iter(loader)) else None
     rows: list[Any] = []
-    for batch in EvalLoader(loader, key, Alone(), 5):
-        if key is None or batch[key].all():
-            assert rows_in(batch) == len(batch["id"])
+    evaluated = EvalLoader(loader, key, (), Alone(), 5)
+    for batch in evaluated:
+        assert key not in batch
+        if counted := len(evaluated.gather(batch["id"])):
+            assert rows_in(batch) == len(batch["id"]) == counted
             plain = values(batch)
             rows += zip(plain["id"], plain["words"], plain["word"], strict=True)
-        else:
-            assert not batch[key].any()
     words = [list(f"w{row}".encode()) if "strings" in options else f"w{row}" for row in range(57)]
     assert sorted(rows) == [(row, [row] * (row % 4), words[row]) for row in range(57)]
+
+
+def test_repeated_tokens_of_a_stream_have_no_labels(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"ids": [[row] * 7 for row in range(33)]}), tmp_path / "part.parquet", row_group_size=5)
+    options = {"pack": ["ids"], "pack_length": 16, "pack_method": "wrap", "batch_size": 4, "even": "pad"}
+    rows: list[int] = []
+    for rank in range(2):
+        loader, _ = StructuredDataset.create_dataloader(
+            str(tmp_path), **options, num_ranks=2, rank=rank, collate_fn=lambda batch: {**batch, "labels": batch["ids"]}
+        )
+        for batch in loader:
+            kept = without_repeats(batch, "valid", ["labels"])
+            assert "valid" not in kept
+            assert kept["ids"].shape == kept["labels"].shape == (4, 16)
+            rows += [] if NO_REAL_ROWS in kept else kept["labels"][kept["labels"] != -100].tolist()
+    assert sorted(rows) == sorted(list(range(33)) * 7)
+    with pytest.raises(OptionError, match="the batch has no labels of tokens"):
+        without_repeats({"ids": torch.ones(1, 2), "valid": torch.tensor([[True, False]])}, "valid", ["labels"])
 
 
 def test_values_without_rows_are_left_alone() -> None:
@@ -152,7 +202,7 @@ def test_a_batch_without_its_mask_is_an_error(data: Path) -> None:
     options = {"batch_size": 8, "even": "pad", "collate_fn": lambda batch: {"x": batch["x"]}}
     loader, _ = StructuredDataset.create_dataloader(f"{data}/57", **options)
     with pytest.raises(OptionError, match="their mask 'valid' is missing from the result of collate_fn"):
-        next(iter(EvalLoader(loader, "valid", Alone(), 5)))
+        next(iter(EvalLoader(loader, "valid", (), Alone(), 5)))
 
 
 @pytest.mark.parametrize("given", [torch.ones(3), torch.ones(()), "text", ["a"], {"x": 3}])

@@ -24,11 +24,10 @@ class Model(torch.nn.Module):
         self.linear = torch.nn.Linear(1, 1)
         self.epoch = lambda: 0
 
-    def forward(self, id, odd, valid=None):
+    def forward(self, id, odd):
         if self.training:
-            real = id if valid is None else id[valid]
             with Path(OUT, f"rows-{RANK}").open("a") as file:
-                file.write(json.dumps([int(self.epoch()), real.tolist()]) + "\n")
+                file.write(json.dumps([int(self.epoch()), id.tolist()]) + "\n")
         loss = (self.linear(odd[:, None].float()) ** 2).mean()
         return {"loss": loss, "logits": id}
 

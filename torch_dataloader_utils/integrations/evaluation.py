@@ -1,8 +1,8 @@
-"""Evaluation on real rows: batches without the repeats that make ranks even, and the model's outputs for them."""
+"""Real rows alone: batches without the repeats that make ranks even, and the model's outputs for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.loader.loader import StructuredLoader
 
 _RAGGED = {"values", "offsets"}
+_IGNORED = -100  # a label that the losses of torch and transformers leave out
+NO_REAL_ROWS = "tdu_no_real_rows"  # key of a batch that only makes ranks even
 
 
 class PreparedLoader(DataLoader[Any]):
@@ -42,16 +44,24 @@ class EvalLoader(PreparedLoader):
     Args:
         loader: what is read.
         key: of the mask of real rows; None if no row is repeated.
+        labels: the keys of labels.
         accelerator: of the Trainer.
         repeats: how often the Trainer repeats the loss of a batch, to weight it.
         as_objects: whether it gathers objects instead of tensors (`eval_use_gather_object`).
     """
 
     def __init__(
-        self, loader: StructuredLoader, key: str | None, accelerator: Any, repeats: int, as_objects: bool = False
+        self,
+        loader: StructuredLoader,
+        key: str | None,
+        labels: Sequence[str],
+        accelerator: Any,
+        repeats: int,
+        as_objects: bool = False,
     ) -> None:
         super().__init__(loader, loader.dataset)
         self._key = key
+        self._labels = labels
         self._accelerator = accelerator
         self._repeats = repeats
         self._as_objects = as_objects
@@ -62,12 +72,11 @@ class EvalLoader(PreparedLoader):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """One pass."""
         for batch in self.loader:
-            valid = self._mask(batch)
-            real = self._real = rows_in(batch) if valid is None else int(valid.sum())
-            self._counts = self._accelerator.gather(torch.tensor([real], device=self._accelerator.device)).cpu()
-            kept = batch if valid is None or not real else real_rows(batch, valid)
+            kept = batch if self._key is None else without_repeats(batch, self._key, self._labels)
             self._rows = rows_in(kept)
-            yield kept
+            real = self._real = self._real_of(batch, kept)
+            self._counts = self._accelerator.gather(torch.tensor([real], device=self._accelerator.device)).cpu()
+            yield unmarked(kept)
 
     def gather(self, data: Any) -> Any:
         """All processes' data for the real rows of the newest batch: tensors, or lists or dicts of them."""
@@ -82,16 +91,60 @@ class EvalLoader(PreparedLoader):
             return rows[:1].repeat(self._rows)
         return rows
 
-    def _mask(self, batch: Any) -> torch.Tensor | None:
+    def _real_of(self, batch: Any, kept: Any) -> int:
+        """How many of the rows that the model receives are real: the first ones."""
         if self._key is None:
-            return None
-        if not isinstance(batch, Mapping) or self._key not in batch:
-            raise OptionError(
-                f"some batches repeat rows to be even, but their mask {self._key!r} is missing from the result of "
-                "collate_fn, so the Trainer would count those rows twice: keep the mask in the batch."
-            )
-        mask: torch.Tensor = batch[self._key]
-        return mask
+            return self._rows
+        if NO_REAL_ROWS in kept:
+            return 0
+        mask = batch[self._key]
+        return self._rows if mask.ndim == 1 else int(mask.any(1).sum())
+
+
+def without_repeats(batch: Any, key: str, labels: Sequence[str]) -> Any:
+    """A batch of real rows, without its mask; if none is real, all its rows, and the key `NO_REAL_ROWS`.
+
+    A mask of single tokens leaves all rows, whose lengths belong together; labels of repeated tokens become -100.
+
+    Args:
+        batch: of the loader.
+        key: of the mask of real rows or tokens.
+        labels: the keys of labels.
+
+    Raises:
+        OptionError: the mask is missing, or there are no labels of tokens.
+    """
+    if not isinstance(batch, Mapping) or key not in batch:
+        raise OptionError(
+            f"some batches repeat rows to be even, but their mask {key!r} is missing from the result of "
+            "collate_fn, so the Trainer would count those rows twice: keep the mask in the batch."
+        )
+    mask: torch.Tensor = batch[key]
+    rest = type(batch)({name: value for name, value in batch.items() if name != key})  # type: ignore[call-arg]
+    if bool(mask.all()):
+        return rest
+    if not bool(mask.any()):
+        return type(batch)({**rest, NO_REAL_ROWS: mask})  # type: ignore[call-arg]
+    return real_rows(rest, mask) if mask.ndim == 1 else _labelled(rest, mask, labels)
+
+
+def unmarked(batch: Any) -> Any:
+    """A batch without the key `NO_REAL_ROWS`."""
+    if not isinstance(batch, Mapping) or NO_REAL_ROWS not in batch:
+        return batch
+    return type(batch)({name: value for name, value in batch.items() if name != NO_REAL_ROWS})  # type: ignore[call-arg]
+
+
+def _labelled(batch: Any, mask: torch.Tensor, labels: Sequence[str]) -> Any:
+    """The batch, with labels that a loss leaves out where the mask is False."""
+    found = {name: batch[name] for name in labels if getattr(batch.get(name), "shape", None) == mask.shape}
+    if not found:
+        raise OptionError(
+            f"some tokens are repeated to make steps even, and the batch has no labels of tokens (keys: {list(batch)}; "
+            f"label_names: {list(labels)}), so the loss would count them: add labels in collate_fn, or pass "
+            "even='drop'."
+        )
+    return type(batch)({**batch, **{name: value.masked_fill(~mask, _IGNORED) for name, value in found.items()}})
 
 
 def rows_in(value: Any) -> int:

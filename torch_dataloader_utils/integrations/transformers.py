@@ -8,10 +8,11 @@ position in the epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from torch_dataloader_utils.errors import (
@@ -28,7 +29,13 @@ from torch_dataloader_utils.options import repeats_rows
 try:
     from transformers.trainer_callback import ExportableState, TrainerCallback
 
-    from torch_dataloader_utils.integrations.evaluation import EvalLoader, PreparedLoader
+    from torch_dataloader_utils.integrations.evaluation import (
+        NO_REAL_ROWS,
+        EvalLoader,
+        PreparedLoader,
+        unmarked,
+        without_repeats,
+    )
 except ModuleNotFoundError as error:
     raise MissingExtraError("TrainerMixin needs transformers: pip install transformers accelerate") from error
 
@@ -65,7 +72,7 @@ class TrainerMixin:
             return given
         if not any(isinstance(callback, DataPosition) for callback in trainer.callback_handler.callbacks):
             trainer.add_callback(DataPosition())
-        train = TrainLoader(trainer.accelerator.prepare(loader))
+        train = TrainLoader(trainer.accelerator.prepare(loader), trainer.label_names)
         for epoch in range(min(_LOOKED_AT, math.ceil(trainer.args.num_train_epochs))):
             train.check_steps(epoch)
         return train
@@ -99,25 +106,60 @@ class TrainerMixin:
         examples: int = super().num_examples(dataloader)  # type: ignore[misc]
         return examples
 
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The loss of a batch after its backward pass; 0 with gradients of 0 for one without real rows.
+
+        All processes must run model and backward pass, because they exchange gradients.
+        """
+        step: Any = super().training_step  # type: ignore[misc]  # of the Trainer
+        if NO_REAL_ROWS not in inputs:
+            return step(model, inputs, *args, **kwargs)
+        trainer: Any = self
+        compute_loss, own = trainer.compute_loss, "compute_loss" in vars(self)
+        trainer.compute_loss = lambda *args, **kwargs: _without_weight(compute_loss(*args, **kwargs))
+        try:
+            counts = {name: _at_least_one(value) for name, value in kwargs.items()}
+            return step(model, unmarked(inputs), *map(_at_least_one, args), **counts)
+        finally:
+            if own:
+                trainer.compute_loss = compute_loss
+            else:
+                del trainer.compute_loss
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], *args: Any) -> Any:
+        """How many labels the batches have, as the Trainer counts them; those of repeated rows do not count."""
+        real = [_without_labels(batch) if NO_REAL_ROWS in batch else batch for batch in batch_samples]
+        return super()._get_num_items_in_batch(real, *args)  # type: ignore[misc]  # of the Trainer
+
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
-        """The result of the Trainer's own loop, with each row counted once, as a single process would."""
+        """The result of the Trainer's own loop, with each row counted once, as a single process would.
+
+        A batch's loss is then weighted by its rows, so it is not divided by the labels of other processes' batches.
+        """
         evaluate: Any = super().evaluation_loop  # type: ignore[misc]  # of the Trainer
         if not isinstance(dataloader, StructuredLoader):
             return evaluate(dataloader, *args, **kwargs)
         trainer: Any = self
         loader, gather = self._eval_loader(dataloader), trainer.gather_function
+        average, trainer.args.average_tokens_across_devices = trainer.args.average_tokens_across_devices, False
         trainer.gather_function = loader.gather
         try:
             return evaluate(loader, *args, **kwargs)
         finally:
             trainer.gather_function = gather
+            trainer.args.average_tokens_across_devices = average
 
     def _eval_loader(self, loader: StructuredLoader) -> EvalLoader:
         trainer: Any = self
-        options, settings = _dataset_of(loader).options, trainer.args
-        key = options.batch.valid_key if repeats_rows(options) else None
-        objects = settings.eval_use_gather_object
-        return EvalLoader(loader, key, trainer.accelerator, settings.eval_batch_size, as_objects=objects)
+        settings = trainer.args
+        return EvalLoader(
+            loader,
+            _mask_of(loader),
+            trainer.label_names,
+            trainer.accelerator,
+            settings.eval_batch_size,
+            as_objects=settings.eval_use_gather_object,
+        )
 
     def _evaluated(self, given: Any) -> DataLoader[Any] | None:
         loader = _loader_of(given)
@@ -128,26 +170,33 @@ class TrainerMixin:
 
 
 class TrainLoader(PreparedLoader):
-    """A loader for a Trainer's training.
+    """A loader for a Trainer's training: batches of real rows, without their mask.
 
-    On resuming, the Trainer creates a loader of its own around `dataset`, and drops batches of it: those are empty.
+    A batch without a real row is delivered with the key `NO_REAL_ROWS`, because all processes must call the model. On
+    resuming, the Trainer creates a loader of its own around `dataset`, and drops batches of it: those are empty.
 
     Args:
         loader: what is read.
+        labels: the keys of labels.
 
     Raises:
         CountsRequiredError: its length is unknown.
         ShardingError: its ranks may have different numbers of steps.
     """
 
-    def __init__(self, loader: StructuredLoader) -> None:
-        super().__init__(loader, _Rest(loader))
+    def __init__(self, loader: StructuredLoader, labels: Sequence[str]) -> None:
+        self._batches = _Rest(loader, labels)
+        super().__init__(loader, self._batches)
         _check_even(loader)
         self._steps = self._steps_of(0)
 
     def __len__(self) -> int:
         """The batches of this rank in an epoch."""
         return self._steps
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """One pass."""
+        return self._batches.real()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""
@@ -169,8 +218,7 @@ class TrainLoader(PreparedLoader):
 
     def resume(self, epoch: int, steps: int) -> None:
         """Let the Trainer drop the first `steps` batches of an epoch: they are not read."""
-        assert isinstance(self.dataset, _Rest)
-        self.dataset.place = epoch, steps
+        self._batches.place = epoch, steps
 
     def _steps_of(self, epoch: int) -> int:
         dataset = _dataset_of(self.loader)
@@ -223,8 +271,9 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # u
 class _Rest(IterableDataset[Any]):
     """The dataset from which a Trainer drops batches: empty ones for those it has trained on, then the rest."""
 
-    def __init__(self, loader: StructuredLoader) -> None:
+    def __init__(self, loader: StructuredLoader, labels: Sequence[str]) -> None:
         self._loader = loader
+        self._labels = labels
         self.place = (0, 0)  # epoch, steps to be dropped
 
     def __iter__(self) -> Iterator[Any]:
@@ -232,7 +281,12 @@ class _Rest(IterableDataset[Any]):
         self._loader.set_epoch(epoch)
         self._loader.skip_steps(0, steps)
         yield from repeat(None, steps)
-        yield from self._loader
+        yield from self.real()
+
+    def real(self) -> Iterator[Any]:
+        """The batches of the next pass, of real rows."""
+        key = _mask_of(self._loader)
+        return iter(self._loader) if key is None else (without_repeats(b, key, self._labels) for b in self._loader)
 
 
 def _loader_of(given: Any) -> StructuredLoader | None:
@@ -248,6 +302,28 @@ def _loader_of(given: Any) -> StructuredLoader | None:
 def _dataset_of(loader: StructuredLoader) -> LoaderDataset:
     assert isinstance(loader.dataset, LoaderDataset)
     return loader.dataset
+
+
+def _mask_of(loader: StructuredLoader) -> str | None:
+    """The key of the mask of real rows; None if no row is repeated."""
+    options = _dataset_of(loader).options
+    return options.batch.valid_key if repeats_rows(options) else None
+
+
+def _without_labels(batch: Any) -> Any:
+    """A batch to be counted, whose labels a loss leaves out: where processes add their counts, each takes part."""
+    labels = batch.get("labels")
+    return {**batch, "labels": torch.full_like(labels, -100)} if isinstance(labels, torch.Tensor) else batch
+
+
+def _without_weight(loss: Any) -> Any:
+    """The loss of `compute_loss`, which may be the first of a tuple, times 0."""
+    return (loss[0] * 0, *loss[1:]) if isinstance(loss, tuple) else loss * 0
+
+
+def _at_least_one(items: Any) -> Any:
+    """The number of labels by which a loss is divided: 0 / 0 is no loss of 0."""
+    return items.clamp(min=1) if isinstance(items, torch.Tensor) else 1 if items == 0 else items
 
 
 def _check_even(loader: StructuredLoader) -> None:
