@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
-from torch_dataloader_utils import OptionError, StaleIteratorError
+from torch_dataloader_utils import CheckpointMismatchError, OptionError, StaleIteratorError
 
 EPOCHS = 40
 OPS = st.lists(
@@ -206,8 +206,55 @@ def test_the_later_call_wins(folder: str, ref: list[list[Any]]) -> None:
     loader.dataset.set_epoch(3)
     assert batches(loader) == ref[3][2:]
     loader.load_state_dict(saved(folder, 3, 2))
-    loader.sampler.set_epoch(5)
+    loader.set_epoch(5)
     assert batches(loader) == ref[5]
+
+
+@pytest.mark.parametrize("caller", ["loader", "dataset"])
+def test_a_loaded_position_is_given_up_with_a_warning(
+    folder: str, ref: list[list[Any]], caplog: pytest.LogCaptureFixture, caller: str
+) -> None:
+    """Once; the remedies that it names work."""
+    loader = new(folder)
+    loader.load_state_dict(saved(folder, 3, 2))
+    for _ in range(2):
+        (loader if caller == "loader" else loader.dataset).set_epoch(0)
+    assert batches(loader) == ref[0]
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "set_epoch(0) gives up the position" in record.message
+    assert "after 2 step(s) of epoch 3: the next pass begins epoch 0" in record.message
+    caplog.clear()
+    loader.load_state_dict(saved(folder, 3, 2))
+    loader.set_epoch(loader.state_dict()["epoch"])
+    assert batches(loader) == ref[3][2:]
+    loader.set_epoch(0)
+    loader.load_state_dict(saved(folder, 3, 2))
+    assert batches(loader) == ref[3][2:]
+    loader.load_state_dict(saved(folder, 0, len(ref[0])))  # nothing is left of it
+    loader.set_epoch(1)
+    assert batches(loader) == ref[1]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("epoch", [0, 3, 5])
+def test_a_sampler_never_gives_up_a_loaded_position(
+    folder: str, ref: list[list[Any]], caplog: pytest.LogCaptureFixture, epoch: int
+) -> None:
+    loader = new(folder)
+    loader.load_state_dict(saved(folder, 3, 2))
+    loader.sampler.set_epoch(epoch)
+    assert batches(loader) == ref[3][2:]
+    assert not caplog.records
+    loader.sampler.set_epoch(epoch)  # the position has been used
+    assert batches(loader) == ref[epoch]
+
+
+def test_a_refused_state_keeps_the_loaded_position(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    loader.load_state_dict(saved(folder, 2, 3))
+    with pytest.raises(CheckpointMismatchError):
+        loader.load_state_dict(new(folder, shuffle_seed=8).state_dict())
+    assert batches(loader) == ref[2][3:]
 
 
 def test_iter_before_load_and_set_epoch(folder: str, ref: list[list[Any]]) -> None:
@@ -269,13 +316,55 @@ def test_a_state_loads_twice_and_a_resumed_run_resumes(folder: str, ref: list[li
     assert batches(again) == ref[0][5:]
 
 
-def test_copies_keep_their_place(folder: str, ref: list[list[Any]]) -> None:
-    loader = new(folder)
+def copies(loader: Any) -> list[Any]:
+    """Copies of a loader and of its dataset."""
+    datasets = [pickle.loads(pickle.dumps(loader.dataset)), copy.deepcopy(loader.dataset), copy.copy(loader.dataset)]
+    return [pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader), *datasets]
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_copy_begins_an_abandoned_pass_afresh(folder: str, filtered: bool) -> None:
+    """As a second `iter` does, whatever the copy; also if the pass has been closed."""
+    options: dict[str, Any] = {"filters": KEPT} if filtered else {}
+    ref = reference(folder, **options)
+    loader = new(folder, **options)
     iterator = iter(loader)
     next(iterator)
-    for twin in (pickle.loads(pickle.dumps(loader.dataset)), copy.deepcopy(loader.dataset)):
-        assert [plain(batch) for batch in twin] == ref[0][1:]
-        assert [plain(batch) for batch in twin] == ref[1]
+    for twin in copies(loader):
+        assert [batches(twin), batches(twin)] == ref[:2]
+    loader.dataset.close()
+    for twin in copies(loader):
+        assert [batches(twin), batches(twin)] == ref[:2]
+    assert batches(loader) == ref[0]
+
+
+def test_a_copy_begins_after_a_pass_that_is_over(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    iterator = iter(loader)
+    for _ in ref[0]:
+        next(iterator)  # its StopIteration is never reached
+    for twin in copies(loader):
+        assert batches(twin) == ref[1]
+    loader.set_epoch(5)
+    for twin in copies(loader):
+        assert batches(twin) == ref[5]
+
+
+def test_a_copy_keeps_a_loaded_position_until_it_is_used(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
+    loader.load_state_dict(saved(folder, 2, 3))
+    for twin in copies(loader):
+        assert [batches(twin), batches(twin)] == [ref[2][3:], ref[3]]
+    iterator = iter(loader)
+    next(iterator)  # used
+    for twin in copies(loader):
+        assert batches(twin) == ref[2]
+        twin.load_state_dict(loader.state_dict())  # how a pass that has begun goes on in a copy
+        assert batches(twin) == ref[2][4:]
+
+
+def test_copies_keep_their_epoch(folder: str, ref: list[list[Any]]) -> None:
+    loader = new(folder)
     loader.dataset.set_epoch(5)
     twin = pickle.loads(pickle.dumps(new(folder).dataset))
     assert [plain(batch) for batch in twin] == ref[0]

@@ -95,10 +95,23 @@ def test_the_rest_of_our_own_epoch_in_foreign_workers(folder: str, context: str)
     loader = make(folder, shuffle=True)
     iterator = iter(loader)
     seen = [plain(next(iterator)) for _ in range(5)]
+    loader.load_state_dict(loader.state_dict())  # a pass that has begun goes on elsewhere by its state only
     theirs = torch.utils.data.DataLoader(
         loader.dataset, batch_size=None, num_workers=2, multiprocessing_context=context
     )
     assert ids(seen + batches(theirs)) == list(range(38))
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("kind", ["torch", "torchdata"])
+def test_foreign_workers_begin_an_abandoned_pass_afresh(folder: str, context: str, kind: str) -> None:
+    """Whoever looked at the first batch in the main process has taken it from nobody."""
+    loader = make(folder, shuffle=True)
+    iterator = iter(loader)
+    next(iterator)
+    made = torch.utils.data.DataLoader if kind == "torch" else stateful.StatefulDataLoader
+    theirs = made(loader.dataset, batch_size=None, num_workers=2, multiprocessing_context=context)
+    assert ids(batches(theirs)) == list(range(38))
 
 
 def worker_states(state: Any) -> list[Any]:
@@ -170,6 +183,7 @@ def test_a_begun_dataset_is_continued_by_as_many_foreign_workers(
 ) -> None:
     loader = make(folder, shuffle=True, num_workers=workers, **options)
     seen = some(loader, 4)
+    loader.load_state_dict(loader.state_dict())
     theirs = torch.utils.data.DataLoader(
         loader.dataset, batch_size=None, num_workers=workers, multiprocessing_context="fork"
     )

@@ -66,6 +66,15 @@ def steps_taken(state: Mapping[str, Any]) -> int:
     return sum(phase_of(link).steps for link in state["links"])
 
 
+def is_begun(state: Any) -> bool:
+    """Whether this is a state of this package, taken within an epoch."""
+    try:
+        check_form(state)
+    except CheckpointMismatchError:
+        return False
+    return any(phase_of(link).begun for link in state["links"])
+
+
 def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state without the part that holds for its rank alone: that rank's progress if row counts are unknown."""
     *past, last = state["links"]

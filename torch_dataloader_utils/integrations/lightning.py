@@ -129,7 +129,7 @@ class TrainerLoader:
         """One pass; it begins at the first `next`."""
         dataset: Any = self.loader.dataset
         if self._epoch is not None:
-            dataset.set_epoch(self._epoch)
+            dataset.propose_epoch(self._epoch, fixed=self._fixed)
         ahead = self._looks_ahead and dataset.steps() is None
         batches = iter(self.loader)
         while True:

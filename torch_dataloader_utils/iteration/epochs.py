@@ -86,6 +86,13 @@ class Epochs:
         steps = self._steps_at(place, lambda: self._plan_at(place))
         return None if steps is None else place.kept(place.before + steps)
 
+    def left(self, place: EpochPosition) -> int | None:
+        """The number of batches from a position to the end of its epoch; None if known only after reading."""
+        if self._options.shard.even == "sync":
+            return None
+        steps = self._steps_at(place, lambda: self._plan_at(place))
+        return None if steps is None else max(0, steps - place.taken)
+
     def read_by(self, scan: Scan) -> None:
         """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
         self._execution.close()

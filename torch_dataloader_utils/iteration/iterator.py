@@ -25,6 +25,7 @@ class BatchIterator:
         self._passes = passes
         self._meter = passes.meter
         self._pass: Pass | None = None
+        self._spent = False
 
     def __iter__(self) -> Self:
         return self
@@ -93,7 +94,8 @@ class BatchIterator:
 
     def _begin(self) -> Pass | None:
         """The pass, begun; None for none at all."""
-        return self._passes.begin()
+        self._spent = self._spent or self._passes.is_spent()
+        return None if self._spent else self._passes.begin()
 
     def _after(self, current: Pass) -> Any:
         """What follows a pass that is not live, or closed: END, or its error."""

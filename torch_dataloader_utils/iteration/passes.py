@@ -26,8 +26,9 @@ class Passes:
 
     A pass begins at the first `next` of an iterator, because frameworks call `iter`, `set_epoch` and `load_state_dict`
     in any order. It begins at the loaded position or at the epoch of the last `set_epoch`, whichever was called later
-    since the previous pass began (`set_epoch` with the loaded epoch keeps the position). Without either, it is the
-    epoch after the last completed pass, or the same epoch again if that pass was abandoned.
+    since the previous pass began (`set_epoch` with the loaded epoch keeps the position, and a framework's
+    `propose_epoch` any loaded one). Without either, it is the epoch after the last completed pass, or the same epoch
+    again if that pass was abandoned.
     """
 
     def __init__(self, start: Callable[[EpochPosition], RankRun], hooks: Hooks) -> None:
@@ -39,6 +40,7 @@ class Passes:
         self._next_epoch = 0
         self._explicit = False
         self._pending: EpochPosition | None = None
+        self._loaded_by_counter = self._spent = False
         self._live: Pass | None = None
         self._warned = False
         self._enders: list[None] = []  # one for each thread that ends whatever pass is live or begins
@@ -50,18 +52,49 @@ class Passes:
         if self._live is not None and not self._live.closed:
             self._live.leave_to_parent()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of this epoch."""
+    def set_epoch(self, epoch: int) -> EpochPosition | None:
+        """The position that is given up because the next pass is now that of this epoch; None if there was none."""
         with self.turn:
+            given_up = self._pending
             self._next_epoch, self._explicit = epoch, True
-            if self._pending is not None and self._pending.epoch != epoch:
-                self._pending = None
+            if given_up is None or given_up.epoch == epoch:
+                return None
+            self._pending, self._spent = None, False
+            return given_up
 
-    def load(self, place: EpochPosition) -> None:
-        """End the live pass; the next one begins at this position, and later ones count from there."""
+    def propose_epoch(self, epoch: int, *, fixed: bool = False) -> EpochPosition | None:
+        """As `set_epoch`, for an epoch that a framework counts: a position that was loaded or skipped to outranks it.
+
+        Args:
+            epoch: of the framework.
+            fixed: whether it is the same in all passes: then no position at the beginning of another outranks it.
+        """
+        with self.turn:
+            pending = self._pending
+            if pending is not None and not (
+                (self._loaded_by_counter and epoch > pending.epoch)
+                or (fixed and pending == EpochPosition(pending.epoch))
+            ):
+                return None
+        return self.set_epoch(epoch)
+
+    def load(self, place: EpochPosition, *, by_counter: bool = False, spent: bool = False) -> None:
+        """End the live pass; the next one begins at this position, and later ones count from there.
+
+        Args:
+            place: the position.
+            by_counter: whether a framework loads it that counts epochs: a later epoch that it proposes then means that
+                it has finished with this one.
+            spent: whether the iterator that asks next gets no batch, and the one after it begins there.
+        """
         with self.ended():
             self._next_epoch, self._explicit, self._pending = place.epoch, False, place
-            self._live = None
+            self._live, self._loaded_by_counter, self._spent = None, by_counter, spent
+
+    def is_spent(self) -> bool:
+        """Whether the iterator that asks gets no batch, once after a position was loaded so; while holding the turn."""
+        spent, self._spent = self._spent, False
+        return spent
 
     def skip_steps(self, first: int, last: int) -> None:
         """Leave out the steps `[first, last)` of the live pass, or of the next one."""
@@ -76,7 +109,7 @@ class Passes:
             if self._live is not None and self._pending is None:
                 self._live.skip(place)
             else:
-                self._pending = place
+                self._pending, self._loaded_by_counter = place, False
 
     @contextmanager
     def ended(self, find: Callable[[], Pass | None] | None = None) -> Iterator[None]:
@@ -113,6 +146,20 @@ class Passes:
         if pending is not None:
             return pending
         return EpochPosition(self._next_epoch) if live is None else live.now
+
+    @property
+    def loaded(self) -> EpochPosition | None:
+        """The position that was loaded or skipped to, and at which no pass has begun yet."""
+        return self._pending
+
+    @property
+    def start(self) -> EpochPosition:
+        """Where the next pass begins: if a live one is left before its end, the beginning of its epoch."""
+        pending, live = self._pending, self._live
+        if pending is not None:
+            return pending
+        over = live is not None and live.complete and not self._explicit
+        return EpochPosition(self._next_epoch + over)
 
     @property
     def asked(self) -> int | None:

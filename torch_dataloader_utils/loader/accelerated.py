@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import FrameType
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from torch_dataloader_utils.checkpoint.state_dict import is_begun
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.iteration.begun_pass import END
 from torch_dataloader_utils.iteration.epochs import Epochs
@@ -25,6 +26,7 @@ from torch_dataloader_utils.loader.iterators import StatefulIterator
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
+_COMBINED = ("lightning.pytorch.utilities.combined_loader", "pytorch_lightning.utilities.combined_loader")
 _FABRIC = ("lightning.fabric.", "lightning_fabric.")
 _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")  # rank 0's rows only; every second of each rank's rows
 
@@ -174,6 +176,33 @@ def loaded_by_accelerate() -> bool:
 def counted_by_fabric() -> bool:
     """Whether the call comes from Lightning Fabric's loader wrapper, which counts its passes from 0."""
     return _caller(_FABRIC, *(f"{package}utilities." for package in _FABRIC)) is not None
+
+
+def loaded_by_lightning() -> bool:
+    """Whether the call comes from Lightning's CombinedLoader, in which a Trainer puts all its loaders."""
+    return _caller(_COMBINED) is not None
+
+
+def spent_in_lightning(state: Mapping[str, Any]) -> bool:
+    """Whether Lightning's CombinedLoader is loading a state whose loader gives it no more batches in this round."""
+    frame = _caller(_COMBINED) or {}
+    states, mode = frame.get("states") or (), getattr(frame.get("self"), "_mode", "")
+    index = next((number for number, each in enumerate(states) if each is state), None)
+    return index is not None and spent([is_begun(each) for each in states], index, mode)
+
+
+def spent(begun: Sequence[bool], index: int, mode: str) -> bool:
+    """Whether a loader of a combination has given all its batches of the round in which the states were taken.
+
+    A loader that ended is at the beginning of its next epoch, so only the others tell that their round is not over.
+
+    Args:
+        begun: whether each loader is within an epoch.
+        index: of the loader.
+        mode: of the combination. In the modes not named here, a loader that ends starts again or ends the round.
+    """
+    others = {"max_size": begun, "sequential": begun[index + 1 :]}.get(mode, ())
+    return not begun[index] and any(others)
 
 
 def _receiver(package: str, *without: str) -> Any:

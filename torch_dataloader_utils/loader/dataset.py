@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -23,12 +24,16 @@ from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import revealing_nothing
 from torch_dataloader_utils.sources.source import Source
 
+_LOG = logging.getLogger("torch_dataloader_utils")
+
 
 @revealing_nothing
 class LoaderDataset(PlannedDataset, IterableDataset[Any]):
     """Batches of one source, for one rank.
 
-    Iterating it delivers the same batches as its loader. It pickles, with its position in the epoch, as plain data.
+    Iterating it delivers the same batches as its loader. It pickles as plain data. A copy begins where the next pass
+    here would: at the position that was loaded, or at the beginning of an epoch. To continue a pass that has begun,
+    load its `state_dict()` into the copy.
     """
 
     def __init__(self, source: Source, options: Options) -> None:
@@ -45,14 +50,46 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. Call it before each epoch, with the same number on every rank.
 
-        If it is the epoch of a loaded state, the position is kept.
+        If it is the epoch of a loaded state, the position is kept; another epoch gives it up, with a warning.
 
         Raises:
             OptionError: `epoch` is not a valid epoch number.
             ShardingError: the caller is an Accelerate wrapper that would shard the rows a second time.
         """
         check_caller(lambda: self.world.num_ranks)
-        self._here.passes.set_epoch(epoch_number(epoch))
+        here, epoch = self._here, epoch_number(epoch)
+        given_up = here.passes.set_epoch(epoch)
+        if given_up is not None and here.left(given_up) != 0:
+            _LOG.warning(
+                "set_epoch(%d) gives up the position that was loaded (or skipped to), after %d step(s) of epoch %d: "
+                "the next pass begins epoch %d. To continue there, let the loop begin at that epoch, which "
+                'loader.state_dict()["epoch"] tells before it, or call set_epoch before load_state_dict.',
+                epoch, given_up.before + given_up.taken, given_up.epoch, epoch,
+            )  # fmt: skip
+
+    def propose_epoch(self, epoch: int, *, fixed: bool = False) -> None:
+        """Set the epoch of the next pass, unless a state was loaded since the last one began.
+
+        Frameworks call it by `loader.sampler.set_epoch`, with epochs that they count themselves.
+
+        Args:
+            epoch: the epoch.
+            fixed: whether it is the same in all passes; only a state that was taken within an epoch outranks it then.
+
+        Raises:
+            OptionError: `epoch` is not a valid epoch number.
+            ShardingError: the caller is an Accelerate wrapper that would shard the rows a second time.
+        """
+        check_caller(lambda: self.world.num_ranks)
+        here, epoch = self._here, epoch_number(epoch)
+        given_up = here.passes.propose_epoch(epoch, fixed=fixed)
+        if given_up is not None and here.left(given_up):
+            _LOG.warning(
+                "the trainer goes on with epoch %d, so what is left of epoch %d after the loaded %d step(s) is not "
+                "read, as if the run had gone on (with limit_train_batches, for example). To read it, call "
+                "loader.set_epoch(%d) and load the state again, in a loop of your own.",
+                epoch, given_up.epoch, given_up.before + given_up.taken, given_up.epoch,
+            )  # fmt: skip
 
     @property
     def asked_epoch(self) -> int | None:
@@ -153,7 +190,7 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state as plain data: a copy in another process detects its own rank and starts its own passes."""
-        place = self._passes.place
+        place = self._passes.start
         # At the beginning of an epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
         return {"source": replace(self.source, listed=0.0), "options": self._options, **start}
@@ -163,7 +200,7 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
         if "state" in state:
             self._local.state = state["state"]
         else:
-            self._passes.load(EpochPosition(state["epoch"]))
+            self._passes.set_epoch(state["epoch"])
 
     def _followed(self) -> Source | None:
         """Called before a pass that begins an epoch is planned: what it reads from now on, if that changes."""

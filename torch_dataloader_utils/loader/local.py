@@ -14,6 +14,7 @@ from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.loader.accelerated import loaded_by_lightning, spent_in_lightning
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.printing import shown
@@ -48,11 +49,11 @@ class LocalEpochs:
         if worker != self.latest.worker:
             # The parent's passes continue in the parent; this process must not end them.
             self._parent = self.latest
-            place = self._parent.passes.place
+            place = self._parent.passes.start
             if self.state is None and place != EpochPosition(place.epoch):
                 self.state = self._parent.codec.state(place)
             self.latest = self._shard_of(self._parent.source, worker=worker)
-            self.latest.passes.load(EpochPosition(place.epoch))
+            self.latest.passes.set_epoch(place.epoch)
         if self.state is not None:
             state, self.state = self.state, None
             self.latest.passes.load(self.latest.codec.place(state))
@@ -93,7 +94,7 @@ def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, 
         CheckpointMismatchError: `state` is not a state, belongs to other data, or cannot be resumed here.
     """
     check_form(state)
-    before = here.next_source
+    before, loaded = here.next_source, here.passes.loaded
     if state.get("source") is not None:
         restore_source(state["source"])
     try:
@@ -101,8 +102,10 @@ def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, 
     except CheckpointMismatchError:
         if here.next_source is not before:
             here.move_to(before)
+        if loaded is not None:
+            here.passes.load(loaded)
         raise
-    here.passes.load(place)
+    here.passes.load(place, by_counter=loaded_by_lightning(), spent=spent_in_lightning(state))
 
 
 def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) -> dict[str, Any]:

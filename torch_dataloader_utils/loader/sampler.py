@@ -15,7 +15,10 @@ _LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
 class EpochSampler:
-    """The object that frameworks expect as `loader.sampler`: forwards `set_epoch` to the dataset.
+    """The object that frameworks expect as `loader.sampler`: proposes epochs to the dataset.
+
+    Frameworks count epochs of their own and call it at any time, also after they loaded a state: a loaded position is
+    kept. (An epoch that a user sets outranks it: `loader.set_epoch`.)
 
     Lightning Fabric passes the number of passes that its wrapper has begun, which is not the epoch. An epoch that was
     set or loaded overrides that number, and later passes count from there.
@@ -32,13 +35,13 @@ class EpochSampler:
         self._shift = 0  # our epoch minus Fabric's count
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass."""
+        """Set the epoch of the next pass, unless a state was loaded since the last one began."""
         self._used = True
         if self._fixed:
             epoch = 0
         elif counted_by_fabric():
             epoch = self._of_count(epoch_number(epoch))
-        self._dataset.set_epoch(epoch)
+        self._dataset.propose_epoch(epoch, fixed=self._fixed)
 
     def _of_count(self, count: int) -> int:
         epoch, shift = epoch_of_count(count, self._dataset.asked_epoch, self._shift)
