@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch_dataloader_utils.errors import DamagedFileError
 from torch_dataloader_utils.formats.sizes import size_estimate
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
-from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, null_evidence
+from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, identity_values, null_evidence
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.iceberg.replay import NO_REPLAY, Replay
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
@@ -24,6 +25,7 @@ from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
+from torch_dataloader_utils.sources.partition_filters import matching_files
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage import Storage
@@ -120,6 +122,9 @@ class IcebergPlan:
         small = int(split.split_bytes or 0) // 8 if by_bytes else -1
         before, skipped = _data_files(self, given, small, options)
         after = _pruned(self, before)
+        columns = self.table.schema.remove_metadata()
+        whole = matching_files(after, self.row_filter, columns, partial(identity_values, table=self.table))
+        after = after if whole is None else whole
         evidence: dict[str, str] = {}
         for file in after:
             for name in sorted(null_evidence(file.layout, self.table)):
@@ -127,7 +132,7 @@ class IcebergPlan:
         opener = IcebergOpener(self.table)
         return FileManifest(
             files=tuple(file for file in map(self.replay.of, after) if file.layout.segments),
-            schema=self.table.schema.remove_metadata(),
+            schema=columns,
             partition_names=(),
             storage=self.storage,
             opener=opener if self.replay.choice is None else LiveOpener(opener),
@@ -137,6 +142,7 @@ class IcebergPlan:
             null_evidence=evidence,
             format_options=given,
             predicate=self.row_filter,
+            decided=whole is not None,
             origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}{self.replay.text}",
             skipped=skipped,
             row_key=self.row_key,

@@ -34,6 +34,7 @@ class ScanSpec:
         schema: resolved types of the top-level columns to read, including partition columns.
         partition_names: the columns whose values are in the paths.
         predicate: the filter, or None.
+        decided: whether all rows of the files pass it, so that it need not be applied.
         predicate_columns: the columns that it and `chosen` use.
         given: the schema that the transform and the converter receive (`parent.child` for a field of a struct).
         transform: a function of a record batch, or None.
@@ -65,6 +66,7 @@ class ScanSpec:
     arrow: bool
     valid_key: str | None = None
     encoded: frozenset[str] = frozenset()
+    decided: bool = False
     chosen: ChosenKeys | None = field(default=None, compare=False)
     copies: ClassCopies | None = field(default=None, compare=False)
     packing: Packing | Wrapping | Bucketing | None = None
@@ -80,7 +82,7 @@ class ScanSpec:
         """Whether rows that are read may be left out, or copied."""
         return (
             self.copies is not None
-            or self.predicate is not None
+            or (self.predicate is not None and not self.decided)
             or self.chosen is not None
             or bool(self.converter.drop_columns)
         )

@@ -192,7 +192,8 @@ class TaskReader:
         if COPIES in table.column_names and asked is not table:
             asked = asked.append_column(COPIES, table.column(COPIES))
         masks = [spec.converter.null_mask(asked), None if spec.chosen is None else spec.chosen.mask(table)]
-        masks += [] if spec.predicate is None else [evaluate(table.select(spec.predicate_columns), spec.predicate)]
+        if spec.predicate is not None and not spec.decided:
+            masks.append(evaluate(table.select(spec.predicate_columns), spec.predicate))
         keep = reduce(pc.and_, given) if (given := [mask for mask in masks if mask is not None]) else None
         if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
             return asked, list(counts)

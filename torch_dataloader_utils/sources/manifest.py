@@ -22,6 +22,7 @@ from torch_dataloader_utils.sources.file_schema import files_schema, partition_c
 from torch_dataloader_utils.sources.files import AnyPath, partition_values
 from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.manifest_bytes import Inspected, InspectedFile
+from torch_dataloader_utils.sources.partition_filters import matching_files
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.storage.hub_client import commits
@@ -55,6 +56,7 @@ class FileManifest:
         missing: columns that some of `files` lack, each with the number of these files and the path of the first.
         format_options: options of the format.
         predicate: selects the rows to read, over the columns of `schema`; None for all.
+        decided: whether it keeps all rows of `files`, because it is on partition columns alone.
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
         skipped: damaged files that are left out.
         relative: path of a file -> its path below the folder that was given, for those found in one; None if the
@@ -75,6 +77,7 @@ class FileManifest:
     missing: Mapping[str, tuple[int, str]] = field(default_factory=dict, repr=False)
     format_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     predicate: pc.Expression | None = None
+    decided: bool = False
     origin: str = ""
     skipped: tuple[SkippedFile, ...] = ()
     relative: Mapping[str, str] | None = field(default=None, repr=False)
@@ -143,6 +146,8 @@ def manifest_of(
     ]
     predicate = row_predicate(read.filters, schema)
     after = _prune(form, inspected.files, before, schema, predicate)
+    whole = matching_files(after, predicate, schema, lambda file: dict(file.partition))
+    after = after if whole is None else _only(after, whole)
     marked = {path: rows for path, rows in (deleted or {}).items() if len(rows)}
     files = [live_file(file, marked.get(file.info.path, ())) for file in after]
     return FileManifest(
@@ -158,6 +163,7 @@ def manifest_of(
         missing=_missing(inspected.files, files, schema),
         format_options=dict(read.format_options or {}),
         predicate=predicate,
+        decided=whole is not None,
         skipped=inspected.skipped,
         relative={file.path: file.relative for file in inspected.files if file.relative != file.path},
     )
@@ -191,6 +197,14 @@ def _prune(
     return [
         replace(file, layout=prune(file.layout, own.schema, dict(file.partition)))
         for file, own in zip(files, inspected, strict=True)
+    ]
+
+
+def _only(files: Sequence[DataFile], kept: Sequence[DataFile]) -> list[DataFile]:
+    """The files, those not among `kept` without segments."""
+    names = {file.info.key for file in kept}
+    return [
+        file if file.info.key in names else replace(file, layout=replace(file.layout, segments=())) for file in files
     ]
 
 

@@ -229,7 +229,9 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     transform, output = transform_of(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format, options.pad)
     predicate = manifest.predicate
-    predicate_columns = () if predicate is None else filter_columns(predicate, manifest.schema)
+    predicate_columns: tuple[str, ...] = ()
+    if predicate is not None and not manifest.decided:
+        predicate_columns = filter_columns(predicate, manifest.schema)
     chosen = chosen_keys(manifest, options.subset)
     if chosen is not None:
         keys = (top_level(manifest.schema, name) for name in chosen.columns)
@@ -245,6 +247,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         schema=pa.schema([item for item in manifest.schema if item.name in needed]),
         partition_names=frozenset(manifest.partition_names) & needed,
         predicate=predicate,
+        decided=manifest.decided,
         predicate_columns=predicate_columns,
         given=given,
         transform=transform,
@@ -260,7 +263,11 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
 
 def _check_nulls(manifest: FileManifest, options: Options, converter: Converter) -> None:
     """Raise for nulls that the footers prove, if they would be an error later and nothing could remove them."""
-    some = manifest.predicate is not None or options.subset.by_hash or options.subset.limit is not None
+    some = (
+        (manifest.predicate is not None and not manifest.decided)
+        or options.subset.by_hash
+        or options.subset.limit is not None
+    )
     if some or options.read.transform is not None or options.subset.class_weights is not None:
         return
     for column, path in manifest.null_evidence.items():

@@ -15,7 +15,7 @@ from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, data_fields, field_id, places_by_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.late_imports import pc
-from torch_dataloader_utils.model import FileLayout
+from torch_dataloader_utils.model import DataFile, FileLayout
 
 _FIRST_METADATA_ID = 2147483447  # ids from here on are reserved: such columns do not depend on the file alone
 
@@ -80,6 +80,20 @@ def value_ranges(
     in_file = {below: name for name, below in _table_names(table.schema, fields) if name in values}
     found = PARQUET.value_ranges(file.inner, number, in_file.keys())
     return {**{in_file[below]: ends for below, ends in found.items()}, **ranges}
+
+
+def identity_values(file: DataFile, table: IcebergTable) -> dict[str, Any]:
+    """The columns that have one value in all rows of a file, because the table is partitioned by them, with it.
+
+    Without floats: rows of one partition may be 0.0 and -0.0, and NaNs of several kinds.
+    """
+    layout: IcebergFile = file.layout.metadata
+    constants = dict(layout.constants)
+    return {
+        field.name: constants[number]
+        for field in table.schema
+        if (number := field_id(field)) in constants and not pt.is_floating(field.type)
+    }
 
 
 def _statistics_fields(file: IcebergFile, table: IcebergTable) -> tuple[FileField, ...] | None:
