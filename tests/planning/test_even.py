@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.helpers import chunk_files, data_file, make_plan, numbers, rank_rows, row_ids
+from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import DataFileInfo, Piece, Rows, Split
-from torch_dataloader_utils.planning.even import take, transfers
+from torch_dataloader_utils.planning.even import even_targets, take, transfers
 from torch_dataloader_utils.planning.last_batch import padding
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.workers import last_to_deliver, lpt, whole_batch_targets, worker_shards
@@ -175,3 +176,40 @@ def test_drop_leaves_out_before_rows_move() -> None:
         moved = [row for row in rank_rows(plan, 2, rank) if row not in own]
         assert len(moved) <= 3
     assert len(numbers(make_plan([data_file("a", [48])], 3, even="drop", batch_size=5), 0, 1)) == 15
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    ranks=st.integers(1, 5),
+    shards=st.sampled_from([None, 1, 2, 3]),
+    batch=st.integers(1, 5),
+    shuffle=st.booleans(),
+    workers=st.integers(1, 2),
+)
+def test_padded_shards_keep_their_rows_while_they_rotate(rows, ranks, shards, batch, shuffle, workers) -> None:
+    """A shard has room in as many steps as any other: no row moves to another rank, in any epoch."""
+    options = {"sharding": "rotate", "total_shards": shards and shards * ranks, "shuffle": shuffle, "batch_size": batch}
+    free = make_plan(chunk_files(*rows), ranks, **options)
+    try:
+        padded = make_plan(chunk_files(*rows), ranks, even="pad", num_shards=workers, **options)
+    except EmptyDatasetError:  # an epoch of `total_shards` without a row
+        return
+    for epoch in range(4):
+        steps = padded.steps(epoch)
+        assert steps == [-(-sum(free.rows(epoch)) // (ranks * batch))] * ranks
+        for rank in range(ranks):
+            real = [piece for shard in padded.rank(epoch, rank).shards for piece in shard if not piece.pad]
+            assert sorted(row_ids(real)) == sorted(rank_rows(free, epoch, rank))
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 8))
+def test_only_rows_beyond_the_padded_steps_of_a_shard_move(counts, batch) -> None:
+    """Several datasets together may give a rank more rows than the padded steps hold."""
+    given = np.array(counts, np.int64)
+    targets = even_targets("pad", given, batch, False, keeps_shards=True)
+    room = -(-sum(counts) // (len(counts) * batch)) * batch
+    assert targets.sum() == sum(counts)
+    assert targets.max(initial=0) <= room
+    assert ((targets >= given) | (targets == room)).all()
+    assert np.maximum(given - targets, 0).sum() == np.maximum(given - room, 0).sum()

@@ -150,7 +150,7 @@ const PlannerSharing = (() => {
       ? shared(withoutAll(whole, leftOut))
       : shared(whole).map((order) => withoutAll(order, leftOut));
     const counts = orders.map(length);
-    const targets = evenTargets(options.even, counts, batchRows, orders.some((order) => order.picked));
+    const targets = evenTargets(options.even, counts, batchRows, policy.fixedOrder || orders.some((order) => order.picked));
     return { table, sharding: nameOf(policy), orders, leftOut, counts, targets, options, batchRows };
   }
 

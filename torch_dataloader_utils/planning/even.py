@@ -41,7 +41,14 @@ def transfers(counts: I64, targets: I64, number: int) -> list[tuple[int, int, in
 
 
 def even_targets(
-    even: str, counts: I64, batch_rows: int, deals_evenly: bool, levelled: bool = False, unit: int = 1
+    even: str,
+    counts: I64,
+    batch_rows: int,
+    deals_evenly: bool,
+    *,
+    keeps_shards: bool = False,
+    levelled: bool = False,
+    unit: int = 1,
 ) -> I64:
     """Real rows that each rank must hold, shape [ranks].
 
@@ -51,6 +58,8 @@ def even_targets(
         batch_rows: rows per batch of a rank.
         deals_evenly: whether rows were assigned in turn; no row needs to move if the steps of `even="pad"` have room
             for the rows of each rank.
+        keeps_shards: whether a shard keeps its rows over the epochs, so that only those beyond the steps of
+            `even="pad"` move.
         levelled: whether ranks get equal numbers of full steps with `even="none"`, and share the rest.
         unit: rows of a sequence, which are shared together if it is not 1; what is left goes to the last rank.
     """
@@ -63,6 +72,11 @@ def even_targets(
     if even == "drop":
         return np.full(ranks, total // ranks, dtype=np.int64)
     padded = -(-total // (ranks * batch_rows)) * batch_rows
+    if even == "pad" and keeps_shards:
+        kept = np.minimum(counts, padded)
+        room, surplus = np.cumsum(padded - kept), int((counts - kept).sum())
+        moved: I64 = np.diff(np.minimum(room, surplus), prepend=0)
+        return kept + moved
     if even == "pad" and not (deals_evenly and counts.max() <= padded):
         cuts = np.arange(ranks + 1, dtype=np.int64) * total // ranks
         return np.diff(cuts)

@@ -170,8 +170,15 @@ def assign(
     by_dataset = [_shares_of(share, whole.popleft(), left_out, num_ranks, epoch) for share in datasets]
     orders = tuple(mixed(datasets, shares) for shares in zip(*by_dataset, strict=True))
     counts = np.array([len(share) for share in orders], dtype=np.int64)
-    unit = options.sequence_length
-    targets = even_targets(options.even, counts, batch_rows, _are_even(orders), options.levelled, unit)
+    targets = even_targets(
+        options.even,
+        counts,
+        batch_rows,
+        _are_even(orders),
+        keeps_shards=all(dataset.policy.fixed_order for dataset in datasets),
+        levelled=options.levelled,
+        unit=options.sequence_length,
+    )
     return Shares(orders, tuple(left_out), counts, targets, options, batch_rows)
 
 
