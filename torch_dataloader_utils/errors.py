@@ -27,13 +27,88 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     └── StaleIteratorError (RuntimeError)    an iterator's pass ended, for example because another one began
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 from torch_dataloader_utils.redaction import printable
 
 
-class DataLoaderUtilsError(Exception):
-    """The base of every error that this package raises on purpose. Its message and notes hold no secret."""
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A value that the user chooses: a message shows its name, and a test follows the remedy with the example."""
 
-    def __init__(self, *args: object) -> None:
+    name: str
+    value: Any
+
+    def __repr__(self) -> str:
+        """The name."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change of a call's keywords with which the call gets further; an error's sentence about it is its text.
+
+    Attributes:
+        given: the keywords to pass; an `Example` stands for a value that the user chooses.
+        left_out: the keywords to leave out.
+        effect: what follows from it, in a few words.
+    """
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    effect: str = ""
+
+    def __str__(self) -> str:
+        """Such as `count_rows=True (counts once)`, `steps_per_epoch=n without even`, or `leave out even`."""
+        passed = " and ".join(f"{name}={value!r}" for name, value in self.given.items())
+        dropped = " and ".join(self.left_out)
+        effect = f" ({self.effect})" if self.effect else ""
+        if not passed:
+            return f"leave out {dropped}{effect}"
+        return f"{passed}{' without ' if dropped else ''}{dropped}{effect}"
+
+    def applied(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords of a call after the change."""
+        kept = {name: value for name, value in keywords.items() if name not in self.left_out}
+        passed = {name: value.value if isinstance(value, Example) else value for name, value in self.given.items()}
+        return {**kept, **passed}
+
+
+def use(effect: str = "", /, *, without: Sequence[str] = (), **given: Any) -> Remedy:
+    """The remedy to pass these keywords, and to leave out those of `without`."""
+    return Remedy(given, tuple(without), effect)
+
+
+def leave_out(*names: str, effect: str = "") -> Remedy:
+    """The remedy to leave out these keywords."""
+    return Remedy(left_out=names, effect=effect)
+
+
+def sentence(remedies: Sequence[Remedy]) -> str:
+    """The sentence that names these remedies, such as "Use even='pad', or leave out steps_per_epoch."; "" for none."""
+    texts = [str(remedy) for remedy in sorted(remedies, key=lambda remedy: not remedy.given)]
+    if not texts:
+        return ""
+    joined = ", or ".join(texts) if len(texts) < 3 else f"{', '.join(texts[:-1])}, or {texts[-1]}"
+    return f"Use {joined}." if any(remedy.given for remedy in remedies) else f"{joined[0].upper()}{joined[1:]}."
+
+
+class DataLoaderUtilsError(Exception):
+    """The base of every error that this package raises on purpose. Its message and notes hold no secret.
+
+    Attributes:
+        remedies: changes of the call's keywords, each of which mends the error; the message ends with them. Empty if
+            what is to be done is no such change.
+    """
+
+    remedies: tuple[Remedy, ...] = ()
+
+    def __init__(self, *args: object, remedies: Sequence[Remedy] = ()) -> None:
+        if remedies:
+            self.remedies = tuple(remedies)
+            args = (f"{args[0]} {sentence(remedies)}", *args[1:])
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
     def add_note(self, note: str) -> None:

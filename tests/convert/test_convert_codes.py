@@ -129,7 +129,7 @@ def test_nulls_follow_the_policy_of_ints():
         ({"vocabulary": {"c": "abc"}}, "expected a list of values"),
         ({"vocabulary": ["a"]}, "expected a dict"),
         ({"vocabulary": {"nope": ["a"]}}, "vocabulary names 'nope'"),
-        ({"vocabulary": {"n": ["a"]}}, "'n', which has no codes"),
+        ({"vocabulary": {"n": ["a"]}}, "'n' of type int64: only strings and bytes have codes"),
         ({"nulls": {"c": "fill"}, "fill_values": {"c": 1.5}}, r"expected a value \(str\), or a code"),
         ({"nulls": {"c": "fill"}, "fill_values": {"c": True}}, r"expected a value \(str\), or a code"),
         ({"nulls": {"c": "fill"}, "fill_values": {"c": "z"}, "vocabulary": {"c": ["a"]}}, "has no such value"),

@@ -87,7 +87,7 @@ def test_a_value_may_be_given_twice_if_it_is_the_same() -> None:
         ({"sharding": {}}, r"sharding=\{\}: expected \{'policy': name"),
         ({"sharding": {"policy": "auto", "total_shards": 6}}, "has no option 'total_shards'; it has none"),
         ({"sharding": {"policy": 5}}, "sharding=5: expected the name of a policy"),
-        ({"sharding": "contiguous", "full_rotation": True}, "full_rotation belongs to sharding='rotate'"),
+        ({"sharding": "contiguous", "full_rotation": True}, "the option belongs to sharding='rotate'"),
         ({"sharding": "rotate", "full_rotation": True}, "full_rotation=True without total_shards"),
     ],
     ids=str,

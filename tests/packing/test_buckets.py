@@ -204,8 +204,8 @@ def test_combined_rows_share_batches_only_by_splits(data: str) -> None:
         ({"last_batch": "wrap"}, CountsRequiredError, "steps_per_epoch=n"),
         ({"canonical_ranks": 4}, CountsRequiredError, "steps_per_epoch=n"),
         ({"sharding": "strided", "split_batches": True}, OptionError, "batch of one rank"),
-        ({"pack": ["input_ids"], "pack_length": 8}, OptionError, "Leave one out"),
-        ({"output_format": "arrow"}, OptionError, "'torch' or 'numpy'"),
+        ({"pack": ["input_ids"], "pack_length": 8}, OptionError, "Leave out batch_tokens"),
+        ({"output_format": "arrow"}, OptionError, "only tensors and arrays are padded"),
     ],
     ids=str,
 )

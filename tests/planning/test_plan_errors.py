@@ -23,7 +23,7 @@ from torch_dataloader_utils.planning.options import PlanOptions
         ({"shard_batches": True, "sharding": "contiguous"}, "belongs to sharding='strided'"),
         ({"split_batches": True}, "belongs to sharding='strided'"),
         ({"sharding": "strided", "shard_batches": True, "split_batches": True}, "exclude each other"),
-        ({"sharding": "rotate", "full_rotation": True}, "set total_shards"),
+        ({"sharding": "rotate", "full_rotation": True}, "Use total_shards=n"),
         ({"sharding": "rotate", "total_shards": 2, "stick_to_shard": True}, "exclude each other"),
     ],
 )

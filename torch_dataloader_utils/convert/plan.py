@@ -18,7 +18,7 @@ from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_colum
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
-from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.errors import Example, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import ConvertOptions
 
@@ -113,7 +113,7 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
     _check_names(options, keys)
     casts = casts_of(options.dtypes, keys, options.stack)
     plans = tuple(_plan(field, options, casts) for field in fields)
-    _check_vocabulary(options, plans)
+    _check_vocabulary(options, plans, {field.key: field.type for field in fields})
     return plans
 
 
@@ -135,14 +135,26 @@ def _check_names(options: ConvertOptions, keys: Sequence[str]) -> None:
         if unknown:
             raise OptionError(unknown_column(name, unknown[0], keys))
     if options.nulls == "fill" and not options.fill_values:
-        raise OptionError("nulls='fill' needs fill_values, such as fill_values={'column': 0}.")
+        raise OptionError(
+            "nulls='fill' needs the values.", remedies=[use(fill_values=Example("{column: value}", {keys[0]: 0}))]
+        )
 
 
-def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan]) -> None:
-    codes = {plan.key for plan in plans if isinstance(plan.leaf, CodesLeaf)}
+def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan], types: Mapping[str, pa.DataType]) -> None:
+    leaves = {plan.key: plan.leaf for plan in plans}
     for key in options.vocabulary or {}:
-        if key not in codes:
-            raise OptionError(f"vocabulary names {key!r}, which has no codes: also set strings={{{key!r}: 'codes'}}.")
+        if isinstance(leaves[key], CodesLeaf):
+            continue
+        rest = {name: values for name, values in (options.vocabulary or {}).items() if name != key}
+        less = use(vocabulary=rest) if rest else leave_out("vocabulary")
+        if not isinstance(leaves[key], TextLeaf):
+            raise OptionError(
+                f"vocabulary names {key!r} of type {types[key]}: only strings and bytes have codes.", remedies=[less]
+            )
+        others = options.strings if isinstance(options.strings, Mapping) else {}
+        raise OptionError(
+            f"vocabulary names {key!r}, which has no codes.", remedies=[use(strings={**others, key: "codes"}), less]
+        )
 
 
 def _plan(field: _Field, options: ConvertOptions, casts: Casts) -> ColumnPlan:
@@ -161,7 +173,11 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
         word = word or (options.strings if isinstance(options.strings, str) else "list")
         return _codes(field.key, bare, steps, options) if word == "codes" else TextLeaf(bare, steps, word == "bytes")
     if word is not None:
-        raise OptionError(f"strings names {field.key!r} of type {field.type}: expected a column of strings or bytes.")
+        rest = {name: word for name, word in options.strings.items() if name != field.key}  # type: ignore[union-attr]
+        raise OptionError(
+            f"strings names {field.key!r} of type {field.type}: expected a column of strings or bytes.",
+            remedies=[use(strings=rest) if rest else leave_out("strings")],
+        )
     element = element_of(field.key, field.type, options.decimals)
     if element is not None:
         return ScalarLeaf(element)
@@ -193,6 +209,9 @@ def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], options: Convert
     return CodesLeaf(key, bare, steps, None if given is None else given_vocabulary(key, bare, given))
 
 
+_NUMBERS = (ScalarLeaf, TensorLeaf, ListLeaf)
+
+
 def _is_list(type_: pa.DataType) -> bool:
     kinds = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view, pt.is_fixed_size_list)
     return any(is_kind(type_) for is_kind in kinds)
@@ -206,7 +225,11 @@ def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
             return leaf
         return replace(leaf, element=replace(leaf.element, dtype=dtype, blank=null_blank(dtype)))
     if field.key in casts.columns:
-        raise OptionError(f"dtypes names {field.key!r} of type {field.type}: expected a column of numbers.")
+        rest = {name: dtype for name, dtype in casts.columns.items() if name != field.key}
+        raise OptionError(
+            f"dtypes names {field.key!r} of type {field.type}: expected a column of numbers.",
+            remedies=[use(dtypes=rest) if rest else leave_out("dtypes")],
+        )
     return leaf
 
 
@@ -225,9 +248,16 @@ def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
     else:
         word = options.nulls.get(key, "own" if leaf.holds_null else "error")
     if filled and word != "fill":
-        raise OptionError(f"fill_values names {key!r}, whose nulls are not filled: also set nulls={{{key!r}: 'fill'}}.")
+        others = options.nulls if isinstance(options.nulls, Mapping) else {}
+        raise OptionError(
+            f"fill_values names {key!r}, whose nulls are not filled.", remedies=[use(nulls={**others, key: "fill"})]
+        )
     if word == "fill" and not filled:
-        raise OptionError(f"nulls={{{key!r}: 'fill'}} needs a value: also set fill_values={{{key!r}: ...}}.")
+        values = {**(options.fill_values or {}), key: 0 if isinstance(leaf, _NUMBERS) else ""}
+        raise OptionError(
+            f"nulls={{{key!r}: 'fill'}} needs a value for the column.",
+            remedies=[use(fill_values=Example(f"{{..., {key!r}: value}}", values))],
+        )
     return word
 
 

@@ -18,9 +18,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     CountsRequiredError,
+    Example,
     MissingExtraError,
     OptionError,
+    Remedy,
     ShardingError,
+    use,
 )
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -228,7 +231,8 @@ class TrainLoader(PreparedLoader):
         if steps is None:
             raise CountsRequiredError(
                 "a Trainer counts its position in batches of epochs of known length, but here the length is known only "
-                "after reading: pass count_rows=True or steps_per_epoch=n to create_dataloader."
+                "after reading. Change what is passed to create_dataloader:",
+                remedies=_ways_to_count(dataset),
             )
         return steps
 
@@ -302,6 +306,17 @@ def _loader_of(given: Any) -> StructuredLoader | None:
 def _dataset_of(loader: StructuredLoader) -> LoaderDataset:
     assert isinstance(loader.dataset, LoaderDataset)
     return loader.dataset
+
+
+def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
+    """What makes the number of steps of an epoch known; counting rows does not always do."""
+    options = dataset.options
+    without = [] if options.shard.even == "none" else ["even"]
+    steps = use(without=without, steps_per_epoch=Example("n", 2))
+    if options.uncounted:
+        return [steps]
+    counted = use(count_rows=True) if options.shard.even != "sync" else use(count_rows=True, even="drop")
+    return [counted, steps]
 
 
 def _mask_of(loader: StructuredLoader) -> str | None:

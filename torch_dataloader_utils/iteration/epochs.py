@@ -18,7 +18,7 @@ from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.agreement import check_reports
 from torch_dataloader_utils.distributed.collectives import smallest
-from torch_dataloader_utils.errors import ShardingError
+from torch_dataloader_utils.errors import Example, ShardingError, use
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.iteration.checks import check_foreign, check_processes
 from torch_dataloader_utils.iteration.execution import Execution, reading_of
@@ -257,7 +257,11 @@ def _ended(
     if not planner.has_peers:
         raise ShardingError(
             f"even='sync' with num_ranks={planner.world.num_ranks} needs a process group, but "
-            "torch.distributed is not initialised: initialise it, or use steps_per_epoch=n or count_rows=True."
+            "torch.distributed is not initialised: call init_process_group first, or let steps be known before.",
+            remedies=[
+                use(without=["even"], steps_per_epoch=Example("n", 2)),
+                *([] if options.uncounted else [use(count_rows=True, even="drop")]),
+            ],
         )
     return in_step(batches, shard.sync_every, smallest(*joint_step(options, "compare their batches")))
 
@@ -276,7 +280,8 @@ def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: O
     )  # fmt: skip
     if plan.steps == 0 and not begun and has_splits:
         planner.warn.of_empty_rank(plan)
-    planner.warn.of_small_windows(plan)
+    if not begun:  # otherwise the windows are mostly those that the pass began with, perhaps on other ranks
+        planner.warn.of_small_windows(plan)
 
 
 def _of_worker(plan: RankPlan, number: int, count: int) -> RankPlan:

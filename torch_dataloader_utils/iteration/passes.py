@@ -218,7 +218,9 @@ class Passes:
         if over.run.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
             _LOG.warning(
-                "epoch %d: the pass of this rank was empty, because the filter or subset kept no row", over.epoch
+                "epoch %d: the pass of this rank was empty: no row of its share was left after what leaves out rows, "
+                "such as filters, a subset or transform_rows='any'",
+                over.epoch,
             )
         if self._live is over:
             if not self._explicit and self._pending is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out
 from torch_dataloader_utils.options.checks import (
     Checked,
     credentials,
@@ -125,7 +125,8 @@ class ReadOptions(Checked):
         super().__post_init__()
         if self.storage_options is not None and self.filesystem is not None:
             raise OptionError(
-                "storage_options and filesystem were both given: pass one, because a filesystem has its own options."
+                "storage_options and filesystem were both given, but a filesystem has its own options.",
+                remedies=[leave_out("storage_options"), leave_out("filesystem")],
             )
 
 
@@ -167,7 +168,8 @@ class ShardOptions(PolicyOptions, RankOptions):
         if self.steps_per_epoch is not None and self.even != "none":
             raise OptionError(
                 f"steps_per_epoch={self.steps_per_epoch} with even={self.even!r}: exactly n steps on each rank "
-                "are already even; leave even at 'none'."
+                "are already even.",
+                remedies=[leave_out("even"), leave_out("steps_per_epoch")],
             )
 
 
@@ -179,8 +181,8 @@ def check_last_batch(last_batch: str, even: str) -> None:
     """
     if last_batch != "partial" and even not in ("none", last_batch):
         raise OptionError(
-            f"last_batch={last_batch!r} with even={even!r}: even decides about the last batch; leave last_batch at "
-            "'partial'."
+            f"last_batch={last_batch!r} with even={even!r}: even decides about the last batch.",
+            remedies=[leave_out("last_batch"), leave_out("even")],
         )
 
 

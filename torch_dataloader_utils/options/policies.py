@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import Checked, flag, maybe, option, whole
 from torch_dataloader_utils.printing import shown
 
@@ -51,16 +51,24 @@ class PolicyOptions(StridedOptions, RotateOptions):
                 value = getattr(self, item.name)
                 if value != item.default and sharding != policy:
                     raise OptionError(
-                        f"{item.name}={value!r} with sharding={sharding!r}: {item.name} belongs to sharding={policy!r}."
+                        f"{item.name}={value!r} with sharding={sharding!r}: the option belongs to sharding={policy!r}.",
+                        remedies=[use(sharding=policy), leave_out(item.name)],
                     )
         if self.full_rotation and self.total_shards is None:
-            raise OptionError("full_rotation=True without total_shards: set total_shards, or leave full_rotation out.")
+            raise OptionError(
+                "full_rotation=True without total_shards, the number of shards that rotate.",
+                remedies=[use(total_shards=Example("n", 2)), leave_out("full_rotation")],
+            )
         if self.total_shards is not None and self.stick_to_shard:
             raise OptionError(
-                "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays; set one."
+                "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays.",
+                remedies=[leave_out("total_shards"), leave_out("stick_to_shard")],
             )
         if self.shard_batches and self.split_batches:
-            raise OptionError("shard_batches=True and split_batches=True exclude each other: set one.")
+            raise OptionError(
+                "shard_batches=True and split_batches=True exclude each other.",
+                remedies=[leave_out("shard_batches"), leave_out("split_batches")],
+            )
 
 
 def flat_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,18 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING
 
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError
+from torch_dataloader_utils.errors import CountsRequiredError, Example, OptionError, Remedy, leave_out, use
 from torch_dataloader_utils.options.groups import check_last_batch
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.options.keywords import Options
 
+STEPS = Example("n", 2)
+_PART = Example("f", 0.5)
 _JOIN = "torch's Join around the loop"
 _REACHABLE = "define it at the top level of a module, or leave worker_mode at 'thread'."
 
@@ -30,7 +33,8 @@ def check_together(options: Options) -> None:
     if shard.count_rows and options.read.transform_rows == "any":
         raise OptionError(
             "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
-            "of rows. Leave out rows with filters=, or use steps_per_epoch=n or even='sync'."
+            "of rows.",
+            remedies=uncounted_remedies(options, "count_rows"),
         )
     check_following(options)
     check_class_weights(options)
@@ -41,14 +45,15 @@ def check_together(options: Options) -> None:
     if options.bucket.batch_tokens is not None and batch.last_batch != "partial":
         raise OptionError(
             f"last_batch={batch.last_batch!r} with batch_tokens={options.bucket.batch_tokens}: batches differ in their "
-            "rows, so none is short; leave last_batch at 'partial'."
+            "rows, so none is short.",
+            remedies=[leave_out("last_batch")],
         )
     check_device(options)
     check_last_batch(batch.last_batch, shard.even)
     if batch.last_batch != "partial" and shard.steps_per_epoch is not None:
         raise OptionError(
-            f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full; "
-            "leave last_batch at 'partial'."
+            f"last_batch={batch.last_batch!r} with steps_per_epoch={shard.steps_per_epoch}: its batches are all full.",
+            remedies=[leave_out("last_batch")],
         )
 
 
@@ -89,7 +94,8 @@ def check_class_weights(options: Options) -> None:
     if options.shard.count_rows:
         raise OptionError(
             "count_rows=True with class_weights: the copies of rows are drawn anew in each epoch, so one count does "
-            "not hold for all. Use steps_per_epoch=n (exactly n steps) or even='sync' (all ranks stop with the first)."
+            "not hold for all.",
+            remedies=uncounted_remedies(options, "count_rows"),
         )
 
 
@@ -110,9 +116,12 @@ def check_packing(options: Options) -> None:
         ("jagged", convert.jagged, (None,)),
     ):
         if value not in only:
-            raise OptionError(f"{name}={value!r} with pack: leave it at {' or '.join(map(repr, only))}.")
+            raise OptionError(f"{name}={value!r} with pack: batches are tensors.", remedies=[leave_out(name)])
     if options.pad.pad_multiple != 1:
-        raise OptionError(f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.")
+        raise OptionError(
+            f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.",
+            remedies=[leave_out("pad_multiple")],
+        )
     if options.pack.wraps:
         _check_wrapping(options)
 
@@ -122,14 +131,32 @@ def _check_wrapping(options: Options) -> None:
     shard, limit = options.shard, options.subset.limit
     policy = shard.sharding.get("policy") if isinstance(shard.sharding, Mapping) else shard.sharding
     single = policy == "strided" and not (shard.shard_batches or shard.split_batches)
-    for text, given, remedy in (
-        ("sharding='strided'", single, "ranks would take single tokens in turn. Add shard_batches=True"),
-        (f"canonical_ranks={shard.canonical_ranks}", shard.canonical_ranks is not None, "leave it out"),
-        (f"limit={limit}", limit is not None, "limit counts rows. Use fraction="),
-        ("pad_values", bool(options.pad.pad_values), "no sequence is padded. Leave it out"),
+    blocks, part = use(shard_batches=True), use(without=["limit"], fraction=_PART, count_rows=True)
+    for text, given, why, remedy in (
+        ("sharding='strided'", single, "ranks would take single tokens in turn", blocks),
+        (
+            f"canonical_ranks={shard.canonical_ranks}",
+            shard.canonical_ranks is not None,
+            "steps are of tokens",
+            leave_out("canonical_ranks"),
+        ),
+        (f"limit={limit}", limit is not None, "limit counts rows", part),
+        ("pad_values", bool(options.pad.pad_values), "no sequence is padded", leave_out("pad_values")),
     ):
         if given:
-            raise OptionError(f"{text} with pack_method='wrap': {remedy}, or use pack_method='best_fit'.")
+            raise OptionError(f"{text} with pack_method='wrap': {why}.", remedies=[remedy, *_whole(options)])
+
+
+def _whole(options: Options) -> list[Remedy]:
+    """The remedy to pack whole documents, if no option needs the number of sequences."""
+    shard = options.shard
+    counted = shard.even in ("drop", "pad") or shard.canonical_ranks is not None or shard.count_rows
+    return [] if counted or options.batch.last_batch == "wrap" else [use(pack_method="best_fit")]
+
+
+def _given(group: object) -> list[str]:
+    """The names of the options of a group that differ from their defaults."""
+    return [item.name for item in fields(group) if getattr(group, item.name) != item.default]  # type: ignore[arg-type]
 
 
 def check_buckets(options: Options) -> None:
@@ -142,11 +169,20 @@ def check_buckets(options: Options) -> None:
         return
     text, batch = f"batch_tokens={options.bucket.batch_tokens}", options.batch
     if options.pack.pack is not None:
-        raise OptionError(f"{text} with pack: packed batches have batch_size * pack_length tokens. Leave one out.")
+        raise OptionError(
+            f"{text} with pack: packed batches have batch_size * pack_length tokens.",
+            remedies=[leave_out(*_given(options.bucket)), leave_out(*_given(options.pack))],
+        )
     if batch.output_format not in ("torch", "numpy"):
-        raise OptionError(f"output_format={batch.output_format!r} with {text}: expected 'torch' or 'numpy'.")
+        raise OptionError(
+            f"output_format={batch.output_format!r} with {text}: only tensors and arrays are padded.",
+            remedies=[leave_out("output_format"), use(output_format="numpy")],
+        )
     if options.shard.split_batches:
-        raise OptionError(f"split_batches=True with {text}: batch_tokens is the budget of a batch of one rank.")
+        raise OptionError(
+            f"split_batches=True with {text}: batch_tokens is the budget of a batch of one rank.",
+            remedies=[leave_out("split_batches")],
+        )
 
 
 def check_device(options: Options) -> None:
@@ -160,13 +196,14 @@ def check_device(options: Options) -> None:
         return
     if output != "torch":
         raise OptionError(
-            f"device={device!r} with output_format={output!r}: only tensors are put on a device; leave output_format "
-            "at 'torch', or leave out device."
+            f"device={device!r} with output_format={output!r}: only tensors are put on a device.",
+            remedies=[leave_out("output_format"), leave_out("device")],
         )
     if options.worker.pin_memory and device != "cpu":
         raise OptionError(
             f"device={device!r} with pin_memory=True: batches on a GPU cannot be page-locked, and what they are copied "
-            "from already is. Leave out pin_memory."
+            "from already is.",
+            remedies=[leave_out("pin_memory")],
         )
 
 
@@ -179,10 +216,34 @@ def _refuse_counted(options: Options) -> None:
         f"canonical_ranks={shard.canonical_ranks}": shard.canonical_ranks is not None,
     }
     for text in (text for text, needed in counted.items() if needed):
-        remedy = "use steps_per_epoch=n (exactly n steps) or even='sync' (all stop with the first)"
+        message = f"{text} needs counts before reading, but {options.uncounted}"
         if options.follow.follow:  # refuses both
-            remedy = f"leave it out, and use {_JOIN}"
-        raise CountsRequiredError(f"{text} needs counts before reading, but {options.uncounted}: {remedy}.")
+            raise CountsRequiredError(f"{message}: leave it out, and use {_JOIN}.")
+        raise CountsRequiredError(f"{message}.", remedies=uncounted_remedies(options))
+
+
+def uncounted_remedies(options: Options, *left_out: str) -> list[Remedy]:
+    """What gives all ranks equal steps although no rows are counted, without the options that then have no place.
+
+    Args:
+        options: of the loader.
+        left_out: options that are left out in any case.
+    """
+    shard, needing = options.shard, []
+    if options.batch.last_batch != "partial":
+        needing.append("last_batch")
+    if shard.canonical_ranks is not None:
+        needing.append("canonical_ranks")
+    first = [*left_out, *(["count_rows"] if shard.count_rows and "count_rows" not in left_out else []), *needing]
+    steps = [*first, *(["even"] if shard.even != "none" else [])]
+    sync = [*first, *(["steps_per_epoch"] if shard.steps_per_epoch is not None else [])]
+    ways = [
+        use("exactly n steps", without=steps, steps_per_epoch=STEPS),
+        use("all ranks stop with the first", without=sync, even="sync"),
+    ]
+    if shard.steps_per_epoch is not None:
+        return [leave_out(*steps)]
+    return ways if shard.even != "sync" else [leave_out(*first)]
 
 
 def _check_padded(options: Options) -> None:

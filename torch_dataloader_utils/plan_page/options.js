@@ -86,8 +86,8 @@ const PlannerOptions = (() => {
     const name = Object.keys(OF_POLICY).find((it) => options[it] !== DEFAULTS[it] && sharding !== OF_POLICY[it]);
     if (!name) return null;
     return (
-      `${name}=${shown(options[name])} with sharding=${shown(sharding)}: ${name} belongs to ` +
-      `sharding=${shown(OF_POLICY[name])}.`
+      `${name}=${shown(options[name])} with sharding=${shown(sharding)}: the option belongs to ` +
+      `sharding=${shown(OF_POLICY[name])}. Use sharding=${shown(OF_POLICY[name])}, or leave out ${name}.`
     );
   }
 
@@ -95,11 +95,14 @@ const PlannerOptions = (() => {
   function problemOfPolicy({ num_ranks, batch_size, total_shards, ...options }) {
     const text = [
       [options.full_rotation && total_shards === null,
-        "full_rotation=True without total_shards: set total_shards, or leave full_rotation out."],
+        "full_rotation=True without total_shards, the number of shards that rotate. Use total_shards=n, or leave out " +
+          "full_rotation."],
       [total_shards !== null && options.stick_to_shard,
-        "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays; set one."],
+        "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays. Leave out " +
+          "total_shards, or leave out stick_to_shard."],
       [options.shard_batches && options.split_batches,
-        "shard_batches=True and split_batches=True exclude each other: set one."],
+        "shard_batches=True and split_batches=True exclude each other. Leave out shard_batches, or leave out " +
+          "split_batches."],
       [total_shards !== null && total_shards % num_ranks,
         `total_shards=${total_shards} with num_ranks=${num_ranks}: total_shards must be a multiple of num_ranks, so ` +
           "that each rank gets one shard per epoch."],
@@ -130,36 +133,47 @@ const PlannerOptions = (() => {
   function problemOfSteps({ steps_per_epoch: steps, even, last_batch: last }) {
     if (steps !== null && even !== "none")
       return (
-        `steps_per_epoch=${steps} with even=${shown(even)}: exactly n steps on each rank are already even; leave ` +
-        "even at 'none'."
+        `steps_per_epoch=${steps} with even=${shown(even)}: exactly n steps on each rank are already even. Leave ` +
+        "out even, or leave out steps_per_epoch."
       );
     if (last !== "partial" && steps !== null)
       return (
-        `last_batch=${shown(last)} with steps_per_epoch=${steps}: its batches are all full; leave last_batch at ` +
-        "'partial'."
+        `last_batch=${shown(last)} with steps_per_epoch=${steps}: its batches are all full. Leave out last_batch.`
       );
     if (last !== "partial" && even !== "none" && even !== last)
       return (
-        `last_batch=${shown(last)} with even=${shown(even)}: even decides about the last batch; leave last_batch ` +
-        "at 'partial'."
+        `last_batch=${shown(last)} with even=${shown(even)}: even decides about the last batch. Leave out ` +
+        "last_batch, or leave out even."
       );
     return null;
+  }
+
+  // uncounted_remedies
+  function waysUncounted(even, last) {
+    const needing = last === "partial" ? [] : ["last_batch"];
+    if (even === "sync") return `Leave out ${needing.join(" and ")}.`;
+    const without = (names) => (names.length ? ` without ${names.join(" and ")}` : "");
+    const steps = without(even === "none" ? needing : [...needing, "even"]);
+    return (
+      `Use steps_per_epoch=n${steps} (exactly n steps), or even='sync'${without(needing)} (all ranks stop with the ` +
+      "first)."
+    );
   }
 
   // check_buckets, and check_together about what is known only after reading, even with count_rows
   function problemOfUncounted({ uncounted, batch_tokens: tokens }, { even, last_batch: last, split_batches }) {
     if (tokens && split_batches)
-      return `split_batches=True with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one rank.`;
+      return (
+        `split_batches=True with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one rank. Leave out ` +
+        "split_batches."
+      );
     const counted = even === "drop" || even === "pad" ? `even=${shown(even)}` : last === "wrap" ? "last_batch='wrap'" : "";
     if (uncounted && counted)
-      return (
-        `${counted} needs counts before reading, but ${uncounted}: use steps_per_epoch=n (exactly n steps) or ` +
-        "even='sync' (all stop with the first)."
-      );
+      return `${counted} needs counts before reading, but ${uncounted}. ${waysUncounted(even, last)}`;
     if (tokens && last !== "partial")
       return (
-        `last_batch=${shown(last)} with batch_tokens=${tokens}: batches differ in their rows, so none is short; leave ` +
-        "last_batch at 'partial'."
+        `last_batch=${shown(last)} with batch_tokens=${tokens}: batches differ in their rows, so none is short. Leave ` +
+        "out last_batch."
       );
     return null;
   }
@@ -179,14 +193,14 @@ const PlannerOptions = (() => {
       );
     if (even === "drop" || even === "pad")
       return (
-        `even=${shown(even)} needs the number of rows that will be delivered, which is known only after reading: ` +
-        "use count_rows=True (counts once), steps_per_epoch=n (exactly n steps), or even='sync' (all ranks stop with " +
-        "the first)."
+        `even=${shown(even)} needs the number of rows that will be delivered, known only after reading. Use ` +
+        "count_rows=True (counts once), steps_per_epoch=n without even (exactly n steps), or even='sync' (all ranks " +
+        "stop with the first)."
       );
     if (last_batch === "wrap")
       return (
-        "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading: use " +
-        "count_rows=True, or last_batch='pad'."
+        "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading. Use " +
+        "count_rows=True (counts once), or last_batch='pad'."
       );
     return null;
   }
@@ -198,6 +212,8 @@ const PlannerOptions = (() => {
     const total = table.rows.reduce((a, b) => a + b, 0);
     const rows = fewestRows(total, total_shards === null ? 1 : total_shards / num_ranks);
     const batch = PlannerSharing.batchRowsOf(options);
+    const share = Math.floor(rows / num_ranks);
+    const smaller = share ? `, or batch_size=${options.split_batches ? share * num_ranks : share}` : "";
     if (!rows)
       return (
         `even=${shown(even)}: an epoch has no row to deliver (N=${total} rows, R=${num_ranks} ranks); check path ` +
@@ -206,7 +222,7 @@ const PlannerOptions = (() => {
     if (even === "drop" && rows < num_ranks * batch)
       return (
         `even='drop' with N=${rows} rows in an epoch, R=${num_ranks} ranks and batches of B=${batch}: one step needs ` +
-        `R*B=${num_ranks * batch}. Use fewer ranks, a smaller batch_size, or even='pad'.`
+        `R*B=${num_ranks * batch}, and less on fewer ranks. Use even='pad' (repeats rows)${smaller}.`
       );
     return null;
   }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError, ShardingError
+from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError, Example, Remedy, ShardingError, use
 from torch_dataloader_utils.planning.mixing import DatasetShare
 from torch_dataloader_utils.planning.options import PlanOptions
 
@@ -17,14 +17,17 @@ def check_unknown_counts(options: PlanOptions) -> None:
     """
     if options.even in ("drop", "pad"):
         raise CountsRequiredError(
-            f"even={options.even!r} needs the number of rows that will be delivered, which is known only after "
-            "reading: use count_rows=True (counts once), steps_per_epoch=n (exactly n steps), or even='sync' (all "
-            "ranks stop with the first)."
+            f"even={options.even!r} needs the number of rows that will be delivered, known only after reading.",
+            remedies=[
+                use("counts once", count_rows=True),
+                use("exactly n steps", without=["even"], steps_per_epoch=Example("n", 2)),
+                use("all ranks stop with the first", even="sync"),
+            ],
         )
     if options.last_batch == "wrap":
         raise CountsRequiredError(
-            "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading: use "
-            "count_rows=True, or last_batch='pad'."
+            "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading.",
+            remedies=[use("counts once", count_rows=True), use(last_batch="pad")],
         )
 
 
@@ -58,5 +61,14 @@ def check_even_rows(
     if even == "drop" and rows < step:
         raise ShardingError(
             f"even='drop' with N={rows} {units} in an epoch, R={num_ranks} ranks and batches of B={step // num_ranks}: "
-            f"one step needs R*B={step}. Use fewer ranks, a smaller batch_size, or even='pad'."
+            f"one step needs R*B={step}, and less on fewer ranks.",
+            remedies=[use("repeats rows", even="pad"), *_smaller(options, rows, num_ranks)],
         )
+
+
+def _smaller(options: PlanOptions, rows: int, num_ranks: int) -> list[Remedy]:
+    """The largest batches of which these rows fill one step, if each rank then has a row."""
+    size = rows // num_ranks
+    if not size or options.sequence_length > 1:
+        return []
+    return [use(batch_size=size * num_ranks if options.split_batches else size)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.convert.padding import check_padded_names, pad_value
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -81,11 +81,12 @@ def _checked(
     for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
         if isinstance(part, ScanSpec) and part.copies is not None:
             raise OptionError(
-                "class_weights with pack: a sequence holds documents of several classes. Leave one of them out."
+                "class_weights with pack: a sequence holds documents of several classes.",
+                remedies=[leave_out("class_weights"), leave_out("pack", "pack_length")],
             )
     report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
     _check_columns(options.pack, keys, report)
-    _check_names(options.pack, keys, valid_key)
+    _check_names(options, keys, report, valid_key, combined=isinstance(scan, CombinedScan))
     return valid_key, report
 
 
@@ -108,14 +109,27 @@ def _check_columns(pack: PackOptions, keys: Sequence[str], report: Mapping[str, 
             )
 
 
-def _check_names(pack: PackOptions, keys: Sequence[str], valid_key: str | None) -> None:
-    packed = list(pack.pack or ())
+def _check_names(
+    options: Options,
+    keys: Sequence[str],
+    report: Mapping[str, Mapping[str, Any]],
+    valid_key: str | None,
+    *,
+    combined: bool,
+) -> None:
+    packed = list(options.pack.pack or ())
     others = [key for key in keys if key not in packed]
     if others:
-        raise OptionError(
+        message = (
             f"pack={packed}, but batches also have {', '.join(map(repr, others))}: a sequence holds several rows, so "
-            f"columns that are not packed have no place in it. Add columns={packed}, or pack them, too."
+            "columns that are not packed have no place in it."
         )
+        too = [use(pack=[*packed, *others])] if all(report[key]["kind"] == "ragged" for key in others) else []
+        if combined:
+            raise OptionError(f"{message} Pass columns={packed} to the create_dataloader of each dataset.")
+        if options.read.transform is not None:  # which may need columns that it does not return
+            raise OptionError(f"{message} Let transform return only those that are packed.", remedies=too)
+        raise OptionError(message, remedies=[use(columns=packed), *too])
     taken = [name for name in KEYS if name in packed or name == valid_key]
     if taken:
         raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")

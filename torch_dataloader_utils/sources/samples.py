@@ -49,8 +49,9 @@ def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
     if sharded and len(sharded) < len(datasets):
         kinds = ", ".join(f"{_name(x)}: {'sharded' if is_sharded(x) else 'plain'}" for x in datasets)
         raise ShardingError(
-            f"sharded and plain map-style datasets are mixed ({kinds}): if one has shard() and total_shards, all must. "
-            "For a plain dataset, a shard() that returns self with total_shards=1 suffices."
+            f"sharded and plain map-style datasets are mixed ({kinds}): if one has shard(i), total_shards and "
+            "dist_world_size, all must, and the same numbers. Give the plain ones a shard(i) that returns every "
+            "total_shards-th sample from i on, or combine only the plain ones, without shard() on any."
         )
     for dataset in datasets:
         _check_contract(dataset, total_shards)

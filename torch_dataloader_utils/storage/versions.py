@@ -129,8 +129,8 @@ def as_planned(file: DataFileInfo, remedy: str) -> Iterator[None]:
 def gone(file: DataFileInfo) -> FileChangedError:
     """The error for a file that has disappeared."""
     return FileChangedError(
-        f"{printable(file.path)} has disappeared since it was planned, so its rows would be lost: create the loader "
-        "again, and do not remove files that are being read."
+        f"{printable(file.path)} has disappeared since it was planned, so its rows would be lost: do not remove "
+        "files that are being read. Restore it; or, unless a table or list still names it, create the loader again."
     )
 
 

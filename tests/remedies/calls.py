@@ -1,0 +1,135 @@
+"""Calls that fail, each by one mistake; their errors name changes of the call that mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.errors import (
+    CountsRequiredError,
+    DataLoaderUtilsError,
+    OptionError,
+    ShardingError,
+)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A call that fails.
+
+    Attributes:
+        keywords: of the call, beside the path.
+        error: what it raises.
+        call: makes a loader and reads of it; None for the default.
+        path: below the folder of data.
+    """
+
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    error: type[DataLoaderUtilsError] = OptionError
+    call: Callable[..., Any] | None = None
+    path: str = "rows"
+
+
+def write_data(folder: Path) -> None:
+    """Rows of several types, documents of tokens, and both without row counts."""
+    rows = {
+        "id": range(40),
+        "x": [row / 2 for row in range(40)],
+        "word": [f"w{row % 3}" for row in range(40)],
+    }
+    holes = {"id": range(40), "holes": [None if row % 5 else row for row in range(40)]}
+    tokens = {"ids": [[row] * (row % 5 + 1) for row in range(40)]}
+    mask = {"mask": [[1] * (row % 5 + 1) for row in range(40)]}
+    tables = {"rows": rows, "tokens": tokens, "both": {**tokens, **mask}, "mixed": {**tokens, **rows}, "holes": holes}
+    for name, table in tables.items():
+        (folder / name).mkdir()
+        pq.write_table(pa.table(table), folder / name / "part.parquet", row_group_size=5)
+    (folder / "lines").mkdir()
+    (folder / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
+
+
+def read(path: str, **keywords: Any) -> None:
+    """Make a loader, and read an epoch."""
+    loader, _ = StructuredDataset.create_dataloader(path, **{"batch_size": 4, "num_workers": 0, **keywords})
+    for _ in loader:
+        pass
+
+
+def half(batch: Any) -> Any:
+    """A transform that leaves out rows."""
+    return batch.slice(0, len(batch) // 2)
+
+
+PACK = {"pack": ["ids"], "pack_length": 16}
+FILTER = {"filters": [("x", "<", 7.2)]}
+TWO = {"num_ranks": 2, "rank": 0}
+ANY = {"transform": half, "transform_rows": "any"}
+
+CALLS: dict[str, Failing] = {
+    "count_rows with transform_rows='any'": Failing({"count_rows": True, **ANY}),
+    "the same, with even": Failing({"count_rows": True, "even": "drop", **ANY}),
+    "the same, with even='pad' and canonical ranks": Failing(
+        {"count_rows": True, "even": "pad", "canonical_ranks": 2, **ANY}
+    ),
+    "count_rows with class_weights": Failing({"count_rows": True, "class_weights": {"word": {"w0": 2.0}}}),
+    "even='drop' with transform_rows='any'": Failing({"even": "drop", **ANY}, CountsRequiredError),
+    "canonical_ranks with transform_rows='any'": Failing({"canonical_ranks": 2, **ANY}, CountsRequiredError),
+    "last_batch='wrap' with transform_rows='any'": Failing({"last_batch": "wrap", **ANY}, CountsRequiredError),
+    "even='pad' with pack": Failing({"even": "pad", **PACK}, CountsRequiredError, path="tokens"),
+    "even='drop' under a filter": Failing({"even": "drop", **FILTER}, CountsRequiredError),
+    "last_batch='wrap' under a filter": Failing({"last_batch": "wrap", **FILTER}, CountsRequiredError),
+    "even='sync' without a process group": Failing({"even": "sync", **FILTER, **TWO}, ShardingError),
+    "the same, with pack": Failing({"even": "sync", **PACK, **TWO}, ShardingError, path="tokens"),
+    "even='drop' of more ranks than rows": Failing({"even": "drop", "batch_size": 64, **TWO}, ShardingError),
+    "the same, with split_batches": Failing(
+        {"even": "drop", "batch_size": 64, "sharding": "strided", "split_batches": True, **TWO}, ShardingError
+    ),
+    "steps_per_epoch with even": Failing({"steps_per_epoch": 3, "even": "drop", **TWO}),
+    "last_batch with even": Failing({"last_batch": "pad", "even": "drop", **TWO}),
+    "last_batch with steps_per_epoch": Failing({"last_batch": "drop", "steps_per_epoch": 3}),
+    "storage_options with filesystem": Failing({"storage_options": {}, "filesystem": pa.fs.LocalFileSystem()}),
+    "device with output_format": Failing({"device": "cpu", "output_format": "numpy"}),
+    "batch_tokens with pack": Failing({"batch_tokens": 64, "length_column": "ids", **PACK}, path="tokens"),
+    "batch_tokens with last_batch": Failing(
+        {"batch_tokens": 64, "length_column": "ids", "lists": "padded", "last_batch": "drop"}, path="tokens"
+    ),
+    "batch_tokens with output_format": Failing(
+        {"batch_tokens": 64, "length_column": "ids", "lists": "padded", "output_format": "arrow"}, path="tokens"
+    ),
+    "batch_tokens with split_batches": Failing(
+        {"batch_tokens": 64, "length_column": "ids", "lists": "padded", "sharding": "strided", "split_batches": True},
+        path="tokens",
+    ),
+    "pack with output_format": Failing({**PACK, "output_format": "arrow"}, path="tokens"),
+    "pack with lists": Failing({**PACK, "lists": "padded"}, path="tokens"),
+    "pack with pad_multiple": Failing({**PACK, "pad_multiple": 8}, path="tokens"),
+    "pack with other columns": Failing(PACK, path="mixed"),
+    "pack with other lists": Failing(PACK, path="both"),
+    "pack with other lists of a transform": Failing({**PACK, "transform": lambda batch: batch}, path="both"),
+    "wrap with sharding='strided'": Failing(
+        {**PACK, "pack_method": "wrap", "sharding": "strided", **TWO}, path="tokens"
+    ),
+    "wrap with canonical_ranks": Failing({**PACK, "pack_method": "wrap", "canonical_ranks": 2}, path="tokens"),
+    "wrap with limit": Failing({**PACK, "pack_method": "wrap", "limit": 30}, path="tokens"),
+    "wrap with pad_values": Failing({**PACK, "pack_method": "wrap", "pad_values": {"ids": 1}}, path="tokens"),
+    "an option of another policy": Failing({"sharding": "interleave", "split_batches": True}),
+    "full_rotation without total_shards": Failing({"sharding": "rotate", "full_rotation": True}),
+    "total_shards with stick_to_shard": Failing({"sharding": "rotate", "total_shards": 2, "stick_to_shard": True}),
+    "shard_batches with split_batches": Failing(
+        {"sharding": "strided", "shard_batches": True, "split_batches": True, **TWO}
+    ),
+    "vocabulary without codes": Failing({"vocabulary": {"word": ["w0", "w1", "w2"]}}),
+    "vocabulary of numbers": Failing({"vocabulary": {"id": [0, 1]}, "columns": ["id"]}),
+    "strings of numbers": Failing({"strings": {"id": "codes"}, "columns": ["id"]}),
+    "strings of numbers and words": Failing({"strings": {"id": "codes", "word": "codes"}, "columns": ["id", "word"]}),
+    "dtypes of words": Failing({"dtypes": {"word": "float32"}, "columns": ["word"]}),
+    "fill_values without nulls": Failing({"fill_values": {"holes": 0}, "nulls": {"holes": "error"}}, path="holes"),
+    "nulls='fill' without a value": Failing({"nulls": {"holes": "fill"}, "columns": ["holes"]}, path="holes"),
+    "nulls='fill' without values": Failing({"nulls": "fill", "columns": ["holes"]}, path="holes"),
+}
