@@ -213,7 +213,9 @@ class PlanWarnings:
         return (self._rank() if rank is None else rank) == 0
 
     def of_shares(self, plan: Plan, epoch: int, when: str) -> None:
-        """Warn, on rank 0, if ranks have no rows, or different numbers of steps."""
+        """Warn, on rank 0, if ranks have no rows, or different numbers of steps, or a dataset is never read."""
+        if self._speaks_for_all and (unread := plan.never_read()):
+            self._once("unread", unread)
         idle = None if plan.num_ranks == 1 else idle_ranks_advice(plan, epoch)
         advice = idle or uneven_steps_advice(plan, epoch, not self._options.uncounted)
         if advice is None or not self._speaks_for_all:

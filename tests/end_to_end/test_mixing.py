@@ -189,6 +189,46 @@ def test_full_steps_leave_no_row_out_for_ever(folder: Path, mode: dict[str, Any]
             assert max(times) - min(times) <= 1
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"rows_per_epoch": 95},
+        {"repeat": {"books": 1}},
+        {"stop": "first"},
+        {"stop": "all"},
+        {"repeat": {"books": 1}, "weights": [(0, EQUAL), (3, {**EQUAL, "web": 2})]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_epochs_that_happen_to_have_every_row_leave_none_out_for_ever(
+    folder: Path, mode: dict[str, Any], shuffle: bool
+) -> None:
+    taken: Counter[int] = Counter()
+    for epoch in range(7):
+        found = on_ranks(folder, 2, epoch, even="drop", **{**MIX, "shuffle": shuffle, "batch_size": 7, **mode})
+        taken.update(row for batches in found for row in ids(batches))
+    for name in ROWS:
+        times = [taken[FIRST[name] + row] for row in range(ROWS[name])]
+        assert max(times) - min(times) <= 1
+        assert min(times) >= 5
+
+
+def test_a_dataset_smaller_than_a_step_may_be_part_of_a_mix_of_every_row(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"batches": "single", "even": "drop", "batch_size": 6, "num_ranks": 2, "rank": 0, "num_workers": 0}
+    with caplog.at_level("WARNING", "torch_dataloader_utils"):
+        loader, _ = combine(parts(folder), **options)
+    assert (
+        "takes N=11 rows of dataset 'books', which fill no batch of B=6 on R=2 ranks: it is never read" in caplog.text
+    )
+    assert len(ids(loader)) == (61 // 12 + 23 // 12) * 6
+    nothing = parts(folder, ["books"], filters=[("id", "<", 0)], count_rows=True)
+    loader, _ = combine({**parts(folder, ["web"]), **nothing}, **options)
+    assert len(ids(loader)) == 61 // 12 * 6
+
+
 def test_a_resumed_run_of_full_steps_continues_where_it_was(folder: Path) -> None:
     """Interrupted in epoch 1 and resumed on as many ranks, each row still comes before any comes twice."""
     mode = {"rows_per_epoch": 47, "even": "drop"}
@@ -405,14 +445,14 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
         ({"source_key": "word"}, OptionError, "source_key='word' is already a key"),
         ({"even": "drop", "batch_size": 96, "num_ranks": 1, "rank": 0}, ShardingError, "N=95 rows in an epoch"),
         (
-            {"batches": "single", "even": "drop", "batch_size": 6, "num_ranks": 2, "rank": 1},
+            {"batches": "single", "even": "drop", "batch_size": 6, "num_ranks": 2, "rank": 1, "stop": "first"},
             ShardingError,
-            "takes N=11 rows of dataset 0 .the first is 0., which fill no batch of B=6 on R=2 ranks",
+            "takes N=11 rows of dataset 'books', which fill no batch of B=6 on R=2 ranks",
         ),
         (
-            {"batches": "single", "last_batch": "drop", "batch_size": 24, "num_ranks": 1, "rank": 0},
+            {"batches": "single", "last_batch": "drop", "batch_size": 24, "num_ranks": 1, "rank": 0, "stop": "first"},
             ShardingError,
-            "last_batch='drop' with batches='single': an epoch takes N=11 rows of dataset 0",
+            "last_batch='drop' with batches='single': an epoch takes N=11 rows of dataset 'books'",
         ),
         ({"max_repeats": 0.5}, OptionError, "a number of at least 1"),
         ({"weights": [10**400, 1, 1]}, OptionError, "expected a positive number"),

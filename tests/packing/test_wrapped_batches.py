@@ -255,6 +255,43 @@ def test_a_footer_with_wrong_counts_is_an_error(tmp_path: Path) -> None:
         list(loader)
 
 
+def test_tokens_of_combined_datasets_are_counted_if_their_rows_were(tmp_path: Path) -> None:
+    """Whatever keeps footers from telling them: a filter, a transform, a format, a null rule, a combination between."""
+    lengths = [row % 7 for row in range(40)]
+    table = pa.table({"input_ids": [[row] * size for row, size in enumerate(lengths)], "keep": np.arange(40) % 2})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=6)
+    with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=9)
+
+    def part(name: str, **options: Any) -> Any:
+        return StructuredDataset.create_dataloader(tmp_path / name, columns=["input_ids"], **options)[1]
+
+    def combined(*parts: Any) -> Any:
+        packed = {"pack": ["input_ids"], "pack_length": LENGTH, "pack_method": "wrap", "batch_size": 3}
+        return combine(parts, batches="splits", split_rows=20, num_ranks=1, rank=0, num_workers=0, **packed)[0]
+
+    plain, filters = part("a.parquet"), [("keep", "=", 1)]
+    odd = sum(size for row, size in enumerate(lengths) if row % 2)
+    for name, options, tokens in (
+        ("a.parquet", {"filters": filters}, odd),
+        ("b.arrow", {}, sum(lengths)),
+        ("b.arrow", {"filters": filters}, odd),
+        ("a.parquet", {"transform": _halved}, sum(size // 2 for size in lengths)),
+    ):
+        expected = (sum(lengths) + tokens) // LENGTH
+        for parts in ([plain], [combine([plain], batches="splits")]):
+            with pytest.raises(CountsRequiredError, match=r"dataset '?1'? .*count_rows=True in its create_dataloader"):
+                combined(*parts, part(name, **options))
+            loader = combined(*parts, part(name, count_rows=True, **options))
+            steps = len(loader)
+            assert sum(len(batch["input_ids"]) for batch in loader) == expected
+            assert steps == -(-expected // 3)
+        nested = combined(plain, combine([part(name, count_rows=True, **options)], batches="splits"))
+        assert sum(len(batch["input_ids"]) for batch in nested) == expected
+    with pytest.raises(CountsRequiredError, match="without limit="):
+        combined(plain, part("a.parquet", limit=9, count_rows=True))
+
+
 def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
     other = write_documents(tmp_path, [50] * 8)
     options: dict[str, Any] = {"num_ranks": 1, "rank": 0, "num_workers": 0}
@@ -265,7 +302,7 @@ def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
     assert len(found) == steps
     assert sum(batch["input_ids"].numel() for batch in found) == (TOKENS + 400) // LENGTH * LENGTH
     filtered = StructuredDataset.create_dataloader(data, fraction=0.5, **options)[1]
-    with pytest.raises(CountsRequiredError, match=r"Use pack_method='best_fit'"):
+    with pytest.raises(CountsRequiredError, match=r"Use count_rows=True in its .*, or pack_method='best_fit'"):
         combine([filtered, parts[1]], batches="splits", **packing, **options)
 
 

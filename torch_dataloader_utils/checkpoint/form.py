@@ -159,7 +159,7 @@ def _mixing(value: Any) -> bool:
     if not (isinstance(value, Mapping) and _word(value.get("batches"))):
         return False
     rows, counts = value.get("rows"), _list_of(_whole(), _RANKS, 1)
-    if value.get("unit", "step") != "step":
+    if value.get("unit", "step") != "step" or value.get("run", True) is not True:
         return False
     if "phases" not in value:
         return counts(rows) and _list_of(_rate, _RANKS, 1)(value.get("rates"))

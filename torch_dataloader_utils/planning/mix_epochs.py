@@ -96,6 +96,11 @@ def mixing_in_rows(mixing: Mapping[str, Any], options: PlanOptions, num_ranks: i
     return in_rows(mixing, num_ranks * options.batch_rows(num_ranks), full=full)
 
 
+def has_all_once(mixing: Mapping[str, Any], datasets: Sequence[DatasetShare]) -> bool:
+    """Whether every epoch is a pass over all rows, whatever the epochs before it left out."""
+    return "run" not in mixing and mixing.get("rows") == [dataset.rows for dataset in datasets]
+
+
 def mix_of_epoch(
     datasets: Sequence[DatasetShare], mixing: Mapping[str, Any], epoch: int, step_rows: int | None = None
 ) -> MixedEpoch:
@@ -110,7 +115,7 @@ def mix_of_epoch(
     run = _Run.of(mixing, step_rows)
     stretches, before = run.stretches(epoch), run.before(epoch)
     kept = run.full_steps(stretches)
-    if step_rows is not None and mixing.get("rows") == [dataset.rows for dataset in datasets]:
+    if step_rows is not None and has_all_once(mixing, datasets):
         pairs = zip(datasets, rows_of_sources(kept), before, strict=True)
         laps, left_out = zip(*(_parts_of_lap(dataset, epoch, *counts) for dataset, *counts in pairs), strict=True)
         return MixedEpoch(laps, left_out, kept)

@@ -37,8 +37,12 @@ class MixShares:
     options: PlanOptions
     num_ranks: int
 
-    def check_rows(self) -> None:
+    def check_rows(self, names: Sequence[str], *, once: bool) -> None:
         """Check that there are rows for `even`.
+
+        Args:
+            names: of the datasets.
+            once: whether each epoch is a pass over all rows, so that a dataset of few rows may be left out of it.
 
         Raises:
             EmptyDatasetError: an epoch has no rows.
@@ -56,20 +60,29 @@ class MixShares:
                 f"step needs R*B={self.num_ranks * size}"
                 f"{' of one dataset' if self._single else ''}. Use fewer ranks, or a smaller batch_size."
             )
-        if self._single and "drop" in (even, self.options.last_batch):
-            self._check_each_is_read(taken)
+        if not once and (advice := self.never_read(names)):
+            raise ShardingError(advice)
 
-    def _check_each_is_read(self, taken: Sequence[int]) -> None:
-        """Check that batches of one dataset each leave out no dataset in every epoch; `taken` are its rows of each."""
+    def never_read(self, names: Sequence[str]) -> str:
+        """A text about the dataset that is left out of every epoch, as its batches would be short; "" if there is none.
+
+        Args:
+            names: of the datasets.
+        """
+        if not self._single or "drop" not in (self.options.even, self.options.last_batch):
+            return ""
         kept = [sum(rows) for rows in zip(*map(self._kept_of_each, range(self.num_ranks)), strict=True)]
-        for number, (rows, found) in enumerate(zip(taken, kept, strict=True)):
+        pairs = zip(self.epoch.laps, self.epoch.left_out, strict=True)
+        taken = [sum(rows.sizes) + sum(rest.sizes) for rows, rest in pairs]
+        for dataset, rows, found in zip(names, taken, kept, strict=True):
             if rows and not found:
                 name = "even" if self.options.even == "drop" else "last_batch"
-                raise ShardingError(
-                    f"{name}='drop' with batches='single': an epoch takes N={rows} rows of dataset {number} (the first "
-                    f"is 0), which fill no batch of B={self._size} on R={self.num_ranks} ranks: it is never read. "
-                    "Use batches='proportional', fewer ranks, a smaller batch_size, or more of its rows (repeat=)."
+                return (
+                    f"{name}='drop' with batches='single': an epoch takes N={rows} rows of {dataset}, which fill no "
+                    f"batch of B={self._size} on R={self.num_ranks} ranks: it is never read. Use "
+                    "batches='proportional', fewer ranks, a smaller batch_size, or more of its rows (repeat=)."
                 )
+        return ""
 
     def steps(self) -> list[int]:
         """The number of batches of each rank."""

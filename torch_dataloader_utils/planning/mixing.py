@@ -7,7 +7,7 @@ combination of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -31,11 +31,13 @@ class Part:
         weight: the number of its rows delivered for each row of a dataset of weight 1; None means its row count.
         total_shards: for a dataset that defines its own shards, one per file; None if planning makes the shards.
         dist_world_size: the number of ranks that such a dataset was made for.
+        name: of the dataset, for messages.
     """
 
     weight: float | None = None
     total_shards: int | None = None
     dist_world_size: int | None = None
+    name: str = field(default="a dataset", repr=False, compare=False)
 
     def check_ranks(self, num_ranks: int) -> None:
         """Check that the dataset was made for this number of ranks.
@@ -46,12 +48,12 @@ class Part:
         if self.dist_world_size not in (None, num_ranks):
             raise ShardingError(
                 f"dist_world_size={self.dist_world_size} must match the distributed world size, num_ranks={num_ranks}: "
-                "create the dataset with dist_world_size=num_ranks."
+                f"create {self.name} with dist_world_size=num_ranks."
             )
         if self.total_shards is not None and self.total_shards % num_ranks:
             raise ShardingError(
-                f"total_shards={self.total_shards} of a dataset must be divisible by num_ranks={num_ranks}: change one "
-                "of the two."
+                f"total_shards={self.total_shards} of {self.name} must be divisible by num_ranks={num_ranks}: change "
+                "one of the two."
             )
 
 

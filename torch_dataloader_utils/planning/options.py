@@ -47,7 +47,8 @@ class PlanOptions(PolicyOptions):
             global batches do not depend on the number of ranks.
         steps_per_epoch: batches per rank; a worker that runs out repeats its rows.
         mixing: how the rows of several datasets are mixed, as plain values: {"batches": "proportional" or "single",
-            "rows": of each dataset in an epoch, "rates": of each dataset}; None: their splits are merged.
+            "rows": of each dataset in an epoch, "rates": of each dataset, "run": True if epochs that have every row
+            once still continue where the last one ended}; None: their splits are merged.
         pack_rows: the fewest documents that are packed together, if a worker has so many; None if none are packed.
         pack_bytes: their fewest decoded bytes.
         pack_keyed: whether each of their windows has the key of a permutation, although rows are not shuffled.

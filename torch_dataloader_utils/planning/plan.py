@@ -16,6 +16,7 @@ from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_opt
 from torch_dataloader_utils.planning.mix_epochs import (
     MixedEpoch,
     full_step,
+    has_all_once,
     mix_of_epoch,
     mix_of_rest,
     mixing_in_rows,
@@ -148,6 +149,11 @@ class Plan:
             return 1.0
         return read_amplification(map(self._shares(epoch).pieces, range(self.num_ranks)), self.layouts)
 
+    def never_read(self) -> str:
+        """A text about a dataset of a mix of which no epoch has a row; "" if there is none."""
+        mix = self._mix(0) if self.exact and self.rest is None else None
+        return "" if mix is None else mix.never_read([part.name for part in self.parts])
+
     @property
     def batch_rows(self) -> int:
         """Rows per batch of one rank."""
@@ -269,7 +275,8 @@ def _check(plan: Plan) -> None:
     if not plan.exact:
         check_unknown_counts(plan.options)
     elif plan.rest is None and (mix := plan._mix(0)) is not None:
-        mix.check_rows()
+        once = has_all_once(plan.options.mixing or {}, plan._datasets)
+        mix.check_rows([part.name for part in plan.parts], once=once)
     elif plan.options.even in ("drop", "pad") and plan.rest is None:
         check_even_rows(plan.options, plan._datasets, plan.num_ranks, may_be_empty=plan.grows)
 

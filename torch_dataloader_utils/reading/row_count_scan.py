@@ -32,6 +32,7 @@ from torch_dataloader_utils.schemas.columns import top_level
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _JOB_BYTES = 64 * 2**20  # estimated decoded bytes, over all columns, of the segments that a thread takes at a time
+REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
 _LEAST_PENDING = 65_536  # values collected before they are merged
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.group import Names, labels, weight_trees
 from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
 from torch_dataloader_utils.sources.nesting import flattened
-from torch_dataloader_utils.sources.packing import known_tokens, packed
+from torch_dataloader_utils.sources.packing import counted_tokens, known_tokens, packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
 from torch_dataloader_utils.sources.tokens import in_tokens
@@ -204,10 +204,14 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
         raise OptionError(f"{label} packs its documents: pass pack= to combine, which packs those of all.")
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
-    tokens = known_tokens(scan, files, options, name, combined=True)
+    tokens = known_tokens(scan, files, options, name, combined=True, counted=source.counts_rows)
+    if tokens is None and options.pack.wraps:
+        tokens = counted_tokens(scan, files, options)
     if tokens is not None:
         files = in_tokens(with_counts(files, tokens))
-    return _Member(name, files, splits_of(files, options.split), scan, source.exact or tokens is not None, Part())
+    return _Member(
+        name, files, splits_of(files, options.split), scan, source.exact or tokens is not None, Part(name=label)
+    )
 
 
 def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Member:
@@ -223,9 +227,9 @@ def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Memb
     # Without a shuffle, one split per shard, unless split_rows or split_bytes was given.
     if not options.shuffle.shuffle and split.split_bytes == options.shuffle.split_bytes:
         split = replace(split, split_bytes=2**62)
-    part = Part()
+    part = Part(name=label)
     if is_sharded(dataset):
-        part = Part(total_shards=dataset.total_shards, dist_world_size=dataset.dist_world_size)
+        part = replace(part, total_shards=dataset.total_shards, dist_world_size=dataset.dist_world_size)
     return _Member(
         name, files, splits_of(files, split), SampleScan(dataset, name, keys, _is_arrow(options)), True, part
     )

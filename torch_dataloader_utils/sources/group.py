@@ -71,11 +71,13 @@ class Facts:
         exact: whether its planned row counts are those delivered.
         subset: which of its rows are chosen; "" for all.
         skipped: its damaged files that are left out.
+        counts_rows: see `Source`.
     """
 
     exact: bool = True
     subset: str = ""
     skipped: tuple[SkippedFile, ...] = ()
+    counts_rows: bool = False
 
 
 @dataclass(frozen=True)

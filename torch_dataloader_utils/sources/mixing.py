@@ -8,7 +8,7 @@ from typing import Any
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 from torch_dataloader_utils.mixing.curriculum import Curriculum, Phase, checked
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
-from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options import MixOptions, Options
 from torch_dataloader_utils.planning.mix_epochs import full_step, mixing_in_rows
 from torch_dataloader_utils.planning.mixing import part_rows
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -131,13 +131,21 @@ def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
     if mix.phases is None:
         rule = MixRule(**length, rows_per_epoch=mix.rows_per_epoch, **_weighting(group, sizes))
         taken = epoch_rows(sizes, names, rule)
-        return {"batches": mix.batches, "rows": list(taken.rows), "rates": list(taken.rates)}
+        run = _of_run(mix, taken.rows, sizes)
+        return {"batches": mix.batches, "rows": list(taken.rows), "rates": list(taken.rates), **run}
     pairs = zip(mix.phases, weight_trees(group), strict=True)
     phases = tuple(Phase(first, tree.of_datasets(sizes)) for (first, _), tree in pairs)
     fixed = None if mix.rows_per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
     total = mix.rows_per_epoch or sum(fixed or ())
     unit = {"unit": "step"} if mix.weights_unit == "step" else {}
-    return {"batches": mix.batches, **unit, **checked(Curriculum(phases, total, fixed), sizes, names).plain}
+    run = {} if fixed is None else _of_run(mix, fixed, sizes)
+    return {"batches": mix.batches, **unit, **checked(Curriculum(phases, total, fixed), sizes, names).plain, **run}
+
+
+def _of_run(mix: MixOptions, rows: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
+    """The mark of a mix whose epochs happen to have every row once, but continue where the last one ended."""
+    once = mix.stop == "once" and mix.repeat is None and mix.rows_per_epoch is None
+    return {} if once or list(rows) != list(sizes) else {"run": True}
 
 
 def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def flattened(datasets: Sequence[Any], names: Names, options: Options) -> tuple[
         else:
             facts = Facts()
             if isinstance(dataset, Source):
-                facts = Facts(dataset.exact, dataset.subset, dataset.skipped)
+                facts = Facts(dataset.exact, dataset.subset, dataset.skipped, dataset.counts_rows)
             members.append(facts)
             flat.append(dataset)
     group = Group(tuple(names), tuple(members), options.mix)
@@ -99,4 +99,5 @@ def _datasets(source: Source, group: Group) -> Iterator[Any]:
             (),
             skipped=facts.skipped,
             subset=facts.subset,
+            counts_rows=facts.counts_rows,
         )

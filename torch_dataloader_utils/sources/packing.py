@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ import numpy as np
 from torch_dataloader_utils.convert.padding import check_padded_names, pad_value
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
+from torch_dataloader_utils.options import Options, PackOptions, progress_of, repeats_rows
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.packed import Packing
-from torch_dataloader_utils.reading.row_count_scan import RowCounts
+from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.sequence_columns import KEYS
 from torch_dataloader_utils.reading.wrapped import Wrapping
 from torch_dataloader_utils.sources.tokens import tokens_in_footers, tokens_unknown
+from torch_dataloader_utils.storage import usable_cores
 
 
 def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options)
 
 
 def known_tokens(
-    scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, combined: bool = False
+    scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, combined: bool = False, counted: bool
 ) -> RowCounts | None:
     """The tokens of each segment as its live rows, if documents follow one another and footers have them; else None.
 
@@ -61,6 +63,7 @@ def known_tokens(
         options: of the loader, or of the combination that the files are a part of.
         name: of the data, for messages.
         combined: whether they are a part of a combination.
+        counted: whether a scan may count them.
 
     Raises:
         CountsRequiredError: footers do not have them, and they will not be counted.
@@ -69,9 +72,16 @@ def known_tokens(
         return None
     _checked(scan, scan.converter.keys, options)
     found = tokens_in_footers(scan, files, options.pack)
-    if found is None and not options.shard.count_rows:
+    if found is None and not counted:
         raise tokens_unknown(name, combined)
     return found
+
+
+def counted_tokens(scan: ScanSpec, files: Sequence[DataFile], options: Options) -> RowCounts:
+    """The tokens of each segment as its live rows, from a scan of a part of a combination; each rank makes its own."""
+    threads = usable_cores() if scan.storage.local else REMOTE_SCANS
+    over = partial(progress_of(options).over, work="counting tokens", unit=f"{scan.opener.segment_name}s")
+    return scan_row_counts(scan, files, Sharing(), threads, over, next(iter(options.pack.pack or ())))
 
 
 def _checked(

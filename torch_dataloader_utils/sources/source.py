@@ -24,7 +24,7 @@ from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, 
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
-from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
+from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
@@ -43,7 +43,6 @@ from torch_dataloader_utils.sources.transforms import transform_of
 from torch_dataloader_utils.storage import Storage, url_of, usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_REMOTE_SCANS = 16  # reads in flight hide a remote store's latency
 _ENCODED_VALUES = 16_384  # vocabularies up to this size are read as dictionaries; beyond it, plain text is as fast
 
 
@@ -66,6 +65,7 @@ class Source:
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
         read_exactly: whether the planned row counts are those read, also if these are packed or cut into other batches.
+        counts_rows: whether a scan may count what a combination needs to know of all its rows.
     """
 
     files: tuple[DataFile, ...]
@@ -82,6 +82,7 @@ class Source:
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
     read_exactly: bool = field(default=True, repr=False, compare=False)
+    counts_rows: bool = field(default=False, repr=False, compare=False)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -150,7 +151,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         report_missing(manifest, scan.schema.names, name)
         report_absent_labels(manifest.files, manifest.opener, scan.copies, name)
         _check_nulls(manifest, options, scan.converter)
-        found = known_tokens(scan, manifest.files, options, name)
+        found = known_tokens(scan, manifest.files, options, name, counted=options.shard.count_rows)
         count = options.shard.count_rows and (options.pack.wraps or not _exact(scan, manifest.files)) and found is None
         scanned = RowCounts()
         if count or scan.converter.unlearned:
@@ -170,7 +171,8 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     exact = counted or not (splits or options.follow.follow)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
-        subset=options.subset.text, listed=listed, read_exactly=exact
+        subset=options.subset.text, listed=listed, read_exactly=exact,
+        counts_rows=options.shard.count_rows and options.subset.limit is None
     )  # fmt: skip
     return replace(source, **packed(scan, scan.converter.keys, options), **bucketed(scan, options))
 
@@ -206,7 +208,7 @@ def _sharing(options: Options, sharers: Sharers) -> Sharing:
 def _row_counts(
     scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool
 ) -> RowCounts:
-    threads = usable_cores() if scan.storage.local else _REMOTE_SCANS
+    threads = usable_cores() if scan.storage.local else REMOTE_SCANS
     work, unit = "counting rows" if count else "collecting values", f"{scan.opener.segment_name}s"
     over = partial(progress_of(options).over, work=work, unit=unit)
     tokens = next(iter(options.pack.pack or ()), None) if options.pack.wraps and count else None

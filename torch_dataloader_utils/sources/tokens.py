@@ -41,9 +41,10 @@ def tokens_unknown(name: str, combined: bool) -> CountsRequiredError:
 
     Args:
         name: of the data.
-        combined: whether it is a part of a combination, whose tokens no scan counts.
+        combined: whether it is a part of a combination.
     """
-    counted = "" if combined else "count_rows=True (reads the token lists once), or "
+    of_part = "count_rows=True in its create_dataloader, without limit= (combine then reads the token lists once), or "
+    counted = of_part if combined else "count_rows=True (reads the token lists once), or "
     return CountsRequiredError(
         f"pack_method='wrap' needs the number of tokens of {name}, which its footers do not say: because of a filter, "
         "a subset, a transform or deleted rows, or because only Parquet files with statistics have it. Use "
