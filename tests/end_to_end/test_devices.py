@@ -321,7 +321,7 @@ def test_only_tensors_are_put_on_a_device(folder: str, output: str) -> None:
 @no_gpu
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda", 0)])
 def test_without_a_gpu_construction_fails(folder: str, device: Any) -> None:
-    with pytest.raises(OptionError, match=r"needs a GPU.*leave out device"):
+    with pytest.raises(OptionError, match=r"needs a GPU.*Leave out device"):
         make(folder, device=device)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     CountsRequiredError,
     DataLoaderUtilsError,
@@ -61,11 +61,19 @@ def read(path: str, **keywords: Any) -> None:
         pass
 
 
+def combined(path: str, **keywords: Any) -> None:
+    """Make a loader of two datasets, and read an epoch."""
+    datasets = [StructuredDataset.create_dataloader(path)[1] for _ in range(2)]
+    for _ in combine(datasets, **{"batch_size": 4, "num_workers": 0, **keywords})[0]:
+        pass
+
+
 def half(batch: Any) -> Any:
     """A transform that leaves out rows."""
     return batch.slice(0, len(batch) // 2)
 
 
+PHASES = [(0, [1, 1]), (2, [1, 2])]
 PACK = {"pack": ["ids"], "pack_length": 16}
 FILTER = {"filters": [("x", "<", 7.2)]}
 TWO = {"num_ranks": 2, "rank": 0}
@@ -132,4 +140,43 @@ CALLS: dict[str, Failing] = {
     "fill_values without nulls": Failing({"fill_values": {"holes": 0}, "nulls": {"holes": "error"}}, path="holes"),
     "nulls='fill' without a value": Failing({"nulls": {"holes": "fill"}, "columns": ["holes"]}, path="holes"),
     "nulls='fill' without values": Failing({"nulls": "fill", "columns": ["holes"]}, path="holes"),
+    "length_column without batch_tokens": Failing({"length_column": "ids", "lists": "padded"}, path="tokens"),
+    "long_rows without batch_tokens": Failing({"long_rows": "drop", "length_column": "ids"}, path="tokens"),
+    "pack_length without pack": Failing({"pack_length": 16}, path="tokens"),
+    "pack without pack_length": Failing({"pack": ["ids"]}, path="tokens"),
+    "pack_long with wrap": Failing({**PACK, "pack_method": "wrap", "pack_long": "drop"}, path="tokens"),
+    "shuffle='splits' with a buffer": Failing({"shuffle": "splits", "shuffle_buffer_size": 10}),
+    "shuffle='splits' with open splits": Failing({"shuffle": "splits", "shuffle_open_splits": 2}),
+    "shuffle='all' with open splits": Failing({"shuffle": "all", "shuffle_open_splits": 2}),
+    "open splits without shuffle": Failing({"shuffle_open_splits": 2}),
+    "limit with class_weights": Failing({"limit": 10, "class_weights": {"word": {"w0": 2.0}}}),
+    "the same, with a fraction": Failing({"limit": 10, "fraction": 0.5, "class_weights": {"word": {"w0": 2.0}}}),
+    "subset without subsets": Failing({"subset": "val"}),
+    "subsets without subset": Failing({"subsets": {"a": 0.5, "b": 0.5}}),
+    "subset_by with subset_unit": Failing({"subset_by": "id", "subset_unit": "file", "fraction": 0.9}),
+    "subset_by without a fraction": Failing({"subset_by": "id"}),
+    "subset_unit without a fraction": Failing({"subset_unit": "segment"}),
+    "a limit that is a fraction": Failing({"limit": 0.5}),
+    "limit under a filter": Failing({"limit": 3, **FILTER}),
+    "a GPU where there is none": Failing({"device": "cuda:77"}),
+    "another device": Failing({"device": "meta"}),
+    "rank without num_ranks": Failing({"rank": 0}),
+    "num_ranks without rank": Failing({"num_ranks": 2}),
+    "dp_mesh_dims without a mesh": Failing({"dp_mesh_dims": ("dp",)}),
+    "valid_key that is a column": Failing({"valid_key": "id", "last_batch": "pad"}),
+    "transform_format without transform": Failing({"transform_format": "numpy"}),
+    "transform_schema without transform": Failing({"transform_schema": pa.schema({"id": pa.int64()})}),
+    "last_batch with canonical ranks": Failing({"last_batch": "pad", "canonical_ranks": 2, "batch_size": 4}),
+    "canonical_ranks under a filter": Failing({"canonical_ranks": 2, **FILTER}, CountsRequiredError),
+    "split_rows of lines": Failing({"split_rows": 5}, CountsRequiredError, path="lines"),
+    "stop with rows_per_epoch": Failing({"stop": "all", "rows_per_epoch": 8, "batches": "proportional"}, call=combined),
+    "temperature with weights": Failing(
+        {"temperature": 2, "weights": [1, 2], "batches": "proportional"}, call=combined
+    ),
+    "weights that change with batches": Failing({"batches": "single", "weights": PHASES}, call=combined),
+    "weights that change with stop": Failing({"stop": "all", "weights": PHASES}, call=combined),
+    "weights that change with max_repeats": Failing({"max_repeats": 2, "weights": PHASES}, call=combined),
+    "batches='splits' with temperature": Failing({"temperature": 2, "batches": "splits"}, call=combined),
+    "batches='splits' with source_key": Failing({"source_key": "part", "batches": "splits"}, call=combined),
+    "batches='splits' with rows_per_epoch": Failing({"rows_per_epoch": 8, "batches": "splits"}, call=combined),
 }

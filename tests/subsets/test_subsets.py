@@ -284,7 +284,7 @@ def test_limit_counts_rows_after_filters_and_subsets(data: str) -> None:
 
 
 def test_limit_without_counts_is_refused(data: str) -> None:
-    with pytest.raises(OptionError, match=r"limit=3: .* Add count_rows=True\."):
+    with pytest.raises(OptionError, match=r"limit=3: .* Use count_rows=True"):
         make(data, limit=3, filters=[("id", ">", 6)])
 
 
@@ -319,7 +319,7 @@ def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
         ({"subsets": {"a": 1e-300, "b": 1}, "subset": "a"}, "weight above 0"),
         ({"subsets": {"a": 1, "b": 10**400}, "subset": "a"}, "weight above 0"),
         ({"subset_by": "id"}, "subset_by was given without subsets or fraction"),
-        ({"fraction": 0.5, "subset_by": "id", "subset_unit": "file"}, "leave subset_unit at 'row'"),
+        ({"fraction": 0.5, "subset_by": "id", "subset_unit": "file"}, "Leave out subset_unit"),
         ({"fraction": 1.5}, "above 0 and at most 1"),
         ({"fraction": 0}, "above 0 and at most 1"),
         ({"limit": 0}, "at least 1"),

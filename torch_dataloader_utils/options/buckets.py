@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import Checked, maybe, one_of, option, whole, word
 
 _MOST_TOKENS = 2**31  # of a batch
@@ -38,8 +38,8 @@ class BucketOptions(Checked):
         given = {"length_column": self.length_column is not None, "long_rows": self.long_rows != "error"}
         for name in (name for name, found in given.items() if found and self.batch_tokens is None):
             raise OptionError(
-                f"{name}={getattr(self, name)!r} was given without batch_tokens: give the tokens of a batch, such as "
-                f"batch_tokens=16384, or leave out {name}."
+                f"{name}={getattr(self, name)!r} was given without batch_tokens, the tokens of a batch.",
+                remedies=[leave_out(*(name for name, found in given.items() if found)), use(batch_tokens=16384)],
             )
 
     def text(self, batch_size: int, multiple: int) -> str:

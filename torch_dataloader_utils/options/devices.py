@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out
 from torch_dataloader_utils.printing import shown
 
 _NAMES = re.compile(r"cpu|cuda(:\d+)?")
@@ -24,8 +24,9 @@ def device_name(name: str, value: Any) -> str:
     text = str(value) if is_device else value
     if not isinstance(text, str) or not _NAMES.fullmatch(text):
         raise OptionError(
-            f"{name}={shown(value)}: expected 'cpu', 'cuda', 'cuda:N' or a torch.device of these. For other devices, "
-            "leave it out and move batches by .to(device)."
+            f"{name}={shown(value)}: expected 'cpu', 'cuda', 'cuda:N' or a torch.device of these. Move batches to "
+            "other devices by .to(device).",
+            remedies=[leave_out(name)],
         )
     if text != "cpu" and torch is not None:
         _check_gpu(torch, name, text)
@@ -37,7 +38,8 @@ def _check_gpu(torch: Any, name: str, text: str) -> None:
         found = "was built without CUDA" if torch.version.cuda is None else "finds none"
         raise OptionError(
             f"{name}={text!r} needs a GPU, but torch {torch.__version__} {found}: install a build of torch for the "
-            f"machine's CUDA driver, or leave out {name}."
+            "machine's CUDA driver, or read on the CPU.",
+            remedies=[leave_out(name)],
         )
     count, (_, _, number) = torch.cuda.device_count(), text.partition(":")
     if number and int(number) >= count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import Checked, flag, interval, maybe, option, seconds_or_zero
 
 
@@ -21,4 +21,7 @@ class FollowOptions(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.wait_seconds is not None and not self.follow:
-            raise OptionError(f"wait_seconds={self.wait_seconds} without follow=True: add it, or leave both out.")
+            raise OptionError(
+                f"wait_seconds={self.wait_seconds} without follow=True.",
+                remedies=[use(follow=True), leave_out("wait_seconds")],
+            )

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 
-from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError, use
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.options.delta import DeltaOptions
 from torch_dataloader_utils.options.follow import FollowOptions
@@ -103,8 +103,8 @@ def mask_key(options: Options, keys: Sequence[str]) -> str | None:
         return None
     if key in keys:
         raise OptionError(
-            f"valid_key={key!r} is the name of a column, but the mask of real rows needs a separate name: pass another "
-            "valid_key, such as 'is_real'."
+            f"valid_key={key!r} is the name of a column, but the mask of real rows needs a separate name.",
+            remedies=[use(valid_key="is_real" if "is_real" not in keys else "is_real_row")],
         )
     return key
 

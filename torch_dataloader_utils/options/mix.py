@@ -9,7 +9,7 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import Check, Checked, maybe, one_of, option, whole, word
 
 _MOST = 100_000  # datasets; an iterator may not end
@@ -153,11 +153,13 @@ class MixOptions(Checked):
         given = [name for name, value in lengths.items() if value]
         if len(given) > 1:
             raise OptionError(
-                f"{' and '.join(given)} were both given, but each decides how long an epoch is: pass one."
+                f"{' and '.join(given)} were both given, but each decides how long an epoch is.",
+                remedies=[leave_out(*(other for other in given if other != name)) for name in given],
             )
         if self.weights is not None and self.temperature != 1:
             raise OptionError(
-                f"temperature={self.temperature} with weights: it makes weights from row counts; pass one of them."
+                f"temperature={self.temperature} with weights: it makes weights from row counts.",
+                remedies=[leave_out("temperature"), leave_out("weights")],
             )
         if self.batches == "splits":
             self._check_splits(given)
@@ -175,19 +177,26 @@ class MixOptions(Checked):
 
     def _check_phases(self) -> None:
         if self.batches != "proportional":
-            raise OptionError(f"batches={self.batches!r} with weights that change: use batches='proportional'.")
+            raise OptionError(
+                f"batches={self.batches!r} with weights that change.", remedies=[use(batches="proportional")]
+            )
         if self.stop != "once":
             raise OptionError(
-                f"stop={self.stop!r} with weights that change: the rows of an epoch would follow from all of them. Use "
-                "rows_per_epoch=, or stop='once', where weights only order the rows."
+                f"stop={self.stop!r} with weights that change: the rows of an epoch would follow from all of them.",
+                remedies=[
+                    use(rows_per_epoch=Example("n", 40), without=["stop"]),
+                    use("weights then only order the rows", stop="once"),
+                ],
             )
         if self.max_repeats is not None:
-            raise OptionError(f"max_repeats={self.max_repeats} with weights that change: leave it out.")
+            raise OptionError(
+                f"max_repeats={self.max_repeats} with weights that change.", remedies=[leave_out("max_repeats")]
+            )
 
     def _check_splits(self, given: Sequence[str]) -> None:
         others = {"temperature": self.temperature != 1, "max_repeats": self.max_repeats, "source_key": self.source_key}
         for name in [*given, *(name for name, value in others.items() if value)]:
             raise OptionError(
-                f"{name}={getattr(self, name)!r} with batches='splits', which delivers every row once, split by split: "
-                "use batches='proportional' or 'single'."
+                f"{name}={getattr(self, name)!r} with batches='splits', which delivers every row once, split by split.",
+                remedies=[use(batches="proportional"), use(batches="single"), leave_out(name)],
             )

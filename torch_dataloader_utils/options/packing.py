@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import Checked, maybe, names, one_of, option, whole
 
 _MOST_TOKENS = 2**27  # of a sequence
@@ -41,18 +41,19 @@ class PackOptions(Checked):
             for item in fields(self):
                 if getattr(self, item.name) != item.default:
                     raise OptionError(
-                        f"{item.name} was given without pack: name the columns to pack, such as pack=['input_ids'], or "
-                        f"leave out {item.name}."
+                        f"{item.name} was given without pack, the columns to pack.",
+                        remedies=[use(pack=Example("['input_ids']", ["ids"])), leave_out(item.name)],
                     )
             return
         if self.pack_length is None:
             raise OptionError(
-                f"pack={self.pack} needs pack_length, the number of tokens of a sequence, such as pack_length=2048."
+                f"pack={self.pack} needs pack_length, the number of tokens of a sequence.",
+                remedies=[use(pack_length=2048)],
             )
         if self.wraps and self.pack_long != "split":
             raise OptionError(
-                f"pack_long={self.pack_long!r} with pack_method='wrap', which cuts documents wherever a sequence ends: "
-                "leave pack_long at 'split', or use pack_method='best_fit'."
+                f"pack_long={self.pack_long!r} with pack_method='wrap', which cuts documents wherever a sequence ends.",
+                remedies=[leave_out("pack_long"), leave_out("pack_method")],
             )
 
     @property

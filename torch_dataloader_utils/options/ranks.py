@@ -14,7 +14,7 @@ from torch_dataloader_utils.distributed.peers import (
     peers_of_group,
     peers_of_mesh,
 )
-from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.errors import OptionError, ShardingError, leave_out
 from torch_dataloader_utils.options.checks import Checked, maybe, option, whole
 from torch_dataloader_utils.printing import shown
 
@@ -44,7 +44,8 @@ class RankOptions(Checked):
     def _check_numbers(self) -> None:
         if (self.num_ranks is None) != (self.rank is None):
             raise OptionError(
-                f"num_ranks={self.num_ranks!r}, rank={self.rank!r}: pass both, or neither to detect them."
+                f"num_ranks={self.num_ranks!r}, rank={self.rank!r}: expected both, or neither to detect them.",
+                remedies=[leave_out("rank" if self.num_ranks is None else "num_ranks")],
             )
         if self.num_ranks is not None and self.rank is not None and self.rank >= self.num_ranks:
             raise OptionError(
@@ -56,15 +57,28 @@ class RankOptions(Checked):
         if dims is not None and (isinstance(dims, str) or not isinstance(dims, Sequence)):
             raise OptionError(f"dp_mesh_dims={shown(dims)}: expected names of dimensions, such as ('dp',).")
         if dims is not None and self.device_mesh is None:
-            raise OptionError(f"dp_mesh_dims={shown(dims)} without device_mesh: they name dimensions of a mesh.")
+            raise OptionError(
+                f"dp_mesh_dims={shown(dims)} without device_mesh: they name dimensions of a mesh.",
+                remedies=[leave_out("dp_mesh_dims")],
+            )
         given = self._given_peers
         if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} were given, but each defines the ranks: pass one of them.")
+            dims_too = [] if dims is None else ["dp_mesh_dims"]
+            raise OptionError(
+                f"{' and '.join(given)} were given, but each defines the ranks.",
+                remedies=[
+                    leave_out(*(each for each in given if each != name), *([] if name == "device_mesh" else dims_too))
+                    for name in given
+                ],
+            )
         peers = self.peers
         if peers is not None and self.num_ranks not in (None, peers.world.num_ranks):
             raise ShardingError(
-                f"num_ranks={self.num_ranks}, but {peers.world.source} has {peers.world.num_ranks} rank(s): leave "
-                f"num_ranks and rank out, or leave out {given[0]}."
+                f"num_ranks={self.num_ranks}, but {peers.world.source} has {peers.world.num_ranks} rank(s).",
+                remedies=[
+                    leave_out("num_ranks", "rank"),
+                    leave_out(*given, *([] if dims is None else ["dp_mesh_dims"])),
+                ],
             )
 
     @property

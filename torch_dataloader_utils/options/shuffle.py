@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import Checked, maybe, num_bytes, option, values, whole
 
 _shuffle = values("False, True, 'splits' or 'all'", lambda value: isinstance(value, bool) or value in ("splits", "all"))
@@ -35,18 +35,23 @@ class ShuffleOptions(Checked):
         super().__post_init__()
         if self.shuffle == "splits" and (self.shuffle_buffer_size or self.shuffle_open_splits):
             raise OptionError(
-                "shuffle='splits' keeps the rows of a split in order: give shuffle=True with shuffle_buffer_size or "
-                "shuffle_open_splits."
+                "shuffle='splits' keeps the rows of a split in order, so it has no windows.",
+                remedies=[
+                    use("shuffles rows in windows", shuffle=True),
+                    leave_out(
+                        *(name for name in ("shuffle_buffer_size", "shuffle_open_splits") if getattr(self, name))
+                    ),
+                ],
             )
         if self.shuffle == "all" and self.shuffle_open_splits:
             raise OptionError(
-                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle='all', which opens every split: give "
-                "shuffle=True to open fewer."
+                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle='all', which opens every split.",
+                remedies=[use("opens fewer", shuffle=True), leave_out("shuffle_open_splits")],
             )
         if self.shuffle_open_splits and not self.shuffle and not self.shuffle_buffer_size:
             raise OptionError(
-                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle=False: nothing is shuffled; give "
-                "shuffle=True."
+                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle=False: nothing is shuffled.",
+                remedies=[use(shuffle=True), leave_out("shuffle_open_splits")],
             )
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import Checked, maybe, names, one_of, option, values, whole, word
 
 _LEAST = 2.0**-60  # of a subset, so that its interval of 64-bit numbers is never empty
@@ -50,7 +50,8 @@ def _subsets_of(name: str, value: Any) -> dict[str, int | float]:
 
 def _limit(name: str, value: Any) -> Any:
     if isinstance(value, float):
-        raise OptionError(f"{name}={value}: expected a whole number of rows; for a share of them, use fraction=.")
+        share = [use(fraction=value, without=[name])] if 0 < value < 1 else []
+        raise OptionError(f"{name}={value}: expected a whole number of rows.", remedies=share)
     return whole(1)(name, value)
 
 
@@ -128,24 +129,32 @@ class SubsetOptions(Checked):
         super().__post_init__()
         if self.class_weights is not None and self.limit is not None:
             raise OptionError(
-                f"limit={self.limit} with class_weights: how many copies rows have is known only after reading. Leave "
-                "one of them out, or pass fraction= instead of limit."
+                f"limit={self.limit} with class_weights: how many copies rows have is known only after reading.",
+                remedies=[
+                    leave_out("limit"),
+                    leave_out("class_weights"),
+                    *([] if self.fraction is not None else [use(fraction=Example("f", 0.5), without=["limit"])]),
+                ],
             )
         subsets = self.subsets
         if (subsets is None) != (self.subset is None):
             given, other = ("subset", "subsets") if subsets is None else ("subsets", "subset")
-            example = 'subsets={"train": 0.8, "val": 0.2}' if subsets is None else f"subset={next(iter(subsets))!r}"
-            raise OptionError(f"{given} was given without {other}: pass both, for example {example}.")
+            shares = {self.subset: 0.8, "val" if self.subset != "val" else "train": 0.2}
+            both = use(subsets=shares) if subsets is None else use(subset=next(iter(subsets)))
+            raise OptionError(f"{given} was given without {other}.", remedies=[both, leave_out(given)])
         if subsets is not None and self.subset not in subsets:
             raise OptionError(f"subset={self.subset!r}: expected one of {', '.join(map(repr, subsets))}.")
         if self.subset_by is not None and self.subset_unit != "row":
             raise OptionError(
-                f"subset_by={self.subset_by!r} with subset_unit={self.subset_unit!r}: a key's values choose rows; "
-                "leave subset_unit at 'row', or leave out subset_by."
+                f"subset_by={self.subset_by!r} with subset_unit={self.subset_unit!r}: a key's values choose rows.",
+                remedies=[leave_out("subset_unit"), leave_out("subset_by")],
             )
         if not self.by_hash and (self.subset_by is not None or self.subset_unit != "row"):
             name = "subset_unit" if self.subset_by is None else "subset_by"
-            raise OptionError(f"{name} was given without subsets or fraction: pass one of them, or leave out {name}.")
+            raise OptionError(
+                f"{name} was given without subsets or fraction.",
+                remedies=[use(fraction=Example("f", 0.5)), leave_out(name)],
+            )
 
     @property
     def by_hash(self) -> bool:

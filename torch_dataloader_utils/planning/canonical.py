@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError, ShardingError
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError, ShardingError, leave_out, use
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.shares import Shares
@@ -57,14 +57,18 @@ def virtual_options(options: PlanOptions, num_ranks: int, *, exact: bool) -> Pla
     """
     if options.last_batch not in ("partial", options.even):
         raise OptionError(
-            f"last_batch={options.last_batch!r} with canonical_ranks: all ranks share the last step, so use "
-            "even='drop' or even='pad' instead."
+            f"last_batch={options.last_batch!r} with canonical_ranks: all ranks share the last step.",
+            remedies=[
+                use(even="drop", without=["last_batch"]),
+                use(even="pad", without=["last_batch"]),
+                leave_out("canonical_ranks"),
+            ],
         )
     rows = _rows_of_virtual_rank(options, num_ranks)
     if not exact:
         raise CountsRequiredError(
-            "canonical_ranks needs the number of rows that will be delivered, which is known only after reading: use "
-            "count_rows=True."
+            "canonical_ranks needs the number of rows that will be delivered, which is known only after reading.",
+            remedies=[use("counts once", count_rows=True), leave_out("canonical_ranks")],
         )
     buffer, window_bytes, virtual = options.buffer_rows, options.window_bytes, options.canonical_ranks or num_ranks
     return replace(

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.errors import CountsRequiredError
+from torch_dataloader_utils.errors import CountsRequiredError, Example, use
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.planning.splits import I64, UNKNOWN, Splits
 
@@ -132,6 +132,9 @@ def _check_counts(files: Sequence[DataFile], segments: _Segments, split_rows: in
     unknown = segments.file[segments.start == UNKNOWN]
     if len(unknown):
         raise CountsRequiredError(
-            f"split_rows={split_rows}: the row count of {files[int(unknown[0])].info.path!r} is unknown: use "
-            "count_rows=True, or split_bytes instead."
+            f"split_rows={split_rows}: the row count of {files[int(unknown[0])].info.path!r} is unknown.",
+            remedies=[
+                use("counts once", count_rows=True),
+                use(split_bytes=Example("bytes", "1MiB"), without=["split_rows"]),
+            ],
         )

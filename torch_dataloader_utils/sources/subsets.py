@@ -11,7 +11,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, use
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.reading.class_copies import ClassCopies
@@ -168,7 +168,8 @@ def first_rows(files: Sequence[DataFile], limit: int | None, exact: bool) -> tup
     if not exact or not all(file.layout.counted or file.layout.known for file in files):
         raise OptionError(
             f"limit={limit}: how many rows each file delivers is known only after reading it, because of a filter, a "
-            "key, or a format without row counts. Add count_rows=True."
+            "key, or a format without row counts.",
+            remedies=[use("counts once", count_rows=True)],
         )
     kept: list[DataFile] = []
     for file in files:

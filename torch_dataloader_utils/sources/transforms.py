@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
@@ -26,7 +26,7 @@ def transform_of(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None,
         }
         for name, is_given in given_too.items():
             if is_given:
-                raise OptionError(f"{name} was given without transform: pass transform, or leave {name} out.")
+                raise OptionError(f"{name} was given without transform.", remedies=[leave_out(name)])
         return None, given
     schema = read.transform_schema
     if not isinstance(schema, (pa.Schema, type(None))):
