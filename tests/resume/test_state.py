@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
-from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset
+from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset, merge_state_dicts
 from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
@@ -182,7 +182,7 @@ def test_what_is_no_state_is_refused(folder: str, state: Any, told: str) -> None
 
 def test_another_plan_version_is_refused(folder: str) -> None:
     state = make(folder).state_dict() | {"plan_version": 0}
-    with pytest.raises(CheckpointMismatchError, match="plan version: 0 in the state, 3 here"):
+    with pytest.raises(CheckpointMismatchError, match="plan version: 0 in the state, 4 here"):
         make(folder).load_state_dict(state)
 
 
@@ -190,8 +190,8 @@ def test_another_version_of_what_was_left_is_refused(folder: str) -> None:
     loader = make(folder, num_workers=3)
     loader.load_state_dict(state_after(make(folder), 2))
     state = loader.state_dict()
-    assert (len(state["links"]), state["plan_version"]) == (2, 4)
-    with pytest.raises(CheckpointMismatchError, match="plan version: 1 in the state, 4 here"):
+    assert (len(state["links"]), state["plan_version"]) == (2, 5)
+    with pytest.raises(CheckpointMismatchError, match="plan version: 1 in the state, 5 here"):
         make(folder, num_workers=3).load_state_dict(state | {"plan_version": 1})
 
 
@@ -336,3 +336,33 @@ def test_a_damaged_state_is_refused(tmp_path: Path, damage: dict[str, Any]) -> N
         loader.load_state_dict({**loader.state_dict(), **damage})
     loader.dataset.set_epoch(0)
     assert batches(loader) == whole
+
+
+def as_numpy(value: Any) -> Any:
+    """The same state with numpy's numbers and tuples, as some stores return them."""
+    if isinstance(value, dict):
+        return {key: as_numpy(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(as_numpy(item) for item in value)
+    if isinstance(value, bool):
+        return np.bool_(value)
+    return np.int64(value) if isinstance(value, int) else value
+
+
+def as_config(value: Any) -> Any:
+    return pytest.importorskip("omegaconf").OmegaConf.create(value)
+
+
+@pytest.mark.parametrize("stored", [as_numpy, as_config])
+@pytest.mark.parametrize("options", [{}, {"filters": KEPT, "num_workers": 2}], ids=["known", "unknown"])
+def test_states_of_numpy_numbers_and_configs(folder: str, stored: Any, options: dict[str, Any]) -> None:
+    loader = make(folder, **options)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    state = stored(through_json(loader.state_dict()))
+    rest = [plain(batch) for batch in iterator]
+    for given in (state, merge_state_dicts([state])):
+        again = make(folder, **options)
+        again.load_state_dict(given)
+        assert batches(again) == rest

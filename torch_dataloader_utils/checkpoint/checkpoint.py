@@ -10,7 +10,15 @@ from typing import Any
 
 from torch_dataloader_utils.checkpoint.checks import check_boundaries, check_cursors, check_reader, check_shareable
 from torch_dataloader_utils.checkpoint.fingerprint import counts_are_known, different_data, fingerprint
-from torch_dataloader_utils.checkpoint.form import VERSION, check_form, check_seal, sealed
+from torch_dataloader_utils.checkpoint.form import (
+    OF_RANK,
+    VERSION,
+    check_form,
+    check_seal,
+    of_rank,
+    plain,
+    sealed,
+)
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import link_of, phase_of
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
@@ -23,6 +31,8 @@ from torch_dataloader_utils.planning.phases import Phase, plain_options
 from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
 from torch_dataloader_utils.planning.sharding import resolve_auto
 from torch_dataloader_utils.sources.source import Source
+
+_OF_EACH_RANK = ("plan_version", "epoch", "links", "skip")  # the keys whose values may differ between ranks
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -58,11 +68,13 @@ class StateCodec:
         if self._chosen is not None and not place.past:
             link["policy"] = self._chosen
         state["epoch"] = place.epoch
-        state["links"] = [*map(link_of, place.past), link]
+        state["links"] = (*map(link_of, place.past), link)
         state["plan_version"] = _plan_version(state)
         state["skip"] = [list(steps) for steps in place.skip]
         if self._worker is not None:
             state["worker"] = self._worker[0]
+        elif not self._exact:
+            state[f"{OF_RANK}{rank}"] = sealed({name: state[name] for name in _OF_EACH_RANK})
         return sealed(state)
 
     def place(self, state: Any, *, strict: bool = True) -> EpochPosition:
@@ -72,9 +84,10 @@ class StateCodec:
             CheckpointMismatchError: it is no state of this package, or belongs to other data, or cannot be resumed
                 here.
         """
+        state = plain(state)
         check_form(state)
         try:
-            return self._place(state, strict=strict)
+            return self._place(of_rank(state, self._planner.world.rank), strict=strict)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, DataLoaderUtilsError):
                 raise

@@ -14,7 +14,7 @@ from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.skipped import skipped_names
 from torch_dataloader_utils.sources.source import Source
 
-SKIPPED = "skipped"  # a component only if files are left out: it explains another list of files
+SKIPPED = "skipped"  # the files that are left out: they explain another list of files
 
 
 def counts_are_known(source: Source) -> bool:
@@ -47,16 +47,20 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
-    if source.subset:
-        components["subset"] = ([source.subset], short(source.subset))
-    if options.pack.text:
-        components["pack"] = ([options.pack.text], short(options.pack.text))
-    if options.buckets:
-        components["buckets"] = ([options.buckets], short(options.buckets))
-    if source.skipped:
-        skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
-        components[SKIPPED] = (skipped, short(skipped_names(source.skipped)))
-    return {name: [f"{digest(parts):016x}", text] for name, (parts, text) in components.items()}
+    for name, text in (("subset", source.subset), ("pack", options.pack.text), ("buckets", options.buckets)):
+        components[name] = ([text] if text else [], short(text))
+    skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
+    components[SKIPPED] = (skipped, short(skipped_names(source.skipped)) if skipped else "")
+    return {name: [digest_of(parts), text] for name, (parts, text) in components.items()}
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """The digest of a component."""
+    return f"{digest(parts):016x}"
+
+
+# Components that states did not have at first unless there was something to tell.
+_NOTHING = dict.fromkeys(("subset", "pack", "buckets", SKIPPED), digest_of([]))
 
 
 def _split_texts(splits: Splits) -> Iterator[str]:
@@ -78,7 +82,7 @@ def different_data(
         here: the fingerprint of what this loader reads.
         versions: of the plan algorithm: in the state, and here.
     """
-    was, now = digests_of(saved), digests_of(here)
+    was, now = ({**_NOTHING, **digests_of(data)} for data in (saved, here))
     same_files = was.get("files") == now.get("files")
     lines = [
         f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here"
@@ -100,7 +104,9 @@ def different_data(
 
 
 def _shown(component: Sequence[str] | None) -> str:
-    return "nothing" if component is None else f"{component[1]} (digest {component[0]})"
+    return (
+        "nothing" if component is None or component[0] == digest_of([]) else f"{component[1]} (digest {component[0]})"
+    )
 
 
 def _relative(paths: Sequence[tuple[int, str]]) -> list[str]:

@@ -1,5 +1,9 @@
 """Checks that something is a state as this package writes it: each value's type and size, and a digest of all.
 
+torch.distributed.checkpoint saves each key by itself, from whichever rank has the least to write, and fills the keys of
+a new loader's state. So all states of a loader have the same keys, values that may have another shape are in a tuple,
+which it does not enter, and where the states of ranks differ, each rank has a key of its own.
+
 States come from files, and files are damaged. The checks need no plan and no memory: a number of workers that no loader
 has is refused before anything is created for each of them.
 """
@@ -10,20 +14,25 @@ import hashlib
 import json
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from numbers import Integral, Real
 from operator import index
 from typing import Any
+
+import numpy as np
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.mixing.curriculum import MOST_PHASES
 
 VERSION = 1
 SEAL = "digest"  # the key of the digest of all others
+OF_RANK = "dp_rank_"  # and the number of a rank: what holds for it alone
 
 _MOST = 2**62  # of any number
 _RANKS, _SHARDS = 2**17, 2**12  # more than any job has
 _LINKS = 2**10
+_DEPTH = 20  # of containers in containers; no state has that many
 _FRACTION = re.compile(r"[0-9]+(/[1-9][0-9]*)?", re.ASCII)
 
 Check = Callable[[Any], bool]
@@ -54,9 +63,47 @@ def check_form(state: Any) -> None:
         _check_sizes(link)
 
 
+def plain(value: Any, depth: int = 0) -> Any:
+    """A state as Python's own dicts, lists and numbers, from whatever stores made of them (numpy, OmegaConf)."""
+    if isinstance(value, (str, bytes, bool, int, float)) or value is None or depth > _DEPTH:
+        return value
+    if isinstance(value, Mapping):
+        return {plain(key, depth + 1): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (range, memoryview, bytearray)):
+        return [plain(item, depth + 1) for item in value]
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state with the digest of its values."""
     return {**state, SEAL: _digest(state)}
+
+
+def of_rank(state: dict[str, Any], rank: int) -> dict[str, Any]:
+    """The state of one rank, from a state whose keys torch.distributed.checkpoint has gathered from all ranks.
+
+    Raises:
+        CheckpointMismatchError: it has no intact position of the rank.
+    """
+    own = state.get(f"{OF_RANK}{rank}")
+    shared = {name: value for name, value in state.items() if not name.startswith(OF_RANK)}
+    if own is None or (is_sealed(shared) and str(rank) in shared["links"][-1].get("cursors", {})):
+        return shared
+    _check_each(own, {}, OF_RANK)
+    check_seal(own)
+    whole = {**shared, **own}
+    check_form(whole)
+    if whole["links"][-1]["options"] != shared["links"][-1]["options"]:
+        raise CheckpointMismatchError(
+            f"the checkpoint does not hold the position of rank {rank}, known only after reading: it was saved "
+            f"with num_ranks={shared['links'][-1]['options'].get('num_ranks')}. Save "
+            "loader.state_dict(all_ranks=True), which any number of ranks can load."
+        )
+    return sealed(whole)
 
 
 def check_seal(state: Mapping[str, Any]) -> None:
@@ -65,17 +112,26 @@ def check_seal(state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointMismatchError: it is not.
     """
-    if state.get(SEAL, "") not in ("", _digest(state)):
+    if not is_sealed(state):
         raise CheckpointMismatchError(
             "the state is damaged: its values do not match their digest. Load an intact copy, or an earlier checkpoint."
         )
 
 
-def _digest(state: Mapping[str, Any]) -> str:
-    values = {name: value for name, value in state.items() if name != SEAL}
+def is_sealed(state: Mapping[str, Any]) -> bool:
+    """Whether the state is as it was written; true without a digest."""
+    seal = state.get(SEAL, "")
+    return seal in ("", _digest(state)) or seal == _digest(state, texts=True)  # as states were sealed at first
+
+
+def _digest(state: Mapping[str, Any], *, texts: bool = False) -> str:
+    """The digest of a state without what holds for one rank, nor the texts of its data, which may differ by process."""
+    values = {name: value for name, value in state.items() if name != SEAL and not name.startswith(OF_RANK)}
     try:
+        if "data" in values and not texts:
+            values["data"] = {name: component[0] for name, component in values["data"].items()}
         text = json.dumps(values, sort_keys=True, default=index)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointMismatchError(
             f"the state is damaged ({type(error).__name__}): expected the result of loader.state_dict()."
         ) from None  # its message may be as long as the state

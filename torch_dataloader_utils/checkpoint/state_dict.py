@@ -3,9 +3,11 @@
     {"version", "plan_version",
      "data": {component: [digest, text]},
      "epoch": int,
-     "links": [{"options": {...}, "batches": n or [n of each rank], "cursors": {rank: [turn, [worker's cursor]]}}],
+     "links": ({"options": {...}, "batches": n or [n of each rank], "cursors": {rank: [turn, [worker's cursor]]}},),
      "skip": [[first, last]],
+     "source": {...}, the position in a table's history,
      "worker": index of a worker of a foreign loader,
+     "dp_rank_<r>": {"plan_version", "epoch", "links", "skip", "digest"} of this rank, if counts are unknown,
      "digest": of everything else}
 
 A *link* is a phase of the epoch that ran under one set of options; it has "cursors" if row counts are unknown.
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.form import check_form, check_seal, sealed
+from torch_dataloader_utils.checkpoint.form import OF_RANK, check_form, check_seal, plain, sealed
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import END, RankCursor, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
@@ -79,7 +81,12 @@ def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state without the part that holds for its rank alone: that rank's progress if row counts are unknown."""
     *past, last = state["links"]
     without = {name: value for name, value in last.items() if name != "cursors"}
-    return sealed({**state, "links": [*past, without]})
+    return sealed({**shared_part(state), "links": (*past, without)})
+
+
+def shared_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state without the keys that hold for one rank alone."""
+    return {name: value for name, value in state.items() if not name.startswith(OF_RANK)}
 
 
 def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -95,6 +102,7 @@ def merge_state_dicts(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if not isinstance(states, Sequence):
         raise CheckpointMismatchError(f"merge_state_dicts({shown(states)}): expected a list of states.")
+    states = [plain(state) for state in states]
     for state in states:
         check_form(state)
         check_seal(state)
@@ -133,7 +141,7 @@ def unknown_counts(state: Mapping[str, Any]) -> bool:
 def _with_last(state: Mapping[str, Any], link: Phase) -> dict[str, Any]:
     """The state with another last link."""
     policy = {name: value for name, value in state["links"][-1].items() if name == "policy"}
-    return sealed({**state, "links": [*state["links"][:-1], {**link_of(link), **policy}]})
+    return sealed({**shared_part(state), "links": (*state["links"][:-1], {**link_of(link), **policy})})
 
 
 def _of_workers(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

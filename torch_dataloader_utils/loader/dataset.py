@@ -143,7 +143,7 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
         here = self._here
         # Accelerate's loaders are one batch ahead: for its loops, an epoch is over once the last batch is delivered.
         place = here.passes.place if self._accelerated is None else here.passes.next_place()
-        state, cursor = here.codec.state(place), self.source_cursor()
+        state, cursor = here.codec.state(place), self._saved_cursor()
         if cursor is not None:
             state = sealed({**state, "source": cursor})
         return state_of_all_ranks(state, here, self._options) if all_ranks else state
@@ -180,6 +180,10 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
     def source_cursor(self) -> dict[str, Any] | None:
         """The live or next pass's position in the source's history, as plain data; None if it has no history."""
         return None
+
+    def _saved_cursor(self) -> dict[str, Any] | None:
+        """The cursor as states have it, always with the same keys."""
+        return self.source_cursor()
 
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
         """Move to this position in the source's history. Ends a live pass."""

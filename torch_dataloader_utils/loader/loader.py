@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 from torch.utils.data import DataLoader
 
-from torch_dataloader_utils.checkpoint.form import check_form, check_seal
+from torch_dataloader_utils.checkpoint.form import check_form, check_seal, plain
 from torch_dataloader_utils.checkpoint.state_dict import of_any_rank, steps_taken
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.loader.accelerated import (
@@ -147,6 +147,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
 
     def _load_epoch(self, state: Mapping[str, Any]) -> None:
         """Restore the epoch, and so the order, as Accelerate does for its own samplers."""
+        state = plain(state)
         check_form(state)
         check_seal(state)
         taken = steps_taken(state)

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from torch_dataloader_utils.checkpoint.form import check_form
+from torch_dataloader_utils.checkpoint.form import check_form, plain
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
+from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts, shared_part
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.loader.accelerated import loaded_by_lightning, spent_in_lightning
@@ -93,6 +93,7 @@ def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, 
     Raises:
         CheckpointMismatchError: `state` is not a state, belongs to other data, or cannot be resumed here.
     """
+    given, state = state, plain(state)
     check_form(state)
     before, loaded = here.next_source, here.passes.loaded
     if state.get("source") is not None:
@@ -105,7 +106,7 @@ def load_state(state: Any, here: Epochs, restore_source: Callable[[Mapping[str, 
         if loaded is not None:
             here.passes.load(loaded)
         raise
-    here.passes.load(place, by_counter=loaded_by_lightning(), spent=spent_in_lightning(state))
+    here.passes.load(place, by_counter=loaded_by_lightning(), spent=spent_in_lightning(given))
 
 
 def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def state_of_all_ranks(state: dict[str, Any], here: Epochs, options: Options) ->
     """
     world = here.planner.world
     if world.num_ranks == 1:
-        return state
+        return shared_part(state)
     exchange = sharers_of(options).exchange("share their states (all_ranks=True)")
     if exchange is None or here.worker is not None:
         raise OptionError(

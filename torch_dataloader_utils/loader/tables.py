@@ -90,6 +90,10 @@ class SnapshotDataset(LoaderDataset):
         cursor = asdict(self._snapshot.cursor)
         return {**cursor, "read": True} if self._is_read() else cursor
 
+    def _saved_cursor(self) -> dict[str, Any]:
+        read = {"read": False} if self._options.follow.follow else {}
+        return {**read, **self.source_cursor()}
+
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
         """Move to this position in the table's history, unless the options pin another. Ends a live pass.
 
