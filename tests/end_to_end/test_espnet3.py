@@ -154,7 +154,7 @@ def test_dist_world_size_matches_the_world_size(monkeypatch: pytest.MonkeyPatch)
 def test_total_shards_is_divisible_by_the_world_size() -> None:
     """The page's example: total_shards: 10 with dist_world_size: 8."""
     told = rule([Utterances(80, 10, 8)], 8, sharding="rotate", total_shards=10)
-    assert "total_shards=10 of a dataset must be divisible by num_ranks=8" in told
+    assert "total_shards=10 of dataset 0 must be divisible by num_ranks=8" in told
 
 
 def test_total_shards_needs_shard() -> None:
