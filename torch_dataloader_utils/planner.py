@@ -14,6 +14,7 @@ from torch_dataloader_utils.distributed.ranks import World, joining, resolve_wor
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options import Options, PolicyOptions
 from torch_dataloader_utils.planning.advice import idle_ranks_advice, small_windows_advice, uneven_steps_advice
+from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions, RankPlan
@@ -21,6 +22,7 @@ from torch_dataloader_utils.planning.rank_plan import rows_of_step
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.planning.sharding import policy_name, with_options
 from torch_dataloader_utils.planning.strategies import assignment_of
+from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.source import Source
 
@@ -131,6 +133,11 @@ class Planner:
         """Rows of one batch of one rank."""
         return plan_options(self._options).batch_rows(self.world.num_ranks)
 
+    def given_rows(self, plan: RankPlan) -> int:
+        """The rows (or tokens) of a rank's share in an epoch, with those beyond its whole sequences and batches."""
+        shares = self._plan(self.world.num_ranks, None)._shares(plan.epoch)
+        return total_rows(shares.pieces(plan.rank))
+
     def warn_of_uneven_steps(self, epoch: int) -> None:
         """Warn if ranks of a running job have no rows, or different numbers of steps."""
         if self._generate is None and self.has_peers:
@@ -235,10 +242,20 @@ class PlanWarnings:
                 f"{name}.generate takes no num_ranks and rank: each of the {num_ranks} ranks reads all rows",
             )
 
-    def of_empty_rank(self, plan: RankPlan) -> None:
-        """Warn that a pass has no batch although there are rows."""
-        batch = self._options.batch
-        if batch.last_batch == "drop":
+    def of_empty_rank(self, plan: RankPlan, given: int) -> None:
+        """Warn that a pass has no batch although there are rows.
+
+        Args:
+            plan: of the rank.
+            given: the rows (or tokens) that its share has, also if they fill no batch.
+        """
+        batch, pack = self._options.batch, self._options.pack
+        if given and pack.wraps:
+            why = (
+                f"its {plural(given, 'token')} fill no sequence of pack_length={pack.pack_length}; use a smaller "
+                "pack_length, or even='pad', which delivers them with a mask"
+            )
+        elif batch.last_batch == "drop":
             why = f"last_batch='drop' leaves out its rows, which are fewer than batch_size={batch.batch_size}"
         else:
             why = "it got no split; set split_rows= or split_bytes= for more, smaller splits"

@@ -148,9 +148,9 @@ def test_joint_batches_hold_as_many_rows_of_every_shard(shards, each, output) ->
 
 
 def test_a_fixed_number_of_steps_is_cut_or_an_error() -> None:
-    assert list(exactly(iter("abcd"), 3)) == ["a", "b", "c"]
+    assert list(exactly(iter("abcd"), 3, "rows")) == ["a", "b", "c"]
     with pytest.raises(EmptyDatasetError, match="2 steps of steps_per_epoch are missing"):
-        list(exactly(iter("ab"), 4))
+        list(exactly(iter("ab"), 4, "rows"))
 
 
 @pytest.mark.parametrize(("mine", "others"), [(10, 10), (10, 7), (7, 10), (8, 8), (3, 0)])

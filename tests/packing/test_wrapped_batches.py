@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from tests.packing.helpers import LENGTH, documents, make, write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
 from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
-from torch_dataloader_utils.errors import CountsRequiredError, FileReadError, NullValueError, OptionError, ShardingError
+from torch_dataloader_utils.errors import (
+    CountsRequiredError,
+    EmptyDatasetError,
+    FileReadError,
+    NullValueError,
+    OptionError,
+    ShardingError,
+)
 
 LENGTHS = np.random.default_rng(0).integers(0, 40, 60).tolist()
 TOKENS = sum(LENGTHS)
@@ -235,6 +242,39 @@ def test_footers_without_statistics_need_a_scan(tmp_path: Path) -> None:
     with pytest.raises(CountsRequiredError, match="statistics"):
         wrapping(path)
     assert len(wrapping(path, count_rows=True)) == -(-(TOKENS // LENGTH) // 3)
+
+
+def test_a_share_shorter_than_a_sequence_is_the_cause_and_padding_the_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pq.write_table(pa.table({"input_ids": [[1, 2], [3]]}), tmp_path / "0.parquet")
+    options = {"pack": ["input_ids"], "shuffle": False, "num_workers": 0}
+    assert list(wrapping(str(tmp_path), **options, pack_length=8)) == []
+    assert "its 3 tokens fill no sequence of pack_length=8; use a smaller pack_length, or even='pad'" in caplog.text
+    (batch,) = wrapping(str(tmp_path), **options, pack_length=8, even="pad")
+    assert batch["input_ids"][batch["valid"]].tolist() == [1, 2, 3]
+    assert [b["input_ids"].tolist() for b in wrapping(str(tmp_path), **options, pack_length=3)] == [[[1, 2, 3]]]
+    ranks_of(str(tmp_path), 2, **options, pack_length=2)
+    assert "has no tokens in epoch 0 (tokens per rank: 2, 0): there are 3 tokens, which do not fill" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["wrap", "best_fit"])
+def test_documents_without_tokens_are_named_as_the_cause(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    pq.write_table(pa.table({"input_ids": pa.array([[], []], pa.list_(pa.int64()))}), tmp_path / "0.parquet")
+    options = {"pack": ["input_ids"], "pack_method": method, "shuffle": False, "num_workers": 0}
+    assert list(wrapping(str(tmp_path), **options)) == []
+    cause = (
+        "the documents hold no token in 'input_ids'" if method == "wrap" else "no document of its share holds a token"
+    )
+    assert cause in caplog.text
+    units = "token" if method == "wrap" else "sequence"
+    with pytest.raises(EmptyDatasetError, match=f"this rank has no {units} to repeat"):
+        list(wrapping(str(tmp_path), **options, steps_per_epoch=2))
+    if method == "wrap":
+        with pytest.raises(EmptyDatasetError, match=r"no token to deliver \(N=0 tokens"):
+            wrapping(str(tmp_path), **options, even="pad")
 
 
 def test_null_documents_are_dropped_or_an_error(tmp_path: Path) -> None:

@@ -229,8 +229,13 @@ class ShardRows:
         return parts
 
 
-def exactly(batches: Iterator[Any], steps: int) -> Iterator[Any]:
+def exactly(batches: Iterator[Any], steps: int, units: str) -> Iterator[Any]:
     """The first `steps` batches.
+
+    Args:
+        batches: with laps that repeat rows.
+        steps: their number.
+        units: what batches are made of, in a word: "rows".
 
     Raises:
         EmptyDatasetError: there are fewer, although laps repeat rows, because there are no rows to repeat.
@@ -241,8 +246,8 @@ def exactly(batches: Iterator[Any], steps: int) -> Iterator[Any]:
         yield batch
     if done < steps:
         raise EmptyDatasetError(
-            f"{steps - done} steps of steps_per_epoch are missing: this rank has no row to repeat. Check that the data "
-            "and filters leave rows for every rank."
+            f"{steps - done} steps of steps_per_epoch are missing: this rank has no {units[:-1]} to repeat. Check that "
+            f"the data and filters leave {units} for every rank."
         )
 
 

@@ -33,6 +33,7 @@ from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.agreement import joint_step
 from torch_dataloader_utils.sources.skipped import skipped_counts
 from torch_dataloader_utils.sources.source import Source
@@ -68,7 +69,7 @@ class Epochs:
         self.planner = Planner(source, options)
         self.codec = StateCodec(source, options, self.planner, worker)
         self.hooks = Hooks()
-        self.passes = Passes(self._start, self.hooks)
+        self.passes = Passes(self._start, self.hooks, _why_empty(source, options))
         self.meter = self.passes.meter
         self.meter.listed = source.listed
         self.meter.skipped = skipped_counts(source.skipped)
@@ -251,7 +252,7 @@ def _ended(
     """The batches after the first `taken`, cut where the options make all ranks end; those of a foreign loader not."""
     shard = options.shard
     if shard.steps_per_epoch is not None:
-        return exactly(batches, (steps or 0) - taken)
+        return exactly(batches, (steps or 0) - taken, options.units)
     if shard.even != "sync" or planner.world.num_ranks == 1 or foreign:
         return batches
     if not planner.has_peers:
@@ -264,6 +265,18 @@ def _ended(
             ],
         )
     return in_step(batches, shard.sync_every, smallest(*joint_step(options, "compare their batches")))
+
+
+def _why_empty(source: Source, options: Options) -> str:
+    """What it means that a pass has no batch, if their number was unknown."""
+    packs = options.pack.pack is not None
+    whole = isinstance(source.scan, ScanSpec) and not source.scan.selects_rows and not source.subset
+    if packs and whole and options.read.transform is None:
+        return "no document of its share holds a token"
+    return (
+        f"no {'token of a document' if packs else 'row'} of its share was left after what leaves out rows, such as "
+        "filters, a subset or transform_rows='any'"
+    )
 
 
 def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:
@@ -279,7 +292,7 @@ def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: O
         f"; {begun:,} steps were taken before" if begun else "",
     )  # fmt: skip
     if plan.steps == 0 and not begun and has_splits:
-        planner.warn.of_empty_rank(plan)
+        planner.warn.of_empty_rank(plan, planner.given_rows(plan))
     if not begun:  # otherwise the windows are mostly those that the pass began with, perhaps on other ranks
         planner.warn.of_small_windows(plan)
 

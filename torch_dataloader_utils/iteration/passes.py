@@ -29,10 +29,16 @@ class Passes:
     since the previous pass began (`set_epoch` with the loaded epoch keeps the position, and a framework's
     `propose_epoch` any loaded one). Without either, it is the epoch after the last completed pass, or the same epoch
     again if that pass was abandoned.
+
+    Args:
+        start: begins to read at a position.
+        hooks: are told of passes that have ended.
+        why_empty: what it means that a pass has no batch, if their number was unknown.
     """
 
-    def __init__(self, start: Callable[[EpochPosition], RankRun], hooks: Hooks) -> None:
+    def __init__(self, start: Callable[[EpochPosition], RankRun], hooks: Hooks, why_empty: str) -> None:
         self._start = start
+        self._why_empty = why_empty
         self._hooks = hooks
         self.meter = Meter()
         hooks.add(self.meter.add)
@@ -217,11 +223,7 @@ class Passes:
         """Record that this pass has ended, and end its reading; while holding the turn."""
         if over.run.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
-            _LOG.warning(
-                "epoch %d: the pass of this rank was empty: no row of its share was left after what leaves out rows, "
-                "such as filters, a subset or transform_rows='any'",
-                over.epoch,
-            )
+            _LOG.warning("epoch %d: the pass of this rank was empty: %s", over.epoch, self._why_empty)
         if self._live is over:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1

@@ -37,7 +37,7 @@ def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
         return None
     verb, (why, remedy) = "has" if len(idle) == 1 else "have", _why_idle(plan)
     return Advice(
-        f"{len(idle)} of the {plural(plan.num_ranks, 'rank')} {verb} no rows in epoch {epoch} "
+        f"{len(idle)} of the {plural(plan.num_ranks, 'rank')} {verb} no {_units(plan)}s in epoch {epoch} "
         f"({_rows_of_ranks(plan, epoch, idle)}): {why}. {_effect(plan, len(idle))}",
         remedy,
     )
@@ -138,7 +138,14 @@ def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | No
 
 def _rows_of_ranks(plan: Plan, epoch: int, idle: Sequence[int]) -> str:
     rows = plan.rows(epoch)
-    return f"rank{'s' * (len(idle) > 1)} {_listed(idle)}" if rows is None else f"rows per rank: {_listed(rows)}"
+    return (
+        f"rank{'s' * (len(idle) > 1)} {_listed(idle)}" if rows is None else f"{_units(plan)}s per rank: {_listed(rows)}"
+    )
+
+
+def _units(plan: Plan) -> str:
+    """What a plan counts, in a word."""
+    return "row" if plan.options.sequence_length == 1 else "token"
 
 
 def _why_idle(plan: Plan) -> tuple[str, str]:
@@ -146,12 +153,18 @@ def _why_idle(plan: Plan) -> tuple[str, str]:
     ranks, splits = plural(plan.num_ranks, "rank"), len(plan.splits)
     if plan.exact and plan.options.last_batch == "drop":
         return (
-            f"last_batch='drop' leaves out what is less than a batch of {plural(plan.batch_rows, 'row')}",
+            f"last_batch='drop' leaves out what is less than a batch of {plural(plan.batch_rows, _units(plan))}",
             "Use a smaller batch_size, or last_batch='partial'.",
         )
     rows = plan.splits.rows
     if rows is not None and rows < plan.num_ranks:
-        return f"there {_are(rows, 'row')} for {ranks}", "Use fewer ranks."
+        return f"there {_are(rows, _units(plan))} for {ranks}", "Use fewer ranks."
+    length = plan.options.sequence_length
+    if rows is not None and length > 1 and rows < plan.num_ranks * length:
+        return (
+            f"there {_are(rows, 'token')}, which do not fill a sequence of pack_length={length} for each of {ranks}",
+            "Use fewer ranks, a smaller pack_length, or even='pad' (delivers them under a mask).",
+        )
     why = f"there {_are(splits, 'split')} for {ranks}"
     if len(plan.parts) > 1:
         most = max(Counter(plan.splits.files[file].info.part for file in plan.splits.file.tolist()).values())

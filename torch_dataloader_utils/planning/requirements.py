@@ -55,8 +55,8 @@ def check_even_rows(
     if not rows:
         total = int(datasets[0].table.lengths.sum())
         raise EmptyDatasetError(
-            f"even={even!r}: an epoch has no row to deliver (N={total} rows, R={num_ranks} ranks); check path and "
-            "filters."
+            f"even={even!r}: an epoch has no {units[:-1]} to deliver (N={total} {units}, R={num_ranks} ranks); check "
+            "path and filters."
         )
     if even == "drop" and rows < step:
         raise ShardingError(

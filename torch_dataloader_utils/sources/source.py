@@ -182,6 +182,9 @@ def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
         return "the table holds no rows"
     if options.subset.by_hash and not manifest.files:
         return f"the subset ({options.subset.text}) holds no rows"
+    if options.pack.wraps and options.pack.pack is not None:
+        of = "" if manifest.predicate is None else "that the filter keeps "
+        return f"the documents {of}hold no token in {options.pack.pack[0]!r}"
     if manifest.predicate is None:
         return "there are no rows in any file"
     return f"the filter matches no {'row' if counted else manifest.opener.segment_name} of any file"
