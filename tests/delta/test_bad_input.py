@@ -1,9 +1,11 @@
 """What cannot be read is an error at construction that says why, without secrets."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -11,6 +13,7 @@ from tests.delta.by_hand import commit, entries, live, require, rewrite
 from tests.delta.reading import ids, opened
 from torch_dataloader_utils import (
     ColumnNotFoundError,
+    DamagedFileError,
     FileReadError,
     OptionError,
     StructuredDataset,
@@ -109,3 +112,40 @@ def test_a_file_on_another_storage_is_an_error(table: Path) -> None:
     commit(table, [{"add": {**add, "path": "memory://elsewhere/x.parquet"}}])
     with pytest.raises((OptionError, FileReadError), match=r"elsewhere|its log"):
         opened(table)
+
+
+def said(folder: Path, **stats: Any) -> None:
+    """Have the log say this of all files of version 0."""
+
+    def change(line: dict[str, Any]) -> None:
+        if "add" in line:
+            line["add"]["stats"] = json.dumps({**json.loads(line["add"]["stats"]), **stats})
+
+    rewrite(folder, change)
+
+
+@pytest.mark.parametrize("options", [{}, {"filters": [("id", ">", 3)]}, {"split_rows": 2}], ids=str)
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_a_wrong_number_of_rows_is_an_error_also_zero(tmp_path: Path, rows: int, options: dict[str, Any]) -> None:
+    write_deltalake(tmp_path, pa.table({"id": range(10)}))
+    said(tmp_path, numRecords=rows)
+    with pytest.raises(DamagedFileError, match=f"has 10 rows, but the table's manifest says {rows}"):
+        ids(opened(tmp_path, **options)[0])
+
+
+@pytest.mark.parametrize("rows", [-1, None])
+def test_a_number_of_rows_that_is_not_known_is_counted(tmp_path: Path, rows: Any) -> None:
+    write_deltalake(tmp_path, pa.table({"id": range(10)}))
+    said(tmp_path, numRecords=rows)
+    loader, dataset = opened(tmp_path, filters=[("id", ">", 3)])
+    assert ids(loader) == [4, 5, 6, 7, 8, 9]
+    assert [item["records"] for item in dataset.partitions] == [0]
+
+
+def test_a_file_without_rows_gives_none(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"id": range(10)}))
+    (path,) = live(tmp_path)
+    pq.write_table(pq.read_table(tmp_path / path).slice(0, 0), tmp_path / path)
+    said(tmp_path, numRecords=0)
+    loader, _ = opened(tmp_path)
+    assert (ids(loader), len(loader)) == ([], 0)

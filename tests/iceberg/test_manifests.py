@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -17,9 +20,10 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, NestedField
 
 from tests.iceberg.conftest import HERE
-from tests.iceberg.helpers import append_files, data_file, names_of, numbers_table
+from tests.iceberg.helpers import append_files, data_file, numbers_table
 from tests.iceberg.relocate import latest_metadata, relocate
-from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils import IcebergDataset
+from torch_dataloader_utils.errors import DamagedFileError, FileReadError
 from torch_dataloader_utils.iceberg.delete_index import delete_index
 from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, read_manifest, read_manifest_list
 from torch_dataloader_utils.iceberg.tables import IcebergRead, plan_table
@@ -294,12 +298,36 @@ def test_key_metadata_says_that_a_manifest_is_encrypted(catalog):
         plan_table(table, IcebergRead())
 
 
-def test_files_without_rows_are_left_out(catalog):
-    table = numbers_table(catalog)
-    append_files(table, [data_file(table, "empty", {"x": []}), data_file(table, "a", {"x": [1]})])
-    plan = plan_table(table, IcebergRead())
-    assert names_of(plan) == ["a"]
-    assert plan.pruned.files_before == 2
+@pytest.mark.parametrize("filters", [None, "x > 1"])
+@pytest.mark.parametrize("said", [0, 1, 7])
+def test_a_wrong_number_of_rows_is_an_error_also_zero(catalog, filters, said):
+    table = catalog.create_table("ns.t", pa.schema({"x": pa.int64()}))
+    table.append(pa.table({"x": [1, 2, 3]}))
+    rewrite(lists_and_manifests(table)[1], lambda entry: entry["data_file"].update(record_count=said))
+    with pytest.raises(DamagedFileError, match=f"has 3 rows, but the table's manifest says {said}"):
+        list(IcebergDataset.create_dataloader(table, filters=filters)[0])
+
+
+def test_value_counts_of_zero_rule_nothing_out(catalog):
+    table = catalog.create_table("ns.t", pa.schema({"x": pa.int64()}))
+    table.append(pa.table({"x": [1, 2, 3]}))
+    zero = {name: [{"key": 1, "value": 0}] for name in ("value_counts", "null_value_counts", "nan_value_counts")}
+    rewrite(lists_and_manifests(table)[1], lambda entry: entry["data_file"].update(zero))
+    for filters in ("x > 1", pc.field("x") > 1):
+        rows = [
+            row for batch in IcebergDataset.create_dataloader(table, filters=filters)[0] for row in batch["x"].tolist()
+        ]
+        assert rows == [2, 3]
+
+
+def test_a_file_without_rows_gives_none(catalog):
+    table = catalog.create_table("ns.t", pa.schema({"x": pa.int64()}))
+    table.append(pa.table({"x": [1, 2, 3]}))
+    path = Path(next(iter(table.scan().plan_files())).file.file_path.removeprefix("file://"))
+    pq.write_table(pq.read_table(path).slice(0, 0), path)
+    rewrite(lists_and_manifests(table)[1], lambda entry: entry["data_file"].update(record_count=0))
+    loader, _ = IcebergDataset.create_dataloader(table)
+    assert (list(loader), len(loader)) == ([], 0)
 
 
 # ------------------------------------------------------------------------------------------ which deletes apply to what
@@ -383,3 +411,10 @@ def test_partitions_of_nan_are_one(catalog):
     table = catalog.create_table("ns.nan", schema, partition_spec=spec)
     append_files(table, [data_file(table, name, {"x": [1.0]}, (float("nan"),)) for name in "ab"])
     assert [one["files"] for one in plan_table(table, IcebergRead()).partitions] == [2]
+
+
+@pytest.mark.parametrize("more", [{"form": "PUFFIN"}, {"content": EQUALITY}], ids=["vector", "equality"])
+def test_deletes_that_do_not_say_what_they_delete_are_an_error(more):
+    more = {"content": POSITIONS, **more}
+    with pytest.raises(FileReadError, match=r"/t/d: is listed as .* without '(referenced_data_file|equality_ids)'"):
+        applied([delete(more.pop("content"), 9, name="/t/d", **more)])

@@ -63,10 +63,11 @@ def listed_files(table: DeltaTable, bounds: bool) -> list[ListedFile]:
 
 def _listed(row: Mapping[str, Any]) -> ListedFile:
     bounds = {part: row.get(part) or {} for part in _BOUNDS}
+    rows = row.get("num_records")
     return ListedFile(
         plain_url(row["path"]),
-        row["size_bytes"],
-        row.get("num_records"),
+        max(row["size_bytes"] or 0, 0),  # a hint
+        None if rows is None or rows < 0 else rows,
         row["modification_time"],
         row.get("partition") or {},
         bounds,

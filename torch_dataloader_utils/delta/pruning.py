@@ -51,7 +51,7 @@ def _facts(column: pa.Field, file: ListedFile, columns: Columns) -> Iterator[pc.
         return
     name = columns.physical[column.name]
     lower, upper, nulls = (file.bounds[part].get(name) for part in ("min", "max", "null_count"))
-    if nulls is not None and nulls == file.rows:
+    if nulls and nulls == file.rows:  # zero of zero says nothing of a file with rows
         yield place.is_null()
     elif _has_bounds(column.type):
         if pt.is_timestamp(column.type) and upper is not None:

@@ -96,7 +96,7 @@ class _Column:
             return [column.is_null()] if value is None else self._between(value, value)
         counts = (file.value_counts, file.null_value_counts, file.nan_value_counts)
         values, nulls, nans = ((count or {}).get(number) for count in counts)
-        if nulls is not None and nulls == values:
+        if nulls and nulls == values:  # zero of zero says nothing of a file with rows
             return [column.is_null()]
         counted = len(self.path) == 1  # within structs, counts may omit nulls of the structs
         if nans and nans == values and counted:

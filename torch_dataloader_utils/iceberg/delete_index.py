@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
+from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 from torch_dataloader_utils.iceberg.manifests import Entry, content_of
+from torch_dataloader_utils.storage import printable
 
 _PATH = 2147483546  # field id of the path column in positional delete files
 PartitionKey: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)
@@ -78,13 +80,28 @@ def delete_index(
     for entry in sorted(entries, key=lambda one: (one.sequence_number, one.file.file_path)):
         delete = _delete_file(entry, path_of)
         if delete.kind == "vector":
-            index.vectors[content_of(entry.file, "referenced_data_file")].append(delete)
+            index.vectors[_referenced(entry.file)].append(delete)
         elif delete.kind == "equality":
             everywhere = entry.spec_id in unpartitioned
             (index.everywhere if everywhere else index.equality[place_of(entry)]).append(delete)
         else:
             _add_positions(index, entry, delete, place_of)
     return index
+
+
+def _referenced(vector: DataFile) -> str:
+    """The path of the data file whose rows a vector deletes.
+
+    Raises:
+        FileReadError: the manifest does not name it, so the deleted rows would come back.
+    """
+    path: str | None = content_of(vector, "referenced_data_file")
+    if not path:
+        raise FileReadError(
+            f"{printable(vector.file_path)}: is listed as a deletion vector without 'referenced_data_file', the data "
+            "file whose rows it deletes: the manifest is damaged. Read another snapshot."
+        )
+    return path
 
 
 def _add_positions(
@@ -108,6 +125,11 @@ def _delete_file(entry: Entry, path_of: Callable[[str], str]) -> DeleteFile:
     kind = "positions"
     if file.content == DataFileContent.EQUALITY_DELETES:
         kind = "equality"
+        if not file.equality_ids:
+            raise FileReadError(
+                f"{printable(file.file_path)}: is listed as a file of equality deletes without 'equality_ids', the "
+                "columns that it compares: the manifest is damaged. Read another snapshot."
+            )
     elif file.file_format == FileFormat.PUFFIN:
         kind = "vector"
     return DeleteFile(

@@ -55,7 +55,7 @@ class FileScan:
         self.pruned = PrunedFiles(len(data), len(left), before, len(planned))
         planned.sort(key=lambda one: (one.file.sequence_number, one.file.table_path))
         check_listed_once([one.info.path for one in planned])
-        return tuple(one for one in planned if one.file.record_count)
+        return tuple(planned)
 
     def _manifests(self) -> tuple[list[Manifest], list[Manifest]]:
         """The manifests of data files, and those of delete files."""

@@ -113,9 +113,10 @@ class IcebergPlan:
     def manifest(self, options: Options) -> FileManifest:
         """The manifest of the files, like that of any other source.
 
-        A file's footer is read, once, if rows of it are deleted by position, if the manifests do not record its rows,
-        or if it may be cut into splits. A file of at most an eighth of `split_bytes` is one split and needs only the
-        table's manifests, unless `split_rows` or a custom strategy determines how files are cut.
+        A file's footer is read, once, if rows of it are deleted by position, if the manifests do not record its rows
+        or say that it has none, or if it may be cut into splits. A file of at most an eighth of `split_bytes` is one
+        split and needs only the table's manifests, unless `split_rows` or a custom strategy determines how files are
+        cut.
         """
         split, given = options.split, dict(options.read.format_options or {})
         by_bytes = split.split_rows is None and split.split_strategy is None
@@ -204,7 +205,8 @@ def _layout_reader(plan: IcebergPlan, given: Mapping[str, Any], small: int) -> C
     def layout(planned: PlannedFile) -> FileLayout:
         file, info = planned.file, planned.info
         size = estimate(max(file.record_count, 0), info.file_size)
-        if size <= small and file.record_count >= 0 and all(delete.kind == "equality" for delete in file.deletes):
+        # A file that is said to be empty is opened, like any other whose rows a wrong number would lose.
+        if size <= small and file.record_count > 0 and all(delete.kind == "equality" for delete in file.deletes):
             return whole_file(file, size)
         return iceberg_layout(info, file, plan.storage, given)
 

@@ -57,6 +57,8 @@ class Pruning:
             return True
         if not self._partition_test(spec_id)(listed.partition):
             return False
+        if not listed.record_count:  # pyiceberg would believe that there is nothing to match
+            return True
         try:
             return bool(self._metrics.eval(listed))
         except struct.error:  # bounds have the width of the type that the column was promoted from

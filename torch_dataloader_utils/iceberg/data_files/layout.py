@@ -40,9 +40,8 @@ def whole_file(file: IcebergFile, size_bytes: int) -> FileLayout:
     """The layout of a data file according to the manifest, without opening it: one segment with all its rows.
 
     Args:
-        file: without positional deletes or deletion vectors.
+        file: with a known number of rows, but without positional deletes or deletion vectors.
         size_bytes: estimated decoded bytes.
     """
-    rows = None if file.deletes or file.record_count < 0 else file.record_count
-    segments = (Segment(0, 0, rows, size_bytes),) if file.record_count else ()
-    return FileLayout(segments, metadata=replace(file, whole=True))
+    rows = None if file.deletes else file.record_count
+    return FileLayout((Segment(0, 0, rows, size_bytes),), metadata=replace(file, whole=True))
