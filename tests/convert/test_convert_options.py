@@ -200,9 +200,9 @@ def test_a_stack_takes_the_place_of_its_first_source():
 def test_columns_whose_nulls_footers_can_prove():
     converter = build(schema=PLAIN, nulls={"b": "mask"}, strings={"bin": "bytes"})
     assert converter.null_error_columns == {"i", "d", "ts", "bin", "st.a"}
-    message = converter.null_message("st.a", "part-0.parquet")
-    assert message.startswith(
-        "column 'st.a' has a null in part-0.parquet: int64 (dense) has no null. Use nulls={'st.a': "
+    error = converter.null_error("st.a", "part-0.parquet")
+    assert str(error).startswith(
+        "column 'st.a' has a null in part-0.parquet: int64 (dense) has no null. Use nulls={'b': 'mask', 'st.a': 'mask'}"
     )
 
 

@@ -160,7 +160,7 @@ def test_nulls_where_the_output_has_none(type_, values, expected, dtype, width):
     blank = [] if isinstance(found["x"], Ragged) else [0] * width if width else 0
     assert rows == [expected[0], blank, *expected]
     assert rows_of(found["x_valid"]) == [True, False, *[True] * len(values)]
-    with pytest.raises(NullValueError, match=r"'drop' looks at what transform gets.*leave such rows out with filters="):
+    with pytest.raises(NullValueError, match=r"'drop' looks at what transform gets.*Leave such rows out with filters="):
         convert(array, nulls="drop")
 
 

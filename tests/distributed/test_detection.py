@@ -83,7 +83,7 @@ def test_alone_and_explicit_numbers(data: Path, monkeypatch: pytest.MonkeyPatch)
     assert (dataset.world.num_ranks, dataset.world.rank) == (4, 2)
     assert len(ids(loader)) == ROWS // 4
     for half in ({"num_ranks": 2}, {"rank": 0}):
-        with pytest.raises(OptionError, match="pass both"):
+        with pytest.raises(OptionError, match="expected both"):
             made(data, **half)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     CountsRequiredError,
     DataLoaderUtilsError,
+    NullValueError,
     OptionError,
+    SchemaMismatchError,
     ShardingError,
+    UnsupportedTypeError,
 )
 
 
@@ -50,6 +54,11 @@ def write_data(folder: Path) -> None:
     for name, table in tables.items():
         (folder / name).mkdir()
         pq.write_table(pa.table(table), folder / name / "part.parquet", row_group_size=5)
+    more = {**holes, "other": holes["holes"]}
+    objects = {"id": range(40), "point": [[{"x": row}] for row in range(40)]}
+    for name, values in (("more_holes", more), ("objects", objects)):
+        (folder / name).mkdir()
+        pq.write_table(pa.table(values), folder / name / "part.parquet", row_group_size=5)
     (folder / "lines").mkdir()
     (folder / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
 
@@ -61,9 +70,36 @@ def read(path: str, **keywords: Any) -> None:
         pass
 
 
+class Generating:
+    """A strategy that gives each rank one shard of all files."""
+
+    def generate(self, files: Any, num_workers: int, epoch: int, num_ranks: int, rank: int) -> list[Shard]:
+        return [Shard(0, tuple(Split(file) for file in files[rank::num_ranks]))]
+
+
+class Samples:
+    """Samples with a lock, which cannot be sent to another process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {"id": index}
+
+
+def combined_samples(path: str, **keywords: Any) -> None:
+    """Make a loader of samples, and read an epoch."""
+    for _ in combine([Samples()], **{"batch_size": 4, "num_workers": 0, **keywords})[0]:
+        pass
+
+
 def combined(path: str, **keywords: Any) -> None:
     """Make a loader of two datasets, and read an epoch."""
-    datasets = [StructuredDataset.create_dataloader(path)[1] for _ in range(2)]
+    lists = {"lists": "padded"} if "batch_tokens" in keywords else {}
+    datasets = [StructuredDataset.create_dataloader(path, **lists)[1] for _ in range(2)]
     for _ in combine(datasets, **{"batch_size": 4, "num_workers": 0, **keywords})[0]:
         pass
 
@@ -179,4 +215,36 @@ CALLS: dict[str, Failing] = {
     "batches='splits' with temperature": Failing({"temperature": 2, "batches": "splits"}, call=combined),
     "batches='splits' with source_key": Failing({"source_key": "part", "batches": "splits"}, call=combined),
     "batches='splits' with rows_per_epoch": Failing({"rows_per_epoch": 8, "batches": "splits"}, call=combined),
+    "a null": Failing({}, NullValueError, path="holes"),
+    "a null under a policy for another column": Failing(
+        {"nulls": {"other": "mask"}}, NullValueError, path="more_holes"
+    ),
+    "a null under a filter": Failing({"filters": [("id", ">", 1)]}, NullValueError, path="holes"),
+    "a null that a transform returns": Failing({"transform": lambda batch: batch}, NullValueError, path="holes"),
+    "objects under strict_types": Failing({"strict_types": True}, UnsupportedTypeError, path="objects"),
+    "a document longer than a sequence": Failing(
+        {"pack": ["ids"], "pack_length": 3, "pack_long": "error"}, path="tokens"
+    ),
+    "a row longer than batch_tokens": Failing(
+        {"batch_tokens": 3, "length_column": "ids", "lists": "padded"}, path="tokens"
+    ),
+    "a transform that leaves out rows": Failing({"transform": half}, SchemaMismatchError),
+    "processes without their number": Failing({"worker_mode": "process", "num_workers": None}),
+    "processes that read canonical ranks in laps": Failing(
+        {"worker_mode": "process", "num_workers": 2, "canonical_ranks": 2, "steps_per_epoch": 30}
+    ),
+    "strided rows of lines": Failing({"sharding": "strided"}, CountsRequiredError, path="lines"),
+    "contiguous rows of lines": Failing({"sharding": "contiguous"}, CountsRequiredError, path="lines"),
+    "even with a strategy that generates": Failing({"split_strategy": Generating(), "even": "drop"}),
+    "last_batch with a strategy that generates": Failing({"split_strategy": Generating(), "last_batch": "wrap"}),
+    "a mix of packed documents": Failing({**PACK, "rows_per_epoch": 8}, call=combined, path="tokens"),
+    "a mix of batches by length": Failing({"batch_tokens": 64, "length_column": "ids"}, call=combined, path="tokens"),
+    "a mix with sharding": Failing({"sharding": "strided", "temperature": 2}, call=combined),
+    "a mix with canonical_ranks": Failing({"canonical_ranks": 2}, call=combined),
+    "a mix with steps_per_epoch": Failing({"steps_per_epoch": 2, "weights": PHASES}, call=combined),
+    "a mix with last_batch='wrap'": Failing({"last_batch": "wrap", "stop": "all"}, call=combined),
+    "batches='single' with even='pad'": Failing({"batches": "single", "even": "pad"}, call=combined),
+    "batches='single' with last_batch='pad'": Failing({"batches": "single", "last_batch": "pad"}, call=combined),
+    "a mix of lines": Failing({}, CountsRequiredError, call=combined, path="lines"),
+    "samples that cannot be sent": Failing({"worker_mode": "process", "num_workers": 1}, call=combined_samples),
 }

@@ -124,9 +124,10 @@ class Converter:
         """The converter of what a transform returns."""
         return replace(self, plans=tuple(replace(plan, transformed=True) for plan in self.plans))
 
-    def null_message(self, key: str, where: str) -> str:
-        """The error message for a null in column `key`, somewhere in `where`."""
-        return next(plan for plan in self.plans if plan.key == key).null_message(where)
+    def null_error(self, key: str, where: str) -> NullValueError:
+        """The error for a null in column `key`, somewhere in `where`."""
+        policies = {plan.key: plan.nulls for plan in self.plans if plan.nulls not in ("own", "error")}
+        return next(plan for plan in self.plans if plan.key == key).null_error(where, policies)
 
     def null_mask(self, table: pa.Table) -> pa.Array | None:
         """Mask of the rows that `nulls="drop"` keeps before `transform`, Arrow bools [n], or None for all."""
@@ -158,7 +159,7 @@ class Converter:
             column, valid = plan.leaf.convert(plan.chunks_of(given), origin)
             if valid is not None and plan.nulls in ("error", "drop"):
                 row = int(np.argmin(valid))
-                raise NullValueError(plan.null_message(f"{where}, at row {row} of the {len(valid)} rows read"))
+                raise self.null_error(plan.key, f"{where}, at row {row} of the {len(valid)} rows read")
             columns[plan.key] = column
             if plan.nulls == "mask":
                 columns[plan.mask_key] = Dense(np.ones(len(column), np.bool_) if valid is None else valid)

@@ -18,7 +18,7 @@ from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_colum
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
-from torch_dataloader_utils.errors import Example, OptionError, UnsupportedTypeError, leave_out, use
+from torch_dataloader_utils.errors import Example, NullValueError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import ConvertOptions
 
@@ -55,18 +55,28 @@ class ColumnPlan:
         chunks: list[pa.Array] = column.chunks
         return [pc.struct_field(chunk, list(self.path)) for chunk in chunks] if self.path else chunks
 
-    def null_message(self, where: str) -> str:
-        """The error message for a null somewhere in `where`."""
+    def null_error(self, where: str, policies: Mapping[str, str]) -> NullValueError:
+        """The error for a null somewhere in `where`.
+
+        Args:
+            where: names the rows.
+            policies: the null policies of other columns, by key, which a remedy keeps.
+        """
         name, output = self.key, self.leaf.report()
-        cast = f", dtypes={{{name!r}: 'float64'}} for NaN" if isinstance(self.leaf, ScalarLeaf) else ""
-        remedies = f"nulls={{{name!r}: 'mask'}} for a mask {self.mask_key!r}, 'fill' with fill_values{cast}"
         no_null = f"{output['dtype']} ({output['kind']}) has no null"
-        leave_out = "'drop' to leave out such rows"
         if self.nulls == "drop":
             no_null = "nulls='drop' looks at what transform gets, and this null is in what it returned"
+        filled = Example(f"{{{name!r}: value}}", {name: "" if isinstance(self.leaf, TextLeaf) else 0})
+        ways = [use(f"adds the mask {self.mask_key!r}", nulls={**policies, name: "mask"})]
+        if "fill" not in policies.values():  # whose values fill_values must keep
+            ways.append(use(nulls={**policies, name: "fill"}, fill_values=filled))
+        if isinstance(self.leaf, ScalarLeaf):
+            ways.append(use("NaN", dtypes={name: "float64"}))
+        message = f"column {name!r} has a null in {where}: {no_null}."
         if self.nulls == "drop" or self.transformed:
-            leave_out = "leave such rows out with filters= or in transform"
-        return f"column {name!r} has a null in {where}: {no_null}. Use {remedies}, or {leave_out}."
+            return NullValueError(f"{message} Leave such rows out with filters= or in transform.", remedies=ways)
+        ways.append(use("leaves out such rows", nulls={**policies, name: "drop"}))
+        return NullValueError(message, remedies=ways)
 
     def report(self) -> dict[str, Any]:
         """Arrow type, kind, dtype, shape, null policy and, if any, unit, timezone and scale."""
@@ -189,7 +199,8 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
     if options.strict_types:
         raise UnsupportedTypeError(
             f"column {field.key!r} of type {field.type} has no tensor form, and strict_types=True refuses Python "
-            "objects. Leave it out with columns=, or convert it to numbers, strings or lists of numbers in transform."
+            "objects. Leave it out with columns=, or convert it to numbers, strings or lists of numbers in transform.",
+            remedies=[leave_out("strict_types")],
         )
     return ObjectsLeaf(field.type)
 

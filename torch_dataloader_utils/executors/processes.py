@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from torch_dataloader_utils.errors import BatchTimeoutError, OptionError
+from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, use
 from torch_dataloader_utils.executors import fork_server
 from torch_dataloader_utils.executors.described import describe
 from torch_dataloader_utils.executors.guard import end_if_importing
@@ -39,7 +39,7 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
         return context
     if sys.platform == "win32":
         raise OptionError(
-            "worker_mode='process' needs a Unix system (descriptors over pipes): use worker_mode='thread'."
+            "worker_mode='process' needs a Unix system (descriptors over pipes).", remedies=[use(worker_mode="thread")]
         )
     methods = multiprocessing.get_all_start_methods()
     if context is not None and context not in methods:

@@ -216,7 +216,8 @@ class TrainLoader(PreparedLoader):
         if steps != self._steps:
             raise ShardingError(
                 f"epoch {epoch} has {steps} steps, but epoch 0 has {self._steps}: a Trainer expects the same number in "
-                "each. Use even='drop' or even='pad'."
+                "each.",
+                remedies=[use(even="drop"), use(even="pad")],
             )
 
     def resume(self, epoch: int, steps: int) -> None:
@@ -346,8 +347,11 @@ def _check_even(loader: StructuredLoader) -> None:
     shard, ranks = dataset.options.shard, dataset.world.num_ranks
     if ranks > 1 and shard.even == "none" and shard.steps_per_epoch is None:
         raise ShardingError(
-            f"the loader of a Trainer with {ranks} processes must have the same number of steps on each of them: pass "
-            "even='drop' (leaves out less than one global batch) or even='pad' (repeats rows and marks them in a mask)."
+            f"the loader of a Trainer with {ranks} processes must have the same number of steps on each of them.",
+            remedies=[
+                use("leaves out less than one global batch", even="drop"),
+                use("repeats rows without weight", even="pad"),
+            ],
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options import Options
 
 
@@ -16,8 +16,8 @@ def check_processes(options: Options) -> None:
     if shard.canonical_ranks and shard.steps_per_epoch and workers.worker_mode == "process" and workers.num_workers:
         raise OptionError(
             f"canonical_ranks={shard.canonical_ranks} with steps_per_epoch={shard.steps_per_epoch} and "
-            "worker_mode='process': a process reads several virtual ranks, which start again at different times. Use "
-            "worker_mode='thread'."
+            "worker_mode='process': a process reads several virtual ranks, which start again at different times.",
+            remedies=[use(worker_mode="thread")],
         )
 
 
@@ -53,5 +53,6 @@ def check_device(device: str | None, worker: tuple[int, int] | None) -> None:
     if worker is not None and device not in (None, "cpu"):
         raise OptionError(
             f"device={device!r} within {worker[1]} worker(s) of a foreign loader: tensors on a GPU cannot be sent from "
-            "one process to another. Iterate the loader that create_dataloader returns, or leave out device."
+            "one process to another. Iterate the loader that create_dataloader returns, or read on the CPU.",
+            remedies=[leave_out("device")],
         )

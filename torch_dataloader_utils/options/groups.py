@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch_dataloader_utils.errors import OptionError, leave_out
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.checks import (
     Checked,
     credentials,
@@ -288,7 +288,10 @@ class WorkerOptions(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.worker_mode == "process" and self.num_workers is None:
-            raise OptionError("worker_mode='process' needs num_workers: set the number of processes, such as 2.")
+            raise OptionError(
+                "worker_mode='process' needs num_workers, the number of processes.",
+                remedies=[use(num_workers=2), leave_out("worker_mode")],
+            )
         if self.show_progress:
             check_bars()
 

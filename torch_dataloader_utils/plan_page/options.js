@@ -188,8 +188,8 @@ const PlannerOptions = (() => {
   function problemOfUnknown({ uncounted }, { sharding, even, last_batch }) {
     if (uncounted !== null && sharding !== "interleave" && sharding !== "auto")
       return (
-        `The row count of ${shown(uncounted)} is unknown, but this sharding cuts rows by number: use ` +
-        "count_rows=True, or sharding='interleave', which assigns whole splits."
+        `The row count of ${shown(uncounted)} is unknown, but this sharding cuts rows by number. Use ` +
+        "count_rows=True (counts once), or sharding='interleave' (assigns whole splits)."
       );
     if (even === "drop" || even === "pad")
       return (

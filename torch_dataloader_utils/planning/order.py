@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.errors import CountsRequiredError
+from torch_dataloader_utils.errors import CountsRequiredError, use
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Rows, Split, Window
 from torch_dataloader_utils.planning.merging import pattern
@@ -277,8 +277,8 @@ class Order:
         split = self.table.uncounted
         if split is not None:
             raise CountsRequiredError(
-                f"The row count of {split.file.path!r} is unknown, but this sharding cuts rows by number: use "
-                "count_rows=True, or sharding='interleave', which assigns whole splits."
+                f"The row count of {split.file.path!r} is unknown, but this sharding cuts rows by number.",
+                remedies=[use("counts once", count_rows=True), use("assigns whole splits", sharding="interleave")],
             )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged, Text
 from torch_dataloader_utils.convert.grouped import Grouped
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
@@ -129,8 +129,12 @@ class BucketedReader:
         padded = "" if budget.multiple == 1 else f" ({budget.padded(lengths)[row]} padded)"
         raise OptionError(
             f"{split_of(piece).file.path}: row {row - first} of the rows read{start} has length {lengths[row]}{padded} "
-            f"in {self._bucketing.column!r}, more than batch_tokens={budget.tokens}. Use a larger batch_tokens, or "
-            "long_rows='single' (a batch of its own) or 'drop'."
+            f"in {self._bucketing.column!r}, more than batch_tokens={budget.tokens}.",
+            remedies=[
+                use("if no row is longer", batch_tokens=int(budget.padded(lengths).max())),
+                use("a batch of its own", long_rows="single"),
+                use(long_rows="drop"),
+            ],
         )
 
 

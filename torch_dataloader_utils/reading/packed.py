@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
-from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
+from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
@@ -80,7 +80,8 @@ class Packing:
         if self.long == "error" and lengths.max(initial=0) > self.length:
             raise OptionError(
                 f"pack_long='error': row {lengths.argmax()} of the {len(lengths)} rows read has {lengths.max()} "
-                f"tokens, more than pack_length={self.length}. Use 'split', 'truncate' or 'drop'."
+                f"tokens, more than pack_length={self.length}.",
+                remedies=[use(pack_long=way) for way in ("split", "truncate", "drop")],
             )
         return lengths
 

@@ -12,6 +12,7 @@ from torch_dataloader_utils.errors import (
     FileReadError,
     SchemaMismatchError,
     UnsupportedTypeError,
+    use,
 )
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.reading.transform_formats import no_rows
@@ -74,6 +75,6 @@ def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:
         raise UnsupportedTypeError(f"transform returned {type(result).__name__}: expected a pyarrow.RecordBatch.")
     if rows == "same" and result.num_rows != given.num_rows:
         raise SchemaMismatchError(
-            f"transform returned {result.num_rows} rows for {given.num_rows}: pass transform_rows='any' if it may "
-            "change their number (row counts are then unknown before reading), or use filters= to leave rows out."
+            f"transform returned {result.num_rows} rows for {given.num_rows}. If filters= cannot leave rows out:",
+            remedies=[use("row counts are then unknown before reading", transform_rows="any")],
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch_dataloader_utils.distributed.peers import job_peers
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, mask_key, options_of
@@ -255,7 +255,8 @@ def _check_pickles(dataset: Any, name: str) -> None:
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise OptionError(
             f"{name} cannot be pickled ({error}), but worker_mode='process' sends it to each worker: make it picklable "
-            "(no lambdas, locks or open files), or use worker_mode='thread'."
+            "(no lambdas, locks or open files), or read in threads.",
+            remedies=[use(worker_mode="thread")],
         ) from error
 
 

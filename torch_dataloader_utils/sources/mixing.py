@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError, Remedy, leave_out, use
 from torch_dataloader_utils.mixing.curriculum import Curriculum, Phase, checked
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.options import MixOptions, Options
@@ -37,13 +37,14 @@ def check_mixable(options: Options) -> None:
     shard, last_batch = options.shard, options.batch.last_batch
     if options.pack.pack is not None:
         raise OptionError(
-            f"pack={options.pack.pack} with batches={options.mix.batches!r}: sequences hold several rows. Use "
-            "batches='splits', which merges the datasets split by split."
+            f"pack={options.pack.pack} with batches={options.mix.batches!r}: sequences hold several rows.",
+            remedies=[_by_splits(options)],
         )
     if options.bucket.batch_tokens is not None:
         raise OptionError(
             f"batch_tokens={options.bucket.batch_tokens} with batches={options.mix.batches!r} mixes fixed numbers of "
-            "rows: use batches='splits', which merges the datasets split by split."
+            "rows.",
+            remedies=[_by_splits(options)],
         )
     remedies = {
         "sharding": (shard.sharding not in _SHARDING, "each dataset is cut into equal parts for the ranks"),
@@ -58,15 +59,25 @@ def check_mixable(options: Options) -> None:
         if given:
             value = last_batch if name == "last_batch" else getattr(shard, name)
             raise OptionError(
-                f"{name}={shown(value)} with batches={options.mix.batches!r}: {why}. Leave it out, or use "
-                "batches='splits', which merges the datasets split by split."
+                f"{name}={shown(value)} with batches={options.mix.batches!r}: {why}.",
+                remedies=[leave_out(name), _by_splits(options)],
             )
     if options.mix.batches == "single" and "pad" in (shard.even, last_batch):
         name = "even" if shard.even == "pad" else "last_batch"
         raise OptionError(
-            f"{name}='pad' with batches='single': each dataset has a last batch of its own. Use 'drop', or "
-            "batches='proportional'."
+            f"{name}='pad' with batches='single': each dataset has a last batch of its own.",
+            remedies=[Remedy({name: "drop"}), use(batches="proportional")],
         )
+
+
+def _by_splits(options: Options) -> Remedy:
+    """The remedy to merge splits instead of mixing rows, without the options that only a mix of rows has."""
+    mix = options.mix
+    lengths = {"stop": mix.stop != "once", "repeat": mix.repeat, "rows_per_epoch": mix.rows_per_epoch}
+    others = {"temperature": mix.temperature != 1, "max_repeats": mix.max_repeats, "source_key": mix.source_key}
+    changing = {"weights": mix.phases, "weights_unit": mix.phases and mix.weights_unit != "step"}
+    names = [name for name, value in {**lengths, **others, **changing}.items() if value]
+    return use("merges the datasets split by split", batches="splits", without=names)
 
 
 def check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) -> None:
@@ -83,14 +94,15 @@ def check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) 
         if drawn:
             raise CountsRequiredError(
                 f"batches={options.mix.batches!r} needs the number of rows of each dataset, but class_weights of "
-                f"{label} draws the copies of rows in each epoch: use batches='splits', which merges the datasets "
-                "split by split, or make one dataset of each class, and pass repeat= to combine."
+                f"{label} draws the copies of rows in each epoch. Make one dataset of each class, and pass repeat= to "
+                "combine, or do not mix rows.",
+                remedies=[_by_splits(options)],
             )
         if not counted:
             raise CountsRequiredError(
                 f"batches={options.mix.batches!r} needs the number of rows of each dataset, but that of {label} is "
-                "known only after reading: pass count_rows=True to its create_dataloader, or use batches='splits', "
-                "which merges the datasets split by split."
+                "known only after reading. Pass count_rows=True to its create_dataloader, or do not mix rows.",
+                remedies=[_by_splits(options)],
             )
 
 

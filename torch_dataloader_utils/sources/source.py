@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.errors import EmptyDatasetError, NullValueError, OptionError
+from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey
@@ -194,7 +194,8 @@ def _check_processes(storage: Storage, options: Options) -> None:
     if storage.per_process and options.worker.worker_mode == "process" and options.worker.num_workers:
         raise OptionError(
             f"worker_mode='process' with {storage.protocol}://: its files are in this process's memory, which other "
-            "processes cannot read. Use worker_mode='thread'."
+            "processes cannot read.",
+            remedies=[use(worker_mode="thread")],
         )
 
 
@@ -277,4 +278,4 @@ def _check_nulls(manifest: FileManifest, options: Options, converter: Converter)
         return
     for column, path in manifest.null_evidence.items():
         if column in converter.null_error_columns:
-            raise NullValueError(converter.null_message(column, path))
+            raise converter.null_error(column, path)
