@@ -195,6 +195,17 @@ def test_samples_may_be_fetched_many_at_a_time() -> None:
     assert ids(loader) == [-row for row in range(10)]
 
 
+def test_samples_with_names_instead_of_numbers_are_an_error_that_says_so() -> None:
+    class ByName(Plain):
+        def __getitem__(self, name: str) -> dict[str, Any]:  # type: ignore[override]
+            return {"a": {"id": 1}, "b": {"id": 2}}[name]
+
+    with pytest.raises(
+        OptionError, match=r"dataset 'x' \(ByName\) has no sample 0: expected samples numbered from 0 to"
+    ):
+        combine({"x": ByName(2)})
+
+
 def test_a_hugging_face_dataset_is_a_plain_one() -> None:
     """Its `shard(num_shards, index)` is not the `shard(i)` of datasets that make their own shards."""
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face datasets")

@@ -89,6 +89,22 @@ def test_several_datasets_are_sharded_alike() -> None:
         assert sorted(rows) == [*range(shard * 8, shard * 8 + 8), *range(1000 + shard * 3, 1000 + shard * 3 + 3)]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_datasets_with_its_attributes_rotate_without_a_keyword(count: int) -> None:
+    datasets = [Utterances(64, first=1000 * number) for number in range(count)]
+    for epoch in range(3):
+        found = epoch_of(datasets, 4, epoch, batch_size=4)
+        assert found == epoch_of(datasets, 4, epoch, **ROTATE, batch_size=4)
+        for rank, rows in enumerate(found):
+            shard = (epoch * 4 + rank) % 8
+            assert sorted(rows) == [1000 * n + row for n in range(count) for row in range(shard * 8, shard * 8 + 8)]
+    # Any other choice is the user's; one shard is the whole dataset.
+    every = sorted(1000 * n + row for n in range(count) for row in range(64))
+    for options in ({"sharding": "contiguous", "batches": "splits"}, {"batches": "proportional"}):
+        assert sorted(row for rows in epoch_of(datasets, 4, 1, **options) for row in rows) == every
+    assert epoch_of([Utterances(8, 1, 1)], 1, 1) == [list(range(8))]
+
+
 def test_equal_steps_for_unequal_shards() -> None:
     """What the page leaves to shards of equal length."""
 
@@ -167,6 +183,17 @@ def test_total_shards_needs_shard() -> None:
     assert "Utterances has shard(), but total_shards=None: expected a whole number" in rule([unset], 4, **ROTATE)
     unset.total_shards, unset.dist_world_size = 8, None
     assert "dist_world_size=None: expected a whole number" in rule([unset], 4, **ROTATE)
+
+
+def test_a_base_class_without_shard_is_the_same_error() -> None:
+    class Unfinished(Utterances):
+        def shard(self, shard_idx: int) -> Dataset:
+            raise NotImplementedError
+
+    for options in ({}, ROTATE, {"sharding": "contiguous"}):
+        told = rule([Unfinished(64)], 4, **options)
+        assert "total_shards=8 is set but shard() is not implemented: Unfinished needs shard(i)" in told
+    assert epoch_of([Unfinished(8, 1, 1)], 1, 0) == [list(range(8))]
 
 
 def test_sharded_and_plain_are_not_mixed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.packing.helpers import write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
 from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError
+from torch_dataloader_utils.errors import ColumnNotFoundError, CountsRequiredError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
 
@@ -219,3 +219,13 @@ def test_rows_without_lists_need_a_length_column(tmp_path: Path) -> None:
     message = r"there is no column of lists\. Name the column that says how long rows are, one of \['n'\]"
     with pytest.raises(OptionError, match=message):
         make(str(tmp_path), length_column=None)
+
+
+def test_without_a_column_of_lengths_no_empty_list_of_columns_is_the_remedy(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1.0, 2.0], "n": [1, 2]}), tmp_path / "a.parquet")
+    for name, error in ((None, OptionError), ("y", ColumnNotFoundError), ("x", UnsupportedTypeError)):
+        with pytest.raises(error) as caught:
+            make(str(tmp_path), length_column=name, columns=["x"])
+        assert "lists, strings or whole numbers" in str(caught.value)
+        assert "[]" not in str(caught.value)
+    assert make(str(tmp_path), length_column="n", columns=["x", "n"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import made_by
@@ -14,14 +14,16 @@ from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import Options, parse_options
+from torch_dataloader_utils.options import MixOptions, Options, parse_options
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.mixing import mixing_of
+from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
+_CHOOSES = frozenset({"sharding", "canonical_ranks", *(item.name for item in fields(MixOptions))})
 _MADE = (StructuredLoader, LoaderDataset)
 _PATHS = (str, os.PathLike)
 
@@ -38,12 +40,24 @@ class CombinedDataset(LoaderDataset):
 def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], CombinedDataset]:
     named = _named(datasets)
     check_keywords(options)
+    options = {**_rotation(list(named.values()), options), **options}
     parsed = parse_options(options, "combine")
     source = combined_source([_source_of(item, parsed) for item in named.values()], list(named), parsed)
     _warn_of_unused(named, options)
     parsed = replace(parsed, mixing=mixing_of(source, parsed))
     dataset = CombinedDataset(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
+
+
+def _rotation(datasets: Sequence[Any], given: Collection[str]) -> dict[str, Any]:
+    """The options with which datasets that define their own shards rotate, unless the given keywords say otherwise."""
+    shards = None if _CHOOSES.intersection(given) else own_shards(datasets)
+    if shards is None:
+        return {}
+    _LOG.info(
+        "the datasets have total_shards=%d of their own: sharding='rotate' gives each rank one in an epoch", shards
+    )
+    return {"sharding": "rotate", "total_shards": shards, **({"batches": "splits"} if len(datasets) > 1 else {})}
 
 
 def _named(datasets: Any) -> dict[str | int, Any]:

@@ -46,6 +46,11 @@ def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -
     if given is None:
         lists = [key for key in own if report[key]["kind"] in _LISTS and not _is_text(report[key])] or joined
         if len(lists) != 1:
+            if not found:
+                raise OptionError(
+                    f"batch_tokens needs a column that says how long rows are, but of {list(report)} none holds lists, "
+                    "strings or whole numbers: read one, too (columns=), or leave out batch_tokens."
+                )
             columns = f"are several columns of lists, {lists}" if lists else "is no column of lists"
             raise OptionError(
                 f"batch_tokens needs length_column: there {columns}. Name the column that says how long rows are, one "
@@ -53,13 +58,19 @@ def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -
             )
         return lists[0]
     if given not in report and given not in found:
-        raise ColumnNotFoundError(f"length_column={given!r}: expected one of the columns {found}.")
+        raise ColumnNotFoundError(f"length_column={given!r}: {_expected(found)}.")
     if given not in found:
         raise UnsupportedTypeError(
-            f"length_column={given!r} is a column of {report[given].get('arrow', report[given]['kind'])}: expected "
-            f"lists, strings or whole numbers, such as {found}."
+            f"length_column={given!r} is a column of {report[given].get('arrow', report[given]['kind'])}: "
+            f"{_expected(found)}."
         )
     return given
+
+
+def _expected(found: list[str]) -> str:
+    """What a column of lengths is, with those that there are."""
+    kinds = "lists, strings or whole numbers"
+    return f"expected one of {kinds}: {found}" if found else f"expected {kinds}, but no column that is read holds them"
 
 
 def _is_text(each: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
+from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, ShardingError
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.seeding import derive_key, random_below
 
@@ -33,6 +33,21 @@ def is_map_style(dataset: object) -> bool:
 def is_sharded(dataset: object) -> bool:
     """Whether the dataset has `total_shards` or `shard(i)`."""
     return getattr(dataset, "total_shards", None) is not None or _makes_shards(dataset)
+
+
+def own_shards(datasets: Sequence[object]) -> int | None:
+    """The `total_shards` of map-style datasets that all define as many shards themselves, several for as many ranks."""
+    found = {
+        (getattr(dataset, "total_shards", None), getattr(dataset, "dist_world_size", None))
+        if is_map_style(dataset) and _makes_shards(dataset)
+        else None
+        for dataset in datasets
+    }
+    values = found.pop() if len(found) == 1 else None
+    if values is None or not all(type(value) is int and value > 0 for value in values):
+        return None
+    shards: int = values[0] or 1
+    return shards if shards > 1 else None
 
 
 def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
@@ -66,13 +81,21 @@ def first_samples(dataset: Any, name: str) -> list[Any]:
 
     Raises:
         EmptyDatasetError: the dataset has no samples.
+        OptionError: its samples are not numbered.
     """
     total = len(dataset)
     if not total:
         raise EmptyDatasetError(f"{name} has no samples, so its keys are unknown and it cannot be combined.")
     # Chosen at random, because a dataset may repeat at regular intervals.
     drawn = {random_below(total, derive_key("probe", probe)) for probe in range(_PROBES)}
-    return [dataset[place] for place in sorted({0, *drawn})]
+    try:
+        return [dataset[place] for place in sorted({0, *drawn})]
+    except KeyError as error:
+        raise OptionError(
+            f"{name} has no sample {error.args[0] if error.args else 0!r}: expected samples numbered from 0 to "
+            f"{total - 1:,}, as len() says. If they have names instead, wrap the dataset in one whose __getitem__ "
+            "looks the name up in a list of them."
+        ) from error
 
 
 def sample_files(
@@ -90,13 +113,16 @@ def sample_files(
         split_rows: the option: splits may be this small.
 
     Raises:
-        ShardingError: shards overlap.
+        ShardingError: shards overlap, or there is no way to make them.
     """
     size = _Size(min(split_rows or _SEGMENT_ROWS, _SEGMENT_ROWS), sample_bytes)
     # As in ESPnet3, a single shard is the dataset itself.
     if not is_sharded(dataset) or dataset.total_shards == 1:
         return (size.file(name, number, len(dataset)),)
-    lengths = [len(dataset.shard(shard)) for shard in range(dataset.total_shards)]
+    try:
+        lengths = [len(dataset.shard(shard)) for shard in range(dataset.total_shards)]
+    except NotImplementedError as error:  # of ESPnet3's base class
+        raise _no_shard(_name(dataset), dataset.total_shards) from error
     _check_coverage(name, lengths, len(dataset))
     return tuple(size.file(f"{name}, shard {shard}", number, rows, shard) for shard, rows in enumerate(lengths))
 
@@ -114,10 +140,7 @@ def _check_contract(dataset: Any, total_shards: int | None) -> None:
     name, given = _name(dataset), getattr(dataset, "total_shards", None)
     if not _makes_shards(dataset):
         if given not in (None, 1) or total_shards is not None:
-            raise ShardingError(
-                f"total_shards={given if total_shards is None else total_shards} is set but shard() is not "
-                f"implemented: {name} needs shard(i), which returns the samples of shard i."
-            )
+            raise _no_shard(name, given if total_shards is None else total_shards)
         return
     for attribute in ("total_shards", "dist_world_size"):
         value = getattr(dataset, attribute, None)
@@ -129,6 +152,13 @@ def _check_contract(dataset: Any, total_shards: int | None) -> None:
         raise ShardingError(
             f"total_shards={total_shards}, but {name} has total_shards={given}: use the same number for both."
         )
+
+
+def _no_shard(name: str, total_shards: Any) -> ShardingError:
+    return ShardingError(
+        f"total_shards={total_shards} is set but shard() is not implemented: {name} needs shard(i), which returns the "
+        "samples of shard i."
+    )
 
 
 def _check_coverage(name: str, lengths: Sequence[int], total: int) -> None:
