@@ -103,7 +103,7 @@ class Planner:
         else:
             plan = self._plan_of_rest(epoch, num_shards, past).rank(epoch, rank, lap)
         steps = self._options.shard.steps_per_epoch
-        return plan if steps is None else replace(plan, steps=steps)
+        return plan if steps is None else plan.ending_after(steps)
 
     def plan_of_all_ranks(self) -> Plan | None:
         """The plan of the ranks that show by now; None where a strategy generates the shards of one."""

@@ -20,7 +20,7 @@ from torch_dataloader_utils.checkpoint.form import (
     sealed,
 )
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import link_of, phase_of
+from torch_dataloader_utils.checkpoint.state_dict import is_between_windows, link_of, phase_of
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import END, RankCursor
@@ -98,7 +98,8 @@ class StateCodec:
     def _place(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
         check_reader(state, None if self._worker is None else self._worker[0], self._saved_options)
         versions = (state["plan_version"], _plan_version(state))
-        mismatch = different_data(state["data"], json.loads(self._head)["data"], versions)
+        here = json.loads(self._head)["data"]
+        mismatch = different_data(state["data"], here, versions, between_windows=is_between_windows(state))
         if mismatch and strict:
             raise CheckpointMismatchError(mismatch)
         if mismatch:

@@ -14,6 +14,7 @@ from torch_dataloader_utils.schemas.merge import kept_schema
 from torch_dataloader_utils.sources.skipped import skipped_names
 from torch_dataloader_utils.sources.source import Source
 
+_BUCKETS = "buckets"
 SKIPPED = "skipped"  # the files that are left out: they explain another list of files
 
 
@@ -47,7 +48,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
-    for name, text in (("subset", source.subset), ("pack", options.pack.text), ("buckets", options.buckets)):
+    for name, text in (("subset", source.subset), ("pack", options.pack.text), (_BUCKETS, options.buckets)):
         components[name] = ([text] if text else [], short(text))
     skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
     components[SKIPPED] = (skipped, short(skipped_names(source.skipped)) if skipped else "")
@@ -60,7 +61,7 @@ def digest_of(parts: Sequence[str]) -> str:
 
 
 # Components that states did not have at first unless there was something to tell.
-_NOTHING = dict.fromkeys(("subset", "pack", "buckets", SKIPPED), digest_of([]))
+_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, SKIPPED), digest_of([]))
 
 
 def _split_texts(splits: Splits) -> Iterator[str]:
@@ -73,7 +74,11 @@ def _split_texts(splits: Splits) -> Iterator[str]:
 
 
 def different_data(
-    saved: Mapping[str, list[str]], here: Mapping[str, list[str]], versions: tuple[int, int]
+    saved: Mapping[str, list[str]],
+    here: Mapping[str, list[str]],
+    versions: tuple[int, int],
+    *,
+    between_windows: bool = False,
 ) -> str | None:
     """A text that lists how a state's data differs from the data here; None if it is the same.
 
@@ -81,9 +86,12 @@ def different_data(
         saved: the fingerprint in the state.
         here: the fingerprint of what this loader reads.
         versions: of the plan algorithm: in the state, and here.
+        between_windows: whether no window has been begun, so that its rows may be cut into other batches by length.
     """
     was, now = ({**_NOTHING, **digests_of(data)} for data in (saved, here))
     same_files = was.get("files") == now.get("files")
+    if between_windows and _NOTHING[_BUCKETS] not in (was[_BUCKETS], now[_BUCKETS]):
+        now[_BUCKETS] = was[_BUCKETS]
     lines = [
         f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here"
         for name in {**here, **saved}
@@ -93,6 +101,8 @@ def different_data(
         lines.insert(0, f"  plan version: {versions[0]} in the state, {versions[1]} here")
     if not lines:
         return None
+    if was == {**now, _BUCKETS: was[_BUCKETS]} and versions[0] == versions[1]:
+        lines.append("Some rows of a window that is sorted by length were delivered, in batches of the state's budget.")
     return "\n".join(
         [
             "the state was taken on different data or options:",

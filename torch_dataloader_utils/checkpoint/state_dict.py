@@ -77,6 +77,15 @@ def is_begun(state: Any) -> bool:
     return any(phase_of(link).begun for link in state["links"])
 
 
+def is_between_windows(state: Mapping[str, Any]) -> bool:
+    """Whether no worker is within a block, so that it does not matter how the rows of blocks are batched."""
+    phases = [phase_of(link) for link in state["links"]]
+    cursors = [cursor for phase in phases for cursor in phase.cursors.values() if cursor is not None]
+    return all(phase.cursors for phase in phases if phase.begun) and not any(
+        at.rows for cursor in cursors for at in cursor.shards
+    )
+
+
 def of_any_rank(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state without the part that holds for its rank alone: that rank's progress if row counts are unknown."""
     *past, last = state["links"]

@@ -66,7 +66,7 @@ class _Facts:
     def description(self, dataset: str) -> Description:
         """The description; `dataset` is the name of the kind of dataset."""
         source, world, plan = self.source, self.planner.known_world, self.planner.plan_of_all_ranks()
-        own = self.planner.rank_plan(self.epoch, world.rank) if plan is None else plan.rank(self.epoch, world.rank)
+        own = self._rank_plan(plan, world.rank)
         segments = [segment for file in source.files for segment in file.layout.segments]
         ranks = self._ranks(plan, own)
         worker_splits = tuple(len(own.shard(worker).splits) for worker in range(len(own.shards)))
@@ -137,10 +137,19 @@ class _Facts:
             return (self._share(own.rank, own.rows, own.steps, own.batch_rows),)
         unknown = [None] * plan.num_ranks
         rows, steps = plan.rows(self.epoch) or unknown, plan.steps(self.epoch) or unknown
+        if self.options.shard.steps_per_epoch is not None and rows is not unknown:
+            rows = [self._rank_plan(plan, rank).rows or 0 for rank in range(plan.num_ranks)]
         return tuple(
             self._share(rank, *share, own.batch_rows)
             for rank, share in enumerate(zip(rows, self._even(steps), strict=True))
         )
+
+    def _rank_plan(self, plan: Plan | None, rank: int) -> RankPlan:
+        """The plan of a rank, by the ranks that show by now."""
+        if plan is None:
+            return self.planner.rank_plan(self.epoch, rank)
+        own, steps = plan.rank(self.epoch, rank), self.options.shard.steps_per_epoch
+        return own if steps is None else own.ending_after(steps)
 
     def _even(self, steps: list[int] | list[None]) -> list[Any]:
         """The steps of all ranks, after options that end all of them at the same step."""

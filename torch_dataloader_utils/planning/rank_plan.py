@@ -46,6 +46,7 @@ class RankPlan:
         num_all_splits: for a mix, the number of splits of all datasets, by which the orders of laps differ.
         by_length: whether rows are cut into batches by length (`batch_tokens`), so that a batch counts as one row.
         sequence_length: tokens of a sequence if rows are tokens (`pack_method="wrap"`), else 1.
+        cut: whether its steps may end before its rows do (`steps_per_epoch`).
         amplification: computes `read_amplification` from the rows of all ranks.
     """
 
@@ -62,13 +63,14 @@ class RankPlan:
     num_all_splits: int = 1
     by_length: bool = False
     sequence_length: int = 1
+    cut: bool = field(default=False, repr=False)
     amplification: Callable[[], float] = field(default=lambda: 1.0, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        return text_of_plan(self._title, self.shards, self.unit)
+        return text_of_plan(self._title, self._delivered, self.unit)
 
     def _repr_html_(self) -> str:
-        return html_of_plan(self._title, self.shards, self.unit)
+        return html_of_plan(self._title, self._delivered, self.unit)
 
     def __getstate__(self) -> bytes:
         return packed({item.name: getattr(self, item.name) for item in fields(self)})
@@ -84,7 +86,7 @@ class RankPlan:
         turn), `split` (its number), `window` (the number of the worker's shuffle window, in which rows are permuted)
         and `padding` (whether the rows are repeats). Values that are known only after reading are None.
         """
-        return list(reads(self.shards))
+        return list(reads(self._delivered))
 
     @property
     def read_amplification(self) -> float:
@@ -117,12 +119,35 @@ class RankPlan:
     @property
     def num_splits(self) -> int:
         """The number of splits from which this rank delivers rows."""
-        return len(splits_read([real_pieces(shard) for shard in self.shards]))
+        return len(splits_read([real_pieces(shard) for shard in self._delivered]))
 
     @cached_property
     def window(self) -> ShuffleWindow | None:
         """A typical shuffle window that batches draw from; None if rows are not shuffled."""
         return window_of_batches(self.shards, joint=self.joint)
+
+    def ending_after(self, steps: int) -> RankPlan:
+        """The same plan with so many steps: fewer than it has leave rows out, more repeat them in later laps."""
+        plan = replace(self, steps=steps, cut=True)
+        if self.rows is None:
+            return plan
+        if self.steps is not None and steps >= self.steps:
+            return replace(plan, cut=False)
+        real = (total_rows(real_pieces(shard)) for shard in self.shards)  # before all padding
+        return replace(plan, rows=sum(map(min, real, plan._delivered_rows)))
+
+    @cached_property
+    def _delivered(self) -> Shards:
+        """What each worker delivers in the first lap, as far as the steps go."""
+        if not self.cut or self.rows is None or self.steps is None:
+            return self.shards
+        counts = zip(self.shards, self._delivered_rows, strict=True)
+        return tuple(tuple(take(shard, 0, count)) for shard, count in counts)
+
+    @cached_property
+    def _delivered_rows(self) -> list[int]:
+        """The rows of each shard in its steps, as far as they are of the first lap."""
+        return _delivered(self, [self.shard_rows()], self.steps or 0)[1]
 
     def as_repeats(self) -> RankPlan:
         """The same rows in the same order, marked as repeats."""
@@ -133,7 +158,7 @@ class RankPlan:
 
         If an earlier phase began a shuffle window, the result includes all splits of that window.
         """
-        splits = tuple(_as_split(piece) for piece in split_pieces(real_pieces(self.shards[worker])))
+        splits = tuple(_as_split(piece) for piece in split_pieces(real_pieces(self._delivered[worker])))
         counts = [split.row_count for split in splits]
         known = [count for count in counts if count is not None]
         rows = sum(known) if len(known) == len(counts) else None

@@ -102,6 +102,8 @@ class Source:
     def size(self) -> str:
         """Its size as text."""
         rows = "unknown" if self.splits.rows is None else f"{self.splits.rows:,}"
+        if self.splits.rows is not None and not self.read_exactly:
+            rows = f"known only after reading (of {rows})"
         return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
 
 
