@@ -25,11 +25,13 @@ class Message:
         place: the module and the function.
         text: its literal parts; what is filled in is `{}`.
         has_remedies: whether it is given remedies.
+        lines: in which the module creates it.
     """
 
     place: str
     text: str
     has_remedies: bool
+    lines: range
 
     @property
     def advises(self) -> bool:
@@ -49,7 +51,9 @@ def _in(node: ast.AST, module: str, function: str) -> Iterator[Message]:
         inside = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ""
         if isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id.endswith("Error"):
             text = " ".join(map(_text, child.args))
-            yield Message(f"{module}:{function}", text, any(word.arg == "remedies" for word in child.keywords))
+            lines = range(child.lineno, (child.end_lineno or child.lineno) + 1)
+            has_remedies = any(word.arg == "remedies" for word in child.keywords)
+            yield Message(f"{module}:{function}", text, has_remedies, lines)
         yield from _in(child, module, inside or function)
 
 
