@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from tests.delta.by_hand import commit, entries, live, require, rewrite
+from tests.delta.by_hand import commit, delete_rows, entries, live, require, rewrite
 from tests.delta.reading import ids, opened
 from torch_dataloader_utils import (
     ColumnNotFoundError,
@@ -149,3 +149,52 @@ def test_a_file_without_rows_gives_none(tmp_path: Path) -> None:
     said(tmp_path, numRecords=0)
     loader, _ = opened(tmp_path)
     assert (ids(loader), len(loader)) == ([], 0)
+
+
+OTHER_NAMES = [
+    "./{}",
+    ".//{}",
+    "x/../{}",
+    "{}/../{}",
+    "{folder}/{}",
+    "file:{folder}/{}",
+    "file://{folder}/{}",
+    "%2E/{}",
+    "link/{}",
+    "link.parquet",
+]
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_file_listed_by_two_names_is_an_error(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "t"
+    write_deltalake(folder, pa.table({"id": range(10)}))
+    ((path, add),) = live(folder).items()
+    (folder / "link").symlink_to(folder)
+    (folder / "link.parquet").symlink_to(folder / path)
+    commit(folder, [{"add": {**add, "path": name.replace("{}", path).replace("{folder}", str(folder))}}])
+    with pytest.raises(FileReadError, match="lists this file 2 times"):
+        opened(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.parquet", "x/../../outside.parquet", "%2e%2e/outside.parquet", "./../outside.parquet", ".."]
+)
+def test_a_relative_path_out_of_the_table_is_an_error(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "t"
+    write_deltalake(folder, pa.table({"id": range(10)}))
+    (path,) = live(folder)
+    (folder / path).rename(tmp_path / "outside.parquet")
+    rewrite(folder, lambda line: line.get("add", {}).update(path=name) if "add" in line else None)
+    with pytest.raises(FileReadError, match="leads out of the table's folder"):
+        opened(folder)
+    rewrite(folder, lambda line: line["add"].update(path=str(tmp_path / "outside.parquet")) if "add" in line else None)
+    assert ids(opened(folder)[0]) == list(range(10))  # as in a shallow clone
+
+
+def test_a_vector_of_a_file_whose_path_is_spelled_oddly_applies(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"id": range(10)}), configuration={"delta.enableDeletionVectors": "true"})
+    (path,) = live(tmp_path)
+    rewrite(tmp_path, lambda line: line["add"].update(path=f"./{path}") if "add" in line else None)
+    delete_rows(tmp_path, {f"./{path}": [1, 3]})
+    assert ids(opened(tmp_path)[0]) == [0, 2, 4, 5, 6, 7, 8, 9]

@@ -45,11 +45,11 @@ def left(folder: Path, deletes: Sequence[DeleteFile], table: IcebergTable = TABL
 
 
 @pytest.mark.parametrize("form", ["parquet", "orc", "avro"])
-def test_positions_are_those_of_the_data_files_path_as_the_manifest_spells_it(tmp_path: Path, form: str) -> None:
-    rows = {"file:/x/data": [5, 1, 1, 0], "/x/data": [2], "none": []}
+def test_positions_are_those_of_the_data_file_however_it_is_spelled(tmp_path: Path, form: str) -> None:
+    rows = {"file:/x/data": [5, 1, 1, 0], "/x//data": [2], "/x/other": [3], "none": []}
     delete = positions_file(tmp_path / "d", rows, form)
-    assert positions_of([delete], "file:/x/data") == [0, 1, 5]
-    assert positions_of([delete], "/x/data") == [2]
+    assert positions_of([delete], "file:/x/data") == [0, 1, 2, 5]
+    assert positions_of([delete], "/x/data") == [0, 1, 2, 5]
     assert positions_of([delete], "elsewhere") == []
 
 

@@ -418,3 +418,36 @@ def test_deletes_that_do_not_say_what_they_delete_are_an_error(more):
     more = {"content": POSITIONS, **more}
     with pytest.raises(FileReadError, match=r"/t/d: is listed as .* without '(referenced_data_file|equality_ids)'"):
         applied([delete(more.pop("content"), 9, name="/t/d", **more)])
+
+
+@pytest.mark.parametrize(
+    "name", ["{folder}/./{}", "{folder}//{}", "{folder}/x/../{}", "file:{folder}/{}", "{folder}/link.parquet"]
+)
+def test_a_file_listed_by_two_names_is_an_error(catalog, name):
+    table = catalog.create_table("ns.t", pa.schema({"x": pa.int64()}))
+    table.append(pa.table({"x": [1, 2, 3]}))
+    table.append(pa.table({"x": [4]}))
+    manifests = [
+        Path(one.manifest_path.removeprefix("file://")) for one in table.current_snapshot().manifests(table.io)
+    ]
+    path = Path(next(iter(table.scan().plan_files())).file.file_path.removeprefix("file://"))
+    (path.parent / "link.parquet").symlink_to(path)
+    other = name.replace("{}", path.name).replace("{folder}", str(path.parent))
+    rewrite(manifests[0], lambda entry: entry["data_file"].update(file_path=str(path)))
+    rewrite(manifests[1], lambda entry: entry["data_file"].update(file_path=other))
+    with pytest.raises(FileReadError, match="lists this file 2 times"):
+        plan_table(table, IcebergRead())
+
+
+SPELLINGS = ["file:///t/a", "file:/t/a", "/t/a", "/t//a", "/t/x/../a", "/t/./a"]
+
+
+@pytest.mark.parametrize("named", SPELLINGS)
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_deletes_apply_to_their_file_however_it_is_spelled(path, named):
+    bounds = {2147483546: named.encode()}
+    assert applied([delete(POSITIONS, 9, name="p", lower_bounds=bounds, upper_bounds=bounds)], path=path) == ["p"]
+    assert applied([delete(POSITIONS, 9, name="p", referenced_data_file=named)], path=path) == ["p"]
+    vector = delete(POSITIONS, 9, name="v", form="PUFFIN", referenced_data_file=named, content_offset=4)
+    assert applied([vector], path=path) == ["v"]
+    assert applied([vector], path="/t/b") == []

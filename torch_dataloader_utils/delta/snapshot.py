@@ -23,6 +23,7 @@ from torch_dataloader_utils.sources.files import open_entries
 from torch_dataloader_utils.sources.manifest import FileManifest, row_predicate
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
 from torch_dataloader_utils.storage import open_storage, printable
+from torch_dataloader_utils.storage.spelling import SAME_SCHEME
 
 _REMEDY = "If a vacuum removed it, version {} can no longer be read: read a newer one."
 
@@ -111,7 +112,7 @@ def snapshot_of(table: DeltaTable, url: str, read: ReadOptions) -> DeltaSnapshot
     options = data_options(read.storage_options or {})
     storage, [(_, root)] = open_entries(url, replace(read, storage_options=options))
     paths = {file.path: _path(file, root, url, options) for file in files}
-    check_listed_once([paths[file.path] for file in files])
+    check_listed_once([paths[file.path] for file in files], storage)
     plan = IcebergPlan(
         name=name,
         location=url,
@@ -140,7 +141,11 @@ def _path(file: ListedFile, root: str, table: str, options: Mapping[str, Any]) -
     """The path of a file in the table's storage."""
     if not file.elsewhere:
         return f"{root.rstrip('/')}/{file.path}"
-    storage, path = open_storage(file.path, options)
+    scheme, separator, rest = file.path.partition("://")
+    own = table.partition("://")[0]
+    # Schemes of one store are spelled as the table's.
+    same = separator and SAME_SCHEME.get(scheme, scheme) == SAME_SCHEME.get(own, own)
+    storage, path = open_storage(f"{own}://{rest}" if same and "://" in table else file.path, options)
     if storage != open_storage(table, options)[0]:
         raise OptionError(
             f"{printable(file.path)} is on another storage than the table: all files of a table must be on one storage."

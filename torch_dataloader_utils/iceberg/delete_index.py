@@ -13,6 +13,7 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 from torch_dataloader_utils.iceberg.manifests import Entry, content_of
 from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage.spelling import one_spelling
 
 _PATH = 2147483546  # field id of the path column in positional delete files
 PartitionKey: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)
@@ -20,19 +21,33 @@ PartitionKey: TypeAlias = tuple[int, Hashable]  # (spec id, partition values)
 
 @dataclass(frozen=True)
 class _Positions:
-    """A positional delete file, and the range of paths it can name (in UTF-8, both ends included)."""
+    """A positional delete file, and the ranges of paths it can name (in UTF-8, both ends included).
+
+    One is of the ends as the manifest has them, the other of their one spelling.
+    """
 
     file: DeleteFile
     first: bytes | None
     last: bytes | None
+    plain: tuple[bytes | None, bytes | None]
 
-    def may_name(self, path: bytes) -> bool:
-        return (self.first is None or self.first <= path) and (self.last is None or path <= self.last)
+    def may_name(self, path: bytes, plain: bytes) -> bool:
+        return _between(self.first, path, self.last) or _between(self.plain[0], plain, self.plain[1])
+
+
+def _between(first: bytes | None, path: bytes, last: bytes | None) -> bool:
+    return (first is None or first <= path) and (last is None or path <= last)
+
+
+def _plain(end: bytes | None) -> bytes | None:
+    return (
+        None if end is None else one_spelling(end.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    )
 
 
 @dataclass
 class DeleteIndex:
-    """All delete files of a snapshot, grouped by the data files to which they can apply."""
+    """All delete files of a snapshot, grouped by the data files to which they can apply; by paths in one spelling."""
 
     vectors: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
     of_path: dict[str, list[DeleteFile]] = field(default_factory=lambda: defaultdict(list))
@@ -48,17 +63,18 @@ class DeleteIndex:
 
         A vector contains all deleted positions, so it replaces positional delete files.
         """
-        vectors = [vector for vector in self.vectors.get(path, ()) if vector.sequence_number >= sequence_number]
-        positional = vectors or [*self.of_path.get(path, ()), *self._positions_of(path, place)]
+        plain = one_spelling(path)
+        vectors = [vector for vector in self.vectors.get(plain, ()) if vector.sequence_number >= sequence_number]
+        positional = vectors or [*self.of_path.get(plain, ()), *self._positions_of(path, plain, place)]
         equality = [*self.everywhere, *self.equality.get(place, ())]
         return (
             *(delete for delete in positional if delete.sequence_number >= sequence_number),
             *(delete for delete in equality if delete.sequence_number > sequence_number),
         )
 
-    def _positions_of(self, path: str, place: PartitionKey) -> list[DeleteFile]:
-        spelled = path.encode()
-        return [listed.file for listed in self.positions.get(place, ()) if listed.may_name(spelled)]
+    def _positions_of(self, path: str, plain: str, place: PartitionKey) -> list[DeleteFile]:
+        names = path.encode(), plain.encode()
+        return [listed.file for listed in self.positions.get(place, ()) if listed.may_name(*names)]
 
 
 def delete_index(
@@ -80,7 +96,7 @@ def delete_index(
     for entry in sorted(entries, key=lambda one: (one.sequence_number, one.file.file_path)):
         delete = _delete_file(entry, path_of)
         if delete.kind == "vector":
-            index.vectors[_referenced(entry.file)].append(delete)
+            index.vectors[one_spelling(_referenced(entry.file))].append(delete)
         elif delete.kind == "equality":
             everywhere = entry.spec_id in unpartitioned
             (index.everywhere if everywhere else index.equality[place_of(entry)]).append(delete)
@@ -110,9 +126,9 @@ def _add_positions(
     first, last = ((bounds or {}).get(_PATH) for bounds in (entry.file.lower_bounds, entry.file.upper_bounds))
     named = content_of(entry.file, "referenced_data_file")
     if named is not None:
-        index.of_path[named].append(delete)
+        index.of_path[one_spelling(named)].append(delete)
     else:
-        index.positions[place_of(entry)].append(_Positions(delete, first, last))
+        index.positions[place_of(entry)].append(_Positions(delete, first, last, (_plain(first), _plain(last))))
 
 
 def manifest_size(file: DataFile) -> int:

@@ -54,7 +54,7 @@ class FileScan:
                 planned.append(self._planned(entry, index))
         self.pruned = PrunedFiles(len(data), len(left), before, len(planned))
         planned.sort(key=lambda one: (one.file.sequence_number, one.file.table_path))
-        check_listed_once([one.info.path for one in planned])
+        check_listed_once([one.info.path for one in planned], self._places.storage)
         return tuple(planned)
 
     def _manifests(self) -> tuple[list[Manifest], list[Manifest]]:

@@ -10,9 +10,8 @@ from fsspec.implementations.local import LocalFileSystem
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.storage import Storage, open_storage, printable
 from torch_dataloader_utils.storage.option_names import client_options
+from torch_dataloader_utils.storage.spelling import SAME_SCHEME
 
-# Alternative schemes of a store -> the one used here.
-_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs"}
 _S3 = {
     "key": ("s3.access-key-id", "client.access-key-id"),
     "secret": ("s3.secret-access-key", "client.secret-access-key"),
@@ -37,6 +36,7 @@ _ADLS = {
     "client_secret": ("adls.client-secret",),
     "credential": ("adls.credential",),
 }
+_LITERAL = ("https", "az")  # schemes whose clients are chosen by their own names
 _NESTED = ("client_kwargs", "config_kwargs")  # dicts of options
 _IDENTITIES = ("key", "profile", "anon", "account_key", "sas_token", "connection_string", "credential")
 _CREDENTIALS = (*_IDENTITIES, "secret", "token")  # options that belong to an identity
@@ -128,7 +128,7 @@ def _over(catalog: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]
 
 def _spelled(url: str) -> str:
     scheme, colon, rest = url.partition("://")
-    return f"{_SAME.get(scheme, scheme)}{colon}{rest}"
+    return f"{SAME_SCHEME.get(scheme, scheme)}{colon}{rest}" if colon and scheme not in _LITERAL else url
 
 
 def _named(names: Mapping[str, tuple[str, ...]], properties: Mapping[str, str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.table_folders import reject_tables
 from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
+from torch_dataloader_utils.storage.spelling import one_spelling
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -72,7 +73,7 @@ def find_files(
             found = _expand(storage, inner)
             shown.advance(len(found))
             files += found
-    _reject_repeats(files)
+    _reject_repeats(files, storage)
     return storage, files
 
 
@@ -95,11 +96,11 @@ def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[
     return replace(storage, cache=cache), [(entry, inner) for entry, (_, inner) in zip(entries, opened, strict=True)]
 
 
-def _reject_repeats(files: Sequence[FoundFile]) -> None:
+def _reject_repeats(files: Sequence[FoundFile], storage: Storage) -> None:
     """Reject files that several entries list, also by other names."""
     names: dict[str, list[str]] = {}
     for file in files:
-        names.setdefault(file.real or file.path, []).append(file.path)
+        names.setdefault(file.real or one_spelling(file.path, storage.protocol), []).append(file.path)
     for first, *others in names.values():
         if others:
             link = next((f" (as {printable(other)}, too)" for other in others if other != first), "")

@@ -65,13 +65,13 @@ class FileSnapshot:
         """
         if not self.files and self.schema is None:
             raise OptionError(f"{self.name}: {self.cursor} has no files: pass schema= to FileSnapshot.")
-        check_listed_once([file.path for file in self.files])
         keys = {tuple(sorted(file.partition)) for file in self.files}
         if len(keys) > 1:
             raise OptionError(f"{self.name}: {self.cursor}: files have different partition columns: {sorted(keys)}.")
         read = replace(options.read, schema=self.schema, format=self.format)
         storage, [(_, folder)] = open_entries(self.location, read)
         paths = [f"{folder.rstrip('/')}/{file.path}" for file in self.files]
+        check_listed_once(paths, storage)
         files = [FoundFile(path, file.size, file.path) for path, file in zip(paths, self.files, strict=True)]
         manifest = manifest_of(
             storage,

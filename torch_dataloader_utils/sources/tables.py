@@ -11,7 +11,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.sources.manifest import FileManifest
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.storage.spelling import file_keys
 
 Id: TypeAlias = "int | str | None"
 
@@ -109,12 +110,22 @@ def told(snapshot: TableSnapshot | None) -> tuple[str, str]:
     return ("", "") if snapshot is None or snapshot.cursor.end is None else (str(snapshot.cursor), "")
 
 
-def check_listed_once(paths: Sequence[str]) -> None:
-    """Check that a snapshot lists each of its files once.
+def check_listed_once(paths: Sequence[str], storage: Storage) -> None:
+    """Check that a snapshot lists each of its files once, by whatever names.
+
+    Args:
+        paths: the files, as paths in the storage.
+        storage: where they are.
 
     Raises:
         FileReadError: it lists one repeatedly. The message names it.
     """
-    path, times = max(Counter(paths).items(), key=itemgetter(1), default=("", 0))
-    if times > 1:
-        raise FileReadError(f"{printable(path)}: the table lists this file {times} times, but must list it once.")
+    keys = list(file_keys(paths, storage.protocol, storage.local))
+    names = dict(zip(reversed(keys), reversed(paths), strict=True))  # the first of each
+    if len(names) < len(paths):
+        key, times = max(Counter(keys).items(), key=itemgetter(1))
+        other = next((path for path, one in zip(paths, keys, strict=True) if one == key and path != names[key]), None)
+        link = "" if other is None else f" (as {printable(other)}, too)"
+        raise FileReadError(
+            f"{printable(names[key])}: the table lists this file {times} times{link}, but must list it once."
+        )

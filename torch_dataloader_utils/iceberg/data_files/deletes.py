@@ -17,8 +17,10 @@ from torch_dataloader_utils.iceberg.data_files.inner import opened
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.sources.deleted_rows import Positions, deletion_vector
 from torch_dataloader_utils.storage import Naming, Storage, confirm_unchanged
+from torch_dataloader_utils.storage.spelling import one_spelling
 
-# A delete file with its actual size, and the positions it deletes, ascending, by data file path (None: any file).
+# A delete file with its actual size, and the positions it deletes, ascending, by the data file's path in one spelling
+# (None: any file).
 _Read: TypeAlias = tuple[DeleteFile, Mapping[str | None, Positions]]
 
 _NONE: Positions = np.empty(0, np.int64)
@@ -38,7 +40,8 @@ def deleted_positions(file: IcebergFile, storage: Storage) -> Positions:
 def seen_deletes(file: IcebergFile, storage: Storage) -> tuple[tuple[DeleteFile, ...], Positions]:
     """The deletes of a data file, positional ones with their actual sizes; and `deleted_positions`."""
     read = [_read(delete, storage) for delete in file.deletes]
-    groups = [by_path.get(file.table_path, by_path.get(None, _NONE)) for _, by_path in read]
+    path = one_spelling(file.table_path)
+    groups = [by_path.get(path, by_path.get(None, _NONE)) for _, by_path in read]
     groups = [positions for positions in groups if len(positions)]
     positions = groups[0] if len(groups) == 1 else np.unique(np.concatenate([_NONE, *groups]))
     return tuple(delete for delete, _ in read), positions
@@ -67,8 +70,10 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
         order = np.argsort(codes, kind="stable")
         codes, rows = codes[order], rows[order]
         ends = np.searchsorted(codes, np.arange(len(paths.dictionary) + 1))
-        groups = (np.unique(rows[first:last]) for first, last in pairwise(ends))
-        by_path = dict(zip(paths.dictionary.to_pylist(), groups, strict=True))
+        by_path: dict[str | None, Positions] = {}
+        for name, (first, last) in zip(paths.dictionary.to_pylist(), pairwise(ends), strict=True):
+            spelled = one_spelling(name)
+            by_path[spelled] = np.union1d(by_path.get(spelled, _NONE), rows[first:last])
         return (replace(delete, seen=size), by_path), rows.nbytes
 
 
