@@ -281,8 +281,8 @@ def test_options_that_exclude_each_other(table: Table) -> None:
 
 
 def test_a_combination_cannot_follow(table: Table) -> None:
-    with pytest.raises(OptionError, match=r"a dataset with follow=True .* cannot be combined"):
-        combine([open_table(table, **NO_WAIT)[1]])
+    with pytest.raises(OptionError, match=r"dataset 'live' has follow=True .* cannot be combined"):
+        combine({"live": open_table(table, **NO_WAIT)[1]})
 
 
 def test_a_copy_does_not_follow(table: Table) -> None:

@@ -17,6 +17,7 @@ from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import MixOptions, Options, parse_options
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
+from torch_dataloader_utils.sources.group import labels
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
@@ -42,7 +43,8 @@ def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any],
     check_keywords(options)
     options = {**_rotation(list(named.values()), options), **options}
     parsed = parse_options(options, "combine")
-    source = combined_source([_source_of(item, parsed) for item in named.values()], list(named), parsed)
+    sources = [_source_of(item, label, parsed) for item, label in zip(named.values(), labels(list(named)), strict=True)]
+    source = combined_source(sources, list(named), parsed)
     _warn_of_unused(named, options)
     parsed = replace(parsed, mixing=mixing_of(source, parsed))
     dataset = CombinedDataset(source, parsed)
@@ -108,8 +110,8 @@ def _dataset_of(item: Any) -> Any:
     return item.dataset if isinstance(item, StructuredLoader) else item
 
 
-def _source_of(item: Any, options: Options) -> Any:
-    """What a combination reads of a dataset, loader, path, or list of paths."""
+def _source_of(item: Any, label: str, options: Options) -> Any:
+    """What a combination reads of a dataset, loader, path, or list of paths; the label names it in messages."""
     if isinstance(item, _PATHS) or (_is_list(item) and len(item) and isinstance(item[0], _PATHS)):
         made: Any = StructuredDataset.create_dataloader
         item = made(item, output_format=options.batch.output_format)[1]
@@ -117,7 +119,7 @@ def _source_of(item: Any, options: Options) -> Any:
     if not isinstance(item, LoaderDataset):
         return item
     if item.options.follow.follow:
-        raise OptionError("a dataset with follow=True reads other rows in each pass: it cannot be combined.")
+        raise OptionError(f"{label} has follow=True and reads other rows in each pass: it cannot be combined.")
     return item.source
 
 
