@@ -137,7 +137,7 @@ def test_uuids_are_their_bytes(tmp_path: Path) -> None:
     [
         (pa.int64(), pa.int32()),
         (pa.float64(), pa.float32()),
-        (pa.int32(), pa.float64()),
+        (pa.int64(), pa.float64()),
         (pa.int64(), pa.string()),
         (pa.decimal128(9, 2), pa.decimal128(9, 3)),
         (pa.decimal128(9, 2), pa.decimal128(8, 2)),

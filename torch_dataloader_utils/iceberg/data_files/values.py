@@ -1,4 +1,4 @@
-"""Conversions from a file's types to the table's, for Iceberg's promotions and for formats that lack a type."""
+"""Conversions from a file's types to the table's: Iceberg's promotions, Delta's widenings, types that formats lack."""
 
 from __future__ import annotations
 
@@ -54,16 +54,26 @@ def _promotes(given: pa.DataType, kind: pa.DataType) -> bool:
         return True
     if pt.is_integer(given):
         # ORC stores times as numbers.
-        return (given == pa.int64() and kind == pa.time64("us")) or (pt.is_integer(kind) and holds(kind, given))
+        return (given == pa.int64() and kind == pa.time64("us")) or _holds_integers(kind, given)
     if pt.is_floating(given):
         return bool(pt.is_floating(kind) and kind.bit_width >= given.bit_width)
     if pt.is_decimal(given):
-        return bool(pt.is_decimal(kind) and kind.scale == given.scale and kind.precision >= given.precision)
+        more = pt.is_decimal(kind) and kind.scale >= given.scale
+        return bool(more and kind.precision - kind.scale >= given.precision - given.scale)
     if pt.is_date(given):
         return bool(pt.is_date(kind) or (pt.is_timestamp(kind) and kind.tz is None))
     if pt.is_time(given):
         return bool(pt.is_time(kind))
     return any(is_text(given) for is_text in _TEXT) and any(is_text(kind) for is_text in _TEXT)
+
+
+def _holds_integers(kind: pa.DataType, given: pa.DataType) -> bool:
+    """Whether a type holds all integers of another type."""
+    if pt.is_decimal(kind):
+        return bool(kind.precision - kind.scale >= len(str(2 ** (given.bit_width - pt.is_signed_integer(given)))))
+    if kind == pa.float64():
+        return bool(given.bit_width <= 32)
+    return bool(pt.is_integer(kind) and holds(kind, given))
 
 
 def _timestamps(given: pa.DataType, kind: pa.DataType) -> Convert:
