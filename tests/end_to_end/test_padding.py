@@ -90,7 +90,7 @@ def test_lists_of_only_empty_lists_have_no_width(tmp_path: Path) -> None:
         ({"jagged": {"x": ["ids"]}, "pad_values": {"ids": 1}}, r"pad_values names 'ids': expected one of .*'labels'"),
         ({"pad_values": {"ids": 0.5}}, r"pad_values=\{'ids': 0.5\}: expected a number that fits int32"),
         ({"pad_values": {"ids": 2**31}}, "expected a number that fits int32"),
-        ({"lists": "ragged"}, r"pad_values=.*no lists are padded: add lists='padded'"),
+        ({"lists": "ragged"}, r"pad_values=.*no lists are padded.*Use lists='padded'"),
         ({"lists": "ragged", "pad_values": None, "pad_multiple": 8}, r"pad_multiple=8, but no lists are padded"),
         ({"pad_multiple": 0}, "pad_multiple=0"),
     ],

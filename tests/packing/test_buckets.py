@@ -216,7 +216,7 @@ def test_what_cannot_work_is_an_error(data: str, options: dict[str, Any], error:
 
 def test_rows_without_lists_need_a_length_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
-    message = r"there is no column of lists\. Name the column that says how long rows are, one of \['n'\]"
+    message = r"there is no column of lists\. One of \['n'\]"
     with pytest.raises(OptionError, match=message):
         make(str(tmp_path), length_column=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from torch_dataloader_utils import Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     CountsRequiredError,
     DataLoaderUtilsError,
+    FileReadError,
     NullValueError,
     OptionError,
     SchemaMismatchError,
     ShardingError,
+    UnknownValueError,
     UnsupportedTypeError,
 )
 
@@ -56,18 +59,48 @@ def write_data(folder: Path) -> None:
         pq.write_table(pa.table(table), folder / name / "part.parquet", row_group_size=5)
     more = {**holes, "other": holes["holes"]}
     objects = {"id": range(40), "point": [[{"x": row}] for row in range(40)]}
-    for name, values in (("more_holes", more), ("objects", objects)):
-        (folder / name).mkdir()
+    decimals = {"price": pa.array([Decimal(row) for row in range(40)], pa.decimal128(30, 2))}
+    latin = {"word": pa.array([b"\xfc"] * 40).view(pa.string())}
+    few = {"id": range(5)}
+    for name, values in (
+        ("more_holes", more),
+        ("objects", objects),
+        ("decimals", decimals),
+        ("latin", latin),
+        ("beside", few),
+        ("folders/a", few),
+        ("folders/b", few),
+    ):
+        (folder / name).mkdir(parents=True)
         pq.write_table(pa.table(values), folder / name / "part.parquet", row_group_size=5)
     (folder / "lines").mkdir()
     (folder / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
 
 
-def read(path: str, **keywords: Any) -> None:
+def read(path: Any, **keywords: Any) -> None:
     """Make a loader, and read an epoch."""
     loader, _ = StructuredDataset.create_dataloader(path, **{"batch_size": 4, "num_workers": 0, **keywords})
     for _ in loader:
         pass
+
+
+def read_files(path: str, **keywords: Any) -> None:
+    """Make a loader of the files of a folder, given one by one."""
+    read([str(file) for file in sorted(Path(path).rglob("*.parquet"))], **keywords)
+
+
+def read_beside(path: str, **keywords: Any) -> None:
+    """Make a loader with the manifest in the folder of data."""
+    place = keywords.get("manifest", "")
+    read(path, **{**keywords, "manifest": place if "/" in place else f"{path}/{place}"})
+
+
+def read_with_other(path: str, **keywords: Any) -> None:
+    """Make a loader with the manifest of other data."""
+    if "manifest" in keywords:
+        keywords["manifest"] = f"{path}_other.parquet"
+        StructuredDataset.create_dataloader(f"{path}/../tokens", manifest=keywords["manifest"])
+    read(path, **keywords)
 
 
 class Generating:
@@ -247,4 +280,23 @@ CALLS: dict[str, Failing] = {
     "batches='single' with last_batch='pad'": Failing({"batches": "single", "last_batch": "pad"}, call=combined),
     "a mix of lines": Failing({}, CountsRequiredError, call=combined, path="lines"),
     "samples that cannot be sent": Failing({"worker_mode": "process", "num_workers": 1}, call=combined_samples),
+    "a value outside of the vocabulary": Failing(
+        {"strings": "codes", "vocabulary": {"word": ["w0"]}, "columns": ["word"]}, UnknownValueError
+    ),
+    "decimals of many digits": Failing({"decimals": "scaled"}, UnsupportedTypeError, path="decimals"),
+    "strings that are not UTF-8": Failing({}, FileReadError, path="latin"),
+    "an option of a policy given twice": Failing(
+        {"sharding": {"policy": "strided", "shard_batches": True}, "shard_batches": False}
+    ),
+    "pad_values without padding": Failing({"pad_values": {"ids": 1}}, path="tokens"),
+    "pad_multiple without padding": Failing({"pad_multiple": 8, "pad_values": {"ids": 1}}, path="tokens"),
+    "batch_tokens with several lists": Failing({"batch_tokens": 64, "lists": "padded"}, path="both"),
+    "batch_tokens without lists": Failing({"batch_tokens": 64, "columns": ["x"]}),
+    "subset_unit='file' of files of one name": Failing(
+        {"subset_unit": "file", "fraction": 0.9}, call=read_files, path="folders"
+    ),
+    "a manifest that cannot be written": Failing({"manifest": "/proc/no/manifest.parquet"}),
+    "a manifest that is a folder": Failing({"manifest": "/tmp"}),
+    "a manifest among the data": Failing({"manifest": "manifest.parquet"}, call=read_beside, path="beside"),
+    "a manifest of other data": Failing({"manifest": "other"}, call=read_with_other),
 }

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.convert.buffers import Origin, is_binary, plain, plain_chunks, valid_rows
 from torch_dataloader_utils.convert.columns import Array, Dense
-from torch_dataloader_utils.errors import OptionError, UnknownValueError
+from torch_dataloader_utils.errors import OptionError, UnknownValueError, leave_out
 from torch_dataloader_utils.late_imports import pc
 
 Fill = int | str | bytes | None
@@ -119,8 +119,9 @@ class CodesLeaf:
         size = 0 if self.vocabulary is None else len(self.vocabulary)
         return UnknownValueError(
             f"column {self.key!r} has the value {value!r} in {where}, at row {row} of those read, which is not among "
-            f"the {size} values of its vocabulary. Add it to vocabulary={{{self.key!r}: [...]}}, or leave vocabulary "
-            "out to collect all values with a scan when the loader is created (again, if the files have changed since)."
+            f"the {size} values of its vocabulary. Add it to vocabulary={{{self.key!r}: [...]}}; or collect all values "
+            "with a scan when the loader is created (again, if the files have changed since).",
+            remedies=[leave_out("vocabulary")],
         )
 
 

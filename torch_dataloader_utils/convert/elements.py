@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import Origin, fixed, plain_chunks, plain_type, unpack, valid_rows
 from torch_dataloader_utils.convert.columns import Array
-from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError, use
 
 _EXACT = 2**53  # float64 holds every whole number up to this one
 _EXACT_SCALE = 22  # and every power of ten up to this one
@@ -86,8 +86,9 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
 def _check_digits(key: str, type_: pa.DataType, decimals: str) -> None:
     if decimals == "scaled" and type_.precision > _INT64_DIGITS:
         raise UnsupportedTypeError(
-            f"decimals='scaled' and column {key!r} of type {type_}: int64 holds {_INT64_DIGITS} digits. Use "
-            f"decimals='float64', or cast the column to a precision of at most {_INT64_DIGITS} in transform."
+            f"decimals='scaled' and column {key!r} of type {type_}: int64 holds {_INT64_DIGITS} digits. Cast "
+            f"the column to a precision of at most {_INT64_DIGITS} in transform, or read floats.",
+            remedies=[use(decimals="float64")],
         )
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.errors import FileReadError, use
 
 _SHOWN = 40  # bytes of a value in a message
 
@@ -28,8 +28,8 @@ def check_utf8(name: str, column: pa.ChunkedArray, where: str) -> None:
             value = f" ({bad.cast(pa.large_binary())[0].as_py()[:_SHOWN]!r})" if not pt.is_nested(chunk.type) else ""
             raise FileReadError(
                 f"column {name!r} has a string that is not UTF-8{value} in {where}, at row {first + row} of those "
-                "read. Set strings='bytes' to read strings as bytes, leave the column out with columns=, "
-                "or write the file again."
+                "read. Leave the column out with columns=, write the file again, or read strings as bytes.",
+                remedies=[use(strings="bytes")],
             )
         first += len(chunk)
 

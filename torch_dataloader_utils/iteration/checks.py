@@ -35,12 +35,14 @@ def check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
     if options.mixing is not None and worker is not None and worker[1] > 1:
         raise OptionError(
             f"a mix within {worker[1]} workers of a foreign loader: its batches combine rows of all datasets. Use one "
-            "worker, or none, or batches='splits'."
+            "worker, or none, or do not mix rows.",
+            remedies=[use(batches="splits")],
         )
     if options.shard.canonical_ranks and worker is not None and worker[1] > 1:
         raise OptionError(
             f"canonical_ranks within {worker[1]} workers of a foreign loader: its batches combine rows of all shards. "
-            "Use one worker, or none."
+            "Use one worker, or none, or no virtual ranks.",
+            remedies=[leave_out("canonical_ranks")],
         )
 
 

@@ -90,7 +90,9 @@ def flat_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     check_names(policy, given, fields(POLICY_OPTIONS[policy]) if policy in POLICY_OPTIONS else ())
     for name, value in given.items():
         if name in keywords and keywords[name] != value:
-            raise OptionError(f"{name}={keywords[name]!r} and sharding={sharding!r} were both given: pass one of them.")
+            raise OptionError(
+                f"{name}={keywords[name]!r} and sharding={sharding!r} were both given.", remedies=[leave_out(name)]
+            )
     return {**keywords, **given, "sharding": policy}
 
 

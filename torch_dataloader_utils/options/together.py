@@ -251,8 +251,9 @@ def _check_padded(options: Options) -> None:
     if (pad.pad_values or pad.pad_multiple != 1) and options.convert.lists != "padded":
         name = "pad_values" if pad.pad_values else "pad_multiple"
         raise OptionError(
-            f"{name}={getattr(pad, name)!r}, but no lists are padded: add lists='padded', or pack=. In a combination, "
-            "give it to the create_dataloader of each dataset."
+            f"{name}={getattr(pad, name)!r}, but no lists are padded. In a combination, give it to the "
+            "create_dataloader of each dataset.",
+            remedies=[use(lists="padded"), leave_out(*_given(pad))],
         )
 
 

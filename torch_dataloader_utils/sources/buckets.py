@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.packing.buckets import Budget
 from torch_dataloader_utils.reading.bucketed import Bucketing
@@ -49,12 +49,13 @@ def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -
             if not found:
                 raise OptionError(
                     f"batch_tokens needs a column that says how long rows are, but of {list(report)} none holds lists, "
-                    "strings or whole numbers: read one, too (columns=), or leave out batch_tokens."
+                    "strings or whole numbers: read one, too (columns=).",
+                    remedies=[leave_out("batch_tokens")],
                 )
             columns = f"are several columns of lists, {lists}" if lists else "is no column of lists"
             raise OptionError(
-                f"batch_tokens needs length_column: there {columns}. Name the column that says how long rows are, one "
-                f"of {found}."
+                f"batch_tokens needs length_column: there {columns}. One of {found} says how long rows are.",
+                remedies=[use(length_column=key) for key in found[:3]],
             )
         return lists[0]
     if given not in report and given not in found:

@@ -95,5 +95,5 @@ def _typed(text: str | None, column: pa.Field, path: str) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatchError(
             f"{printable(path)}: the folder {column.name}={text} has no value for a column of type {column.type}. "
-            "Pass partitioning=None to ignore folder names, or schema= with another type."
+            "Give schema= with another type for it, such as string, or without it and with partitioning=None."
         ) from error

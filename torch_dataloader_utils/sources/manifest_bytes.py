@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError
+from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, OptionError, leave_out
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout
@@ -235,7 +235,8 @@ def _reject_other(header: Mapping[str, Any], asked: Asked, name: str) -> None:
         if theirs != ours:
             raise OptionError(
                 f"manifest={name}: it was made for {option}={_shortened(theirs)}, not for {option}={_shortened(ours)}. "
-                "Delete it to create a new one, or use another manifest=."
+                "Delete it to create a new one, or use another.",
+                remedies=[leave_out("manifest")],
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fsspec.utils import stringify_path
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
-from torch_dataloader_utils.errors import DataLoaderUtilsError, OptionError
+from torch_dataloader_utils.errors import DataLoaderUtilsError, OptionError, leave_out, use
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import AnyPath, lists
 from torch_dataloader_utils.sources.manifest_bytes import (
@@ -141,7 +141,9 @@ def read_manifest(storage: Storage, path: str) -> bytes | None:
     if stored is None:
         return None
     if stored.folder:
-        raise OptionError(f"manifest={printable(path)} is a folder: pass the path of a file.")
+        raise OptionError(
+            f"manifest={printable(path)} is a folder: expected the path of a file.", remedies=[leave_out("manifest")]
+        )
     with Naming(path, "manifest"), storage.open(path) as source:
         data: bytes = source.read()
         return data
@@ -163,8 +165,8 @@ def write_manifest(storage: Storage, path: str, data: bytes) -> None:
         raise
     except Exception as error:
         raise OptionError(
-            f"manifest={printable(path)}: it cannot be written: {type(error).__name__}: {printable(str(error))}. Use "
-            "a writable path, or leave manifest= out."
+            f"manifest={printable(path)}: it cannot be written: {type(error).__name__}: {printable(str(error))}.",
+            remedies=[leave_out("manifest")],
         ) from error
 
 
@@ -187,6 +189,6 @@ def _reject_among_data(place: str, asked: Asked) -> None:
     for entry in asked.path:
         if lists(entry, place):
             raise OptionError(
-                f"manifest={printable(place)} lies among the data of {printable(entry)} and would be read as data: "
-                "use a path outside, or a name that begins with '_'."
+                f"manifest={printable(place)} lies among the data of {printable(entry)} and would be read as data.",
+                remedies=[use(manifest="/_".join(place.rsplit("/", 1)))],
             )

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, use
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, leave_out, use
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.reading.class_copies import ClassCopies
@@ -135,7 +135,8 @@ def _check_names(names: Sequence[str], unit: str) -> None:
     if count > 1:
         raise OptionError(
             f"subset_unit={unit!r}: {count} of the given files are called {name!r}, so all of them would be in one "
-            "subset. Give the folder that contains them, or a glob, as path, or leave subset_unit at 'row'."
+            "subset. Give the folder that contains them, or a glob, as path, or choose single rows.",
+            remedies=[leave_out("subset_unit")],
         )
 
 
