@@ -72,7 +72,14 @@ def test_hydra_builds_the_loader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("convert", ["none", "partial", "object", "all"])
 @pytest.mark.parametrize(
-    "weights", [[[0, [9, 1]], [24, [1, 1]]], [[0, {"web": 9, "code": 1}], [24, {"web": 1, "code": 0}]], [3, 1]], ids=str
+    "weights",
+    [
+        [[0, [9, 1]], [24, [1, 1]]],
+        [[0, {"web": 9, "code": 1}], [24, {"web": 1, "code": 0}]],
+        [3, 1],
+        {"web": 3, "code": 1},
+    ],
+    ids=str,
 )
 def test_hydra_builds_a_combination(tmp_path: Path, convert: str, weights: Any) -> None:
     """Whatever hydra makes of lists, also of the pair that it makes of a dataset within."""
@@ -85,9 +92,13 @@ def test_hydra_builds_a_combination(tmp_path: Path, convert: str, weights: Any) 
     options = {"weights": weights, "rows_per_epoch": 48, "batch_size": 8, "num_ranks": 1, "rank": 0}
     datasets = {"web": [f"{tmp_path}/web.parquet"], "code": made}
     target = {"_target_": "torch_dataloader_utils.combine", "_convert_": convert}
-    loader, _ = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": datasets, **options}))
-    paths = {name: tmp_path / f"{name}.parquet" for name in datasets}
-    other, _ = combine(paths, **options)
+    paths: Any = {name: tmp_path / f"{name}.parquet" for name in datasets}
+    if "web" not in str(weights):  # a list of numbers belongs to a list of datasets
+        loader, _ = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": [*datasets.values()], **options}))
+        other, _ = combine(list(paths.values()), **options)
+    else:
+        loader, _ = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": datasets, **options}))
+        other, _ = combine(paths, **options)
     assert [batch["id"].tolist() for batch in loader] == [batch["id"].tolist() for batch in other]
     plain = OmegaConf.create({**target, "datasets": list(map(str, paths.values())), "num_ranks": 1, "rank": 0})
     assert len(hydra.utils.instantiate(plain)[0]) == 1

@@ -130,7 +130,8 @@ def test_the_page_begins_with_pythons_plan(folder, opened, options):
 
 def test_the_page_of_a_mix_says_what_it_takes_of_each_dataset(folder, opened):
     parts = {name: StructuredDataset.create_dataloader(str(folder), **GIVEN)[1] for name in ("web", "code")}
-    _, dataset = combine(parts, weights=[3, 1], stop="all", num_ranks=2, rank=0, batch_size=32, shuffle=True)
+    weights = {"web": 3, "code": 1}
+    _, dataset = combine(parts, weights=weights, stop="all", num_ranks=2, rank=0, batch_size=32, shuffle=True)
     shown = opened(dataset)
     said = shown.page.inner_text("#verdict-text")
     assert said == f"{dataset.describe(0).mix[0].upper()}{dataset.describe(0).mix[1:]}."
