@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from tests import forkrun
 from tests.killing import ROWS, write_rows
@@ -127,3 +130,38 @@ def test_a_trainer_that_would_meet_other_rows_is_refused_on_every_rank(out: Path
         assert "batch_size: 40 in the checkpoint, 20 here" in said["other batches"]
         assert "gradient_accumulation_steps: 2 in the checkpoint, 1 here" in said["other accumulation"]
         assert "shuffle_seed: 42" in said["other rows"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"filters": [("odd", "=", 1)]},
+        {"filters": [("odd", "=", 1)], "even": "sync"},
+        {"transform": lambda batch: batch, "transform_rows": "any"},
+        {"pack": ["ids"], "pack_length": 16},
+        {"pack": ["ids"], "pack_length": 16, "even": "sync"},
+    ],
+    ids=["filter", "filter and sync", "transform", "pack", "pack and sync"],
+)
+def test_each_remedy_for_a_trainer_that_cannot_count_steps_works(tmp_path: Path, given: dict[str, Any]) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from torch_dataloader_utils.errors import CountsRequiredError
+    from torch_dataloader_utils.integrations.transformers import TrainerMixin
+
+    class OurTrainer(TrainerMixin, Trainer):
+        pass
+
+    column = {"ids": [[row] * 3 for row in range(40)]} if "pack" in given else {"odd": [row % 2 for row in range(40)]}
+    pq.write_table(pa.table(column), tmp_path / "part.parquet")
+    args = TrainingArguments(str(tmp_path / "out"), max_steps=2, use_cpu=True, report_to=[])
+
+    def steps(**options: Any) -> int:
+        loader, _ = StructuredDataset.create_dataloader(str(tmp_path / "part.parquet"), batch_size=2, **options)
+        return len(OurTrainer(torch.nn.Linear(1, 1), args, train_dataset=loader).get_train_dataloader())
+
+    with pytest.raises(CountsRequiredError) as caught:
+        steps(**given)
+    remedies = caught.value.remedies
+    assert remedies
+    assert all(steps(**remedy.applied(given)) > 0 for remedy in remedies)
