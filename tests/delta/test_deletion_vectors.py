@@ -131,7 +131,7 @@ def test_a_damaged_or_missing_vector_is_an_error(tmp_path: Path) -> None:
 def test_a_vector_for_rows_that_the_file_does_not_have_is_an_error(tmp_path: Path) -> None:
     (path,) = written(tmp_path, [10])
     delete_rows(tmp_path, {path: [1, 10]})
-    with pytest.raises(FileReadError, match="length 11 exceeds numRecords 10"):
+    with pytest.raises(FileReadError, match="deletes row 10, but the file has 10 rows"):
         opened(tmp_path)
 
 

@@ -124,6 +124,6 @@ def injected(given: Fault, folder: Path) -> Result:
 
 def faults(names: Sequence[str] = ()) -> list[Fault]:
     """All faults, or those whose names contain one of the words."""
-    from tests.faults import on_files, on_iceberg, on_passes, on_ranks, on_states, on_stores, on_text  # noqa: F401
+    from tests.faults import on_delta, on_files, on_iceberg, on_passes, on_ranks, on_states, on_stores, on_text  # noqa: F401
 
     return [given for given in FAULTS if not names or any(word in given.name for word in names)]

@@ -1,6 +1,7 @@
 import math
 import struct
 import threading
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.memory import peak_memory, restart_peak
 from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
 from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.iceberg.data_files.cache import BoundedCache
@@ -33,7 +35,7 @@ ROWS = pa.table([pa.array([0, 1, 2, 3, None]), pa.array(["a", "b", None, "d", No
 
 
 def positions_of(deletes: Sequence[DeleteFile], path: str = "data") -> list[int]:
-    return deleted_positions(IcebergFile("parquet", path, 0, deletes=tuple(deletes)), Storage()).tolist()
+    return deleted_positions(IcebergFile("parquet", path, 0, deletes=tuple(deletes)), Storage(), 2**30).tolist()
 
 
 def left(folder: Path, deletes: Sequence[DeleteFile], table: IcebergTable = TABLE, rows: pa.Table = ROWS) -> list[Any]:
@@ -102,7 +104,7 @@ def test_a_corrupt_vector_is_an_error_that_names_it_wherever_it_is_damaged(tmp_p
 
 def test_a_vector_with_a_row_number_that_no_file_has_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"2\*\*63 or more"):
-        deletion_vector(vector_blob([3, 2**63 + 1]))
+        deletion_vector(vector_blob([3, 2**63 + 1]), 9)
 
 
 def test_a_vector_beyond_the_end_of_its_file_is_an_error(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_a_delete_file_is_parsed_once_for_many_data_files_and_threads(tmp_path: 
     storage = CountingStorage()
 
     def rows(number: int) -> list[int]:
-        return deleted_positions(IcebergFile("parquet", f"f{number}", 9, deletes=(delete,)), storage).tolist()
+        return deleted_positions(IcebergFile("parquet", f"f{number}", 9, deletes=(delete,)), storage, 9).tolist()
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(rows, range(20))) == [[i] for i in range(20)]
@@ -343,3 +345,36 @@ def test_the_cache_makes_a_value_once_for_many_threads_and_keeps_no_failure() ->
     with pytest.raises(OSError, match="once"):
         cache.get("other", fail)
     assert cache.get("other", make) == "value"
+
+
+@pytest.mark.parametrize("rows", [1 << 20, 1 << 30, 1 << 33])
+def test_a_vector_of_more_rows_than_the_file_has_is_refused_before_it_is_expanded(tmp_path: Path, rows: int) -> None:
+    # A run of 2**16 rows takes 11 bytes or so.
+    parts = []
+    for upper in range(max(1, rows >> 32)):
+        keys = min(rows >> 16, 1 << 16)
+        flags, heads = b"\xff" * (-(-keys // 8)), b"".join(struct.pack("<HH", key, 65535) for key in range(keys))
+        body = struct.pack("<I", 12347 | (keys - 1) << 16) + flags + heads + bytes(4 * keys)
+        parts.append(struct.pack("<I", upper) + body + struct.pack("<HHH", 1, 0, 65535) * keys)
+    bitmap = b"\xd1\xd3\x39\x64" + struct.pack("<Q", len(parts)) + b"".join(parts)
+    blob = len(bitmap).to_bytes(4, "big") + bitmap + zlib.crc32(bitmap).to_bytes(4, "big")
+    before = restart_peak()
+    with pytest.raises(ValueError, match="but there are only 100"):
+        deletion_vector(blob, 100)
+    assert peak_memory() - before < 60 * 2**20
+
+
+@given(st.sets(st.one_of(st.integers(0, 9000), st.integers(2**32, 2**32 + 70_000), st.integers(0, 2**62)), max_size=99))
+def test_any_vector_is_decoded_as_roaring_decodes_it(rows: set[int]) -> None:
+    assert deletion_vector(vector_blob(sorted(rows)), len(rows)).tolist() == sorted(rows)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_end_the_decoder_without_an_error_of_values(data: bytes) -> None:
+    bitmap = b"\xd1\xd3\x39\x64" + data
+    blob = len(bitmap).to_bytes(4, "big") + bitmap + zlib.crc32(bitmap).to_bytes(4, "big")
+    try:
+        rows = deletion_vector(blob, 1000)
+    except ValueError:
+        return
+    assert len(rows) <= 1000

@@ -11,8 +11,9 @@ from datetime import datetime
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from torch_dataloader_utils.delta.entries import LogEntries, log_entries
 from torch_dataloader_utils.errors import DataLoaderUtilsError, DataNotFoundError, FileReadError, SnapshotError
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.storage import Storage, printable
 from torch_dataloader_utils.storage.waiting import answered, limit
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -32,10 +33,14 @@ class DeltaLog:
     Attributes:
         url: the table's folder, as deltalake takes it.
         options: of deltalake's client; may hold credentials.
+        storage: where the folder is, for files that are checked before deltalake reads them.
+        folder: the folder there.
     """
 
     url: str
     options: Mapping[str, str] = field(repr=False)
+    storage: Storage = field(default_factory=Storage)
+    folder: str = ""
 
     @property
     def name(self) -> str:
@@ -73,6 +78,7 @@ class DeltaLog:
         """The table as it was at this time, or its oldest version if it is younger; raises the errors of `newest`."""
 
         def load() -> DeltaTable:
+            log_entries(self.storage, self.folder, None, every=True)
             table = self._load()
             table.load_as_version(moment)
             return table
@@ -88,7 +94,14 @@ class DeltaLog:
             return _readable(answered(load, limit(), f"reading the log of {self.name}"), self.name)
 
     def _load(self, version: int | None = None) -> DeltaTable:
+        newest = self.entries(version).version
+        if version is None:
+            version = newest  # what was checked is what is read, even if there is a newer one by now
         return DeltaTable(self.url, version=version, storage_options=dict(self.options) or None)
+
+    def entries(self, version: int | None) -> LogEntries:
+        """The log's entries at a version, None for the newest; raises the errors of `log_entries`."""
+        return log_entries(self.storage, self.folder, version)
 
 
 @contextmanager
@@ -96,6 +109,10 @@ def reading(name: str, what: str) -> Iterator[None]:
     """A context that converts deltalake's exceptions to errors that name the table and what was read of it."""
     try:
         yield
+    except FileReadError as error:
+        if str(error).startswith(f"{name}: "):
+            raise
+        raise FileReadError(f"{name}: {what} cannot be read: {error}") from None
     except DataLoaderUtilsError:
         raise
     except TableNotFoundError as error:

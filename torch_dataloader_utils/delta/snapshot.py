@@ -8,8 +8,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from torch_dataloader_utils.delta.files import ListedFile, deleted_rows, listed_files
-from torch_dataloader_utils.delta.log import reading
+from torch_dataloader_utils.delta.files import ListedFile, deleted_rows, has_vectors, listed_files
+from torch_dataloader_utils.delta.log import DeltaLog, reading
 from torch_dataloader_utils.delta.pruning import file_test
 from torch_dataloader_utils.delta.schema import Columns, columns_of
 from torch_dataloader_utils.delta.store_options import data_options
@@ -88,12 +88,12 @@ class DeltaSnapshot:
         )
 
 
-def snapshot_of(table: DeltaTable, url: str, read: ReadOptions) -> DeltaSnapshot:
+def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions) -> DeltaSnapshot:
     """The snapshot of a table at the version at which it is loaded; opens no data file.
 
     Args:
         table: the table.
-        url: its folder.
+        log: its log.
         read: the columns, the filters, and the access to the files.
 
     Raises:
@@ -102,16 +102,19 @@ def snapshot_of(table: DeltaTable, url: str, read: ReadOptions) -> DeltaSnapshot
         OptionError: the filter is invalid, or a file is on another storage than the table.
         ColumnNotFoundError: a filter names a column that the table does not have.
     """
-    name = printable(url)
+    name, url = log.name, log.url
     with reading(name, f"its log at version {table.version()}"):
         columns = columns_of(table, read.columns, name)
         files = listed_files(table, bounds=read.filters is not None)
-        deleted = deleted_rows(table, files, name)
     predicate = row_predicate(read.filters, columns.table.schema.remove_metadata())
     kept = files if predicate is None else list(filter(file_test(predicate, columns), files))
     options = data_options(read.storage_options or {})
     storage, [(_, root)] = open_entries(url, replace(read, storage_options=options))
     paths = {file.path: _path(file, root, url, options) for file in files}
+    with reading(name, f"its log at version {table.version()}"):
+        deleted = (
+            {} if not has_vectors(table) else deleted_rows(files, log.entries(table.version()), paths, storage, root)
+        )
     check_listed_once([paths[file.path] for file in files], storage)
     plan = IcebergPlan(
         name=name,

@@ -87,7 +87,7 @@ class DeltaSource:
             table = log.at(version)
         else:
             table = log.newest() if self._moment is None else self._as_of(log, self._moment, read)
-        return snapshot_of(table, self._url, read)
+        return snapshot_of(table, log, read)
 
     def _as_of(self, log: DeltaLog, moment: datetime, read: ReadOptions) -> DeltaTable:
         """The table as of this time; deltalake itself returns the oldest version for a time before it."""
@@ -102,7 +102,8 @@ class DeltaSource:
         return table
 
     def _log(self, read: ReadOptions) -> DeltaLog:
-        return DeltaLog(self._url, log_options(self._url, read.storage_options or {}))
+        storage, folder = open_storage(self._url, data_options(read.storage_options or {}))
+        return DeltaLog(self._url, log_options(self._url, read.storage_options or {}), storage, folder)
 
     def _read(self, options: Options) -> ReadOptions:
         both = {**self._given, **(options.read.storage_options or {})}

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import FileReadError, MissingExtraError, OptionError
+from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import during
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
+from torch_dataloader_utils.sources.roaring import rows_in
 from torch_dataloader_utils.storage import Storage, printable
 from torch_dataloader_utils.subsets.choice import Choice
 from torch_dataloader_utils.subsets.places import ChosenRows
@@ -261,29 +262,25 @@ class _LiveReader:
         self._inner.close()
 
 
-def deletion_vector(blob: bytes) -> Positions:
+def deletion_vector(blob: bytes, most: int) -> Positions:
     """The row numbers, int64, ascending, in a deletion vector as Iceberg and Delta Lake store it.
 
     Args:
         blob: length, magic, a 64-bit roaring bitmap in portable form, a checksum.
+        most: how many rows it may delete; this is checked before the bitmap is expanded.
 
     Raises:
-        ValueError: it is damaged, or not a deletion vector.
-        MissingExtraError: pyroaring is not installed.
+        ValueError: it is damaged, deletes more rows, or is not a deletion vector.
     """
-    try:
-        from pyroaring import BitMap64
-    except ImportError as error:
-        raise MissingExtraError(
-            "deletion vectors need pyroaring: pip install 'torch-dataloader-utils[iceberg]'"
-        ) from error
     if int.from_bytes(blob[:4], "big") != len(blob) - 8:
         raise ValueError(f"its length is given as {int.from_bytes(blob[:4], 'big')} bytes, but it has {len(blob)}.")
-    if blob[4:8] != _VECTOR_MAGIC:
-        raise ValueError(f"it begins with {blob[4:8]!r}, expected {_VECTOR_MAGIC!r}.")
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
         raise ValueError("its checksum is wrong: the bytes are damaged.")
-    positions = np.array(BitMap64.deserialize(blob[8:-4]).to_array(), np.int64)
-    if len(positions) and positions[-1] < 0:  # unsigned numbers, of which the largest do not fit
-        raise ValueError("it has a row number of 2**63 or more, which no file has: it was written wrongly.")
-    return positions
+    return vector_rows(blob[4:-4], most)
+
+
+def vector_rows(data: bytes, most: int) -> Positions:
+    """As `deletion_vector`, for the bytes between length and checksum: the magic and the bitmap."""
+    if data[:4] != _VECTOR_MAGIC:
+        raise ValueError(f"it begins with {data[:4]!r}, expected {_VECTOR_MAGIC!r}.")
+    return rows_in(data[4:], most)

@@ -28,18 +28,21 @@ _COLUMNS = ("file_path", "pos")  # as named in the specification
 _PATHS = pa.schema([pa.field("file_path", pa.dictionary(pa.int32(), pa.string()))])
 
 
-def deleted_positions(file: IcebergFile, storage: Storage) -> Positions:
+def deleted_positions(file: IcebergFile, storage: Storage, rows: int) -> Positions:
     """Row numbers deleted by position in a data file: int64, ascending, unique.
 
     Raises:
         FileReadError: a delete file is missing or damaged; the message names it.
     """
-    return seen_deletes(file, storage)[1]
+    return seen_deletes(file, storage, rows)[1]
 
 
-def seen_deletes(file: IcebergFile, storage: Storage) -> tuple[tuple[DeleteFile, ...], Positions]:
-    """The deletes of a data file, positional ones with their actual sizes; and `deleted_positions`."""
-    read = [_read(delete, storage) for delete in file.deletes]
+def seen_deletes(file: IcebergFile, storage: Storage, rows: int) -> tuple[tuple[DeleteFile, ...], Positions]:
+    """The deletes of a data file, positional ones with their actual sizes; and `deleted_positions`.
+
+    `rows` are those of the data file: a vector with more is not expanded.
+    """
+    read = [_read(delete, storage, rows) for delete in file.deletes]
     path = one_spelling(file.table_path)
     groups = [by_path.get(path, by_path.get(None, _NONE)) for _, by_path in read]
     groups = [positions for positions in groups if len(positions)]
@@ -47,12 +50,15 @@ def seen_deletes(file: IcebergFile, storage: Storage) -> tuple[tuple[DeleteFile,
     return tuple(delete for delete, _ in read), positions
 
 
-def _read(delete: DeleteFile, storage: Storage) -> _Read:
+def _read(delete: DeleteFile, storage: Storage, rows: int) -> _Read:
     """The positions that a delete file (or vector) deletes; parsed once per process."""
     if delete.kind == "equality":
         return delete, {}
-    read = _read_vector if delete.kind == "vector" else _read_positions
-    return process_cache().get((delete.kind, storage, delete.path, delete.offset), lambda: read(delete, storage))
+
+    def read() -> tuple[_Read, int]:
+        return _read_vector(delete, storage, rows) if delete.kind == "vector" else _read_positions(delete, storage)
+
+    return process_cache().get((delete.kind, storage, delete.path, delete.offset), read)
 
 
 def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
@@ -77,7 +83,7 @@ def _read_positions(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
         return (replace(delete, seen=size), by_path), rows.nbytes
 
 
-def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
+def _read_vector(delete: DeleteFile, storage: Storage, rows: int) -> tuple[_Read, int]:
     """`_read` for a deletion vector; also returns the bytes of the positions.
 
     The manifest has its location, bare or in Puffin, and its own checks detect truncation, so the size of its file is
@@ -93,6 +99,6 @@ def _read_vector(delete: DeleteFile, storage: Storage) -> tuple[_Read, int]:
                 confirm_unchanged(source)
         if len(blob) != delete.length:
             raise ValueError(f"its length is given as {delete.length} bytes, but {len(blob)} are there.")
-        positions = deletion_vector(blob)
+        positions = deletion_vector(blob, rows)
     check_count(delete.path, len(positions), delete.record_count, piece)
     return (replace(delete, seen=size), {None: positions}), positions.nbytes

@@ -28,7 +28,7 @@ def iceberg_layout(
     """
     form = inner_format(file.format)
     info, inner = own_layout(form, info, file, storage, inner_options(form, options or {}))
-    deletes, positions = seen_deletes(file, storage)
+    deletes, positions = seen_deletes(file, storage, sum(segment.rows or 0 for segment in inner.segments))
     segments = tuple(live_segments(inner.segments, positions))
     if any(delete.kind == "equality" for delete in file.deletes):
         segments = tuple(replace(segment, first_row=0, rows=None) for segment in segments)

@@ -82,7 +82,7 @@ class IcebergReader:
         self._whole = file.whole
         self._segments = {segment.number: segment for segment in inner.segments}
         with during("delete"):
-            self._positions = deleted_positions(file, storage)
+            self._positions = deleted_positions(file, storage, sum(segment.rows or 0 for segment in inner.segments))
         hints = _hints(inner, wanted, table, file.format)
         self._inner: Reader = form.open(info, inner, storage, given, hints)
         try:
