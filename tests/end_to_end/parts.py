@@ -105,6 +105,15 @@ def write_rows(folder: Path) -> str:
     return str(folder)
 
 
+def write_partitions(folder: Path) -> str:
+    """The same files, each in a folder of its own."""
+    write_rows(folder)
+    for file in range(FILES):
+        (folder / f"p={file}").mkdir()
+        (folder / f"{file}.parquet").rename(folder / f"p={file}" / f"{file}.parquet")
+    return str(folder)
+
+
 def of_rows(**options: Any) -> Callable[..., Any]:
     """Makes loaders of small shuffled batches of the files of `write_rows`."""
     given = {"columns": ["id"], "batch_size": 4, "split_rows": 5, "shuffle": True, "shuffle_buffer_size": 10} | options
@@ -184,6 +193,9 @@ OF_ONE = {
     "subset": one(each_once(chosen(**TRAIN)), **TRAIN),
     "subset by key": one(each_once(chosen(by_name=True, **TRAIN)), **BY_NAME),
     "subset by key, counted": one(each_once(chosen(by_name=True, **TRAIN)), **BY_NAME, count_rows=True),
+    "partitions": Part(
+        write_partitions, of_rows(filters=[("p", "!=", 1)]), each_once([*EVERY[:ROWS], *EVERY[-ROWS:]]), ids
+    ),
     "fraction": one(each_once(chosen(**FRACTION)), **FRACTION),
     "limit": one(each_once(range(43)), limit=43),
     "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
