@@ -299,4 +299,16 @@ CALLS: dict[str, Failing] = {
     "a manifest that is a folder": Failing({"manifest": "/tmp"}),
     "a manifest among the data": Failing({"manifest": "manifest.parquet"}, call=read_beside, path="beside"),
     "a manifest of other data": Failing({"manifest": "other"}, call=read_with_other),
+    "canonical_ranks with batch_tokens": Failing(
+        {"canonical_ranks": 2, "batch_tokens": 64, "lists": "padded"}, CountsRequiredError, path="tokens"
+    ),
+    "last_batch='wrap' with class_weights": Failing(
+        {"last_batch": "wrap", "class_weights": {"word": {"w0": 2.0}}}, CountsRequiredError
+    ),
+    "the same, with steps_per_epoch": Failing(
+        {"canonical_ranks": 2, "steps_per_epoch": 3, "class_weights": {"word": {"w0": 2.0}}}, CountsRequiredError
+    ),
+    "the same, with even='sync'": Failing(
+        {"canonical_ranks": 2, "even": "sync", "class_weights": {"word": {"w0": 2.0}}}, CountsRequiredError
+    ),
 }
