@@ -1,8 +1,11 @@
 """What a new user gets wrong with tables: each a clear error of its own kind, and no secret in any of them."""
 
 import logging
+import os
 import pickle
 import socket
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -372,3 +375,22 @@ def test_a_missing_manifest_list_is_an_error_of_its_snapshot(numbers: Table) -> 
     message = error_of(lambda: open_table(numbers, snapshot_id=first.snapshot_id), FileReadError)
     assert str(first.snapshot_id) in message
     assert sorted(i for batch in open_table(numbers)[0] for i in batch["id"].tolist()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("catalog:\n  prod: {type: rest, token: SECRETtoken12345}\n", "line 2"),
+        ("catalog:\n  prod:\n    token: SECRETtoken12345\n    token: SECRETtoken12345\n", "line 4"),
+        ("catalog:\n  prod:\n  - [SECRETtoken12345\n", "line 3"),
+    ],
+)
+def test_a_configuration_that_pyiceberg_cannot_read_is_named_without_its_text(
+    tmp_path: Path, text: str, line: str
+) -> None:
+    (tmp_path / ".pyiceberg.yaml").write_text(text)
+    script = "from torch_dataloader_utils import IcebergDataset as I; I.create_dataloader('a.b')"
+    environment = {**os.environ, "PYICEBERG_HOME": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert "SECRET" not in ended.stderr
+    assert f"OptionError: {tmp_path}/.pyiceberg.yaml, {line}: pyiceberg cannot read" in ended.stderr

@@ -201,3 +201,10 @@ def test_names_of_s3_are_one_storage():
     assert places.storage.protocol == "s3"
     assert places.path("s3://bucket/table/a") == places.path("s3n://bucket/table/a") == "bucket/table/a"
     assert "secret" not in repr(places.storage)
+
+
+def test_remote_signing_is_refused_also_without_a_signer():
+    with pytest.raises(OptionError, match=r"s3\.remote-signing-enabled.*storage_options="):
+        storage_options("s3", {"s3.remote-signing-enabled": "true"})
+    assert storage_options("s3", {"s3.remote-signing-enabled": "false"}) == {}
+    assert storage_options("gs", {"s3.remote-signing-enabled": "true"}) == {}

@@ -10,6 +10,7 @@ import pytest
 
 from torch_dataloader_utils.errors import BatchTimeoutError, CatalogError
 from torch_dataloader_utils.storage import Renewal
+from torch_dataloader_utils.storage.retries import refused
 
 Clock = Callable[[float], None]
 
@@ -113,3 +114,20 @@ def test_a_copy_cannot_ask(clock: Clock) -> None:
     assert copy.instead_of("first", "first") is None
     assert copy.validity == "until 1970-01-01T00:01:40Z"
     assert office.given == []
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "wanted"),
+    [
+        ("InvalidToken", 400, True),
+        ("ExpiredToken", 400, True),
+        ("AccessDenied", 403, True),
+        ("InvalidRange", 416, False),
+    ],
+)
+def test_ended_credentials_are_refused_whatever_the_status(code: str, status: int, wanted: bool) -> None:
+    exceptions = pytest.importorskip("botocore.exceptions")
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    error = OSError(22, "as s3fs raises it")
+    error.__cause__ = exceptions.ClientError(answer, "GetObject")
+    assert refused(error) is wanted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ _NAME = re.compile(r"(\d{20})\.(?:json|crc|\d{20}\.compacted\.json|checkpoint\..
 _PART = re.compile(r"\d{20}\.checkpoint\.(\d{10})\.(\d{10})\.parquet$")
 _OPENING = re.compile(rb"[\[{]|\\u00[57][bB]")  # also as an escape within a text
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_READ = (b'"add"', b'"sidecar"', b'"protocol"')  # actions
 _MOST_LEVELS = 500  # of JSON; deltalake's own limit depends on its stack, and is some 10,000
 
 
@@ -54,10 +55,24 @@ class LogEntries:
     Attributes:
         version: the newest one that was checked; None if there is no log.
         vectors: path of a data file, as the log spells it -> its deletion vector, or None.
+        features: what the table requires of its readers.
     """
 
     version: int | None
     vectors: Mapping[str, LoggedVector | None]
+    features: frozenset[str] = frozenset()
+
+
+@dataclass
+class _Found:
+    """What files of the log say; the features are None if they do not say."""
+
+    vectors: dict[str, LoggedVector | None] = field(default_factory=dict)
+    features: frozenset[str] | None = None
+
+    def update(self, later: _Found) -> None:
+        self.vectors.update(later.vectors)
+        self.features = self.features if later.features is None else later.features
 
 
 def log_entries(storage: Storage, folder: str, version: int | None, every: bool = False) -> LogEntries:
@@ -87,10 +102,10 @@ def log_entries(storage: Storage, folder: str, version: int | None, every: bool 
         key=lambda item: item[:4],
     )  # fmt: skip
     hint = [file for file in listed if _name(file) == "_last_checkpoint"]
-    vectors: dict[str, LoggedVector | None] = {}
+    all_found = _Found()
     for found in read_footers(storage, lambda file: _read(storage, log, file), [*hint, *(item[4] for item in read)]):
-        vectors.update(found)
-    return LogEntries(newest, vectors)
+        all_found.update(found)
+    return LogEntries(newest, all_found.vectors, all_found.features or frozenset())
 
 
 def _name(file: Stored) -> str:
@@ -111,35 +126,37 @@ def _last_checkpoint(files: Sequence[tuple[int, Stored]]) -> int:
     return max(whole)
 
 
-def _read(storage: Storage, log: str, file: Stored) -> dict[str, LoggedVector | None]:
+def _read(storage: Storage, log: str, file: Stored) -> _Found:
     """The vectors of the files that a file of the log adds, after the check."""
     with Naming(file.path):
         if file.path.endswith(".parquet"):
             return _from_parquet(storage, log, file)
         with storage.open(file.path) as source:
             data: bytes = source.read()
-        found: dict[str, LoggedVector | None] = {}
+        found = _Found()
         for line in data.splitlines():
             _check_depth(line, file.path)
             _check_texts(line, file.path)
-            if b'"add"' in line or b'"sidecar"' in line:
+            if any(name in line for name in _READ):
                 found.update(_action(storage, log, json.loads(line), file.path))
         return found
 
 
-def _action(storage: Storage, log: str, action: Any, path: str) -> dict[str, LoggedVector | None]:
+def _action(storage: Storage, log: str, action: Any, path: str) -> _Found:
     if not isinstance(action, dict):
-        return {}
-    add, sidecar = action.get("add"), action.get("sidecar")
+        return _Found()
+    add, sidecar, protocol = action.get("add"), action.get("sidecar"), action.get("protocol")
+    if isinstance(protocol, dict):
+        return _Found(features=frozenset(map(str, protocol.get("readerFeatures") or ())))
     if isinstance(sidecar, dict) and isinstance(sidecar.get("path"), str):
         name = sidecar["path"]
         place = name if "/" in name else f"{log}/_sidecars/{name}"
         return _from_parquet(storage, log, Stored(place, int(sidecar.get("sizeInBytes") or 0)))
     if not isinstance(add, dict) or not isinstance(add.get("path"), str):
-        return {}
+        return _Found()
     if isinstance(add.get("stats"), str):
         _check_depth(add["stats"].encode(errors="replace"), path)
-    return {add["path"]: _vector(add.get("deletionVector"))}
+    return _Found({add["path"]: _vector(add.get("deletionVector"))})
 
 
 def _vector(given: Any) -> LoggedVector | None:
@@ -155,12 +172,12 @@ def _vector(given: Any) -> LoggedVector | None:
     )
 
 
-def _from_parquet(storage: Storage, log: str, file: Stored) -> dict[str, LoggedVector | None]:
+def _from_parquet(storage: Storage, log: str, file: Stored) -> _Found:
     """As `_read`, of a checkpoint or its sidecar."""
     info = DataFileInfo(file.path, file.size)
     layout, schema = PARQUET.layout(info, storage, {})
-    names = [name for name in ("add", "sidecar") if name in schema.names]
-    found: dict[str, LoggedVector | None] = {}
+    names = [name for name in ("protocol", "add", "sidecar") if name in schema.names]
+    found = _Found()
     if not names:
         return found
     reader = PARQUET.open(info, layout, storage, {}, schema)
@@ -176,7 +193,7 @@ def _from_parquet(storage: Storage, log: str, file: Stored) -> dict[str, LoggedV
 
 def _slim(column: pa.ChunkedArray) -> Iterator[Any]:
     """The actions of a column, with only what is needed of them."""
-    wanted = ("path", "sizeInBytes", "stats", "deletionVector")
+    wanted = ("path", "sizeInBytes", "stats", "deletionVector", "readerFeatures")
     for chunk in column.chunks:
         kept = [name for name in wanted if chunk.type.get_field_index(name) >= 0]
         parts = [chunk.field(name) for name in kept]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -94,9 +95,10 @@ class DeltaLog:
             return _readable(answered(load, limit(), f"reading the log of {self.name}"), self.name)
 
     def _load(self, version: int | None = None) -> DeltaTable:
-        newest = self.entries(version).version
+        entries = self.entries(version)
+        _check_features(entries.features, self.name)  # deltalake's own error may name what does not exist in Python
         if version is None:
-            version = newest  # what was checked is what is read, even if there is a newer one by now
+            version = entries.version  # what was checked is what is read, even if there is a newer one by now
         return DeltaTable(self.url, version=version, storage_options=dict(self.options) or None)
 
     def entries(self, version: int | None) -> LogEntries:
@@ -141,12 +143,16 @@ def _readable(table: DeltaTable, name: str) -> DeltaTable:
     """
     protocol = table.protocol()
     features = set(protocol.reader_features or ()) if protocol.min_reader_version >= _NEWEST_READER else set()
-    unknown = sorted(features - _READABLE)
+    _check_features(features, name)
     if protocol.min_reader_version > _NEWEST_READER:
-        unknown.append(f"reader version {protocol.min_reader_version}")
+        _check_features({f"reader version {protocol.min_reader_version}"}, name)
+    return table
+
+
+def _check_features(features: AbstractSet[str], name: str) -> None:
+    unknown = sorted(features - _READABLE)
     if unknown:
         raise FileReadError(
             f"{name}: the table requires {', '.join(unknown)} of its readers, which is not supported here. Drop the "
             "feature from the table, or read a copy without it."
         )
-    return table

@@ -58,6 +58,11 @@ def storage_options(scheme: str, properties: Mapping[str, str]) -> dict[str, Any
                 f"the catalog sets {name}= for the table's files, which is not supported: pass storage_options= with "
                 "your own credentials."
             )
+    if scheme == "s3" and _flag(properties, "s3.remote-signing-enabled"):
+        raise OptionError(
+            "the catalog sets s3.remote-signing-enabled= for the table's files: it signs each request itself, which is "
+            "not supported: pass storage_options= with your own credentials."
+        )
     makers = {"s3": _s3_options, "gs": _gcs_options, "abfs": _adls_options}
     return makers[scheme](properties) if scheme in makers else {}
 

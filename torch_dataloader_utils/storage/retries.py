@@ -44,6 +44,8 @@ _CLIENTS_PERMANENT = {
 # HTTP statuses below 500 that ask for another try: timeout, too early, too many requests.
 _LATER = (408, 425, 429)
 _REFUSED = (401, 403)
+# Codes of S3 for credentials that have ended, which some stores send with status 400.
+_ENDED = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "ExpiredTokenException")
 _NO_RANGE = 416  # the range starts past the end of the file
 # Packages whose errors have the status as `code`; in others, `code` may be something else.
 _CODES = ("gcsfs.", "google.", "urllib.")
@@ -94,7 +96,17 @@ def permanent(error: BaseException) -> bool:
 
 def refused(error: BaseException) -> bool:
     """Whether a store refuses the credentials, judged as in `permanent`."""
-    return any(isinstance(fault, PermissionError) or status_of(fault) in _REFUSED for fault in _causes(error))
+    return any(
+        isinstance(fault, PermissionError) or status_of(fault) in _REFUSED or _code_of(fault) in _ENDED
+        for fault in _causes(error)
+    )
+
+
+def _code_of(error: BaseException) -> str | None:
+    """The code of the store in an error of botocore, or None."""
+    response = getattr(error, "response", None)
+    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+    return code if isinstance(code, str) else None
 
 
 def past_end(error: BaseException) -> bool:
