@@ -238,6 +238,25 @@ def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
         dataset.close()
 
 
+def test_worker_processes_read_the_next_epoch_after_credentials_without_an_expiry_ended(rest: Service) -> None:
+    table = many_groups(rest.catalog, "ns.ended_in_processes", 2)
+    given = [let_guest_in(rest, "first")]
+    with vending(table, lambda load: given[-1]) as catalog:
+        loader, dataset = IcebergDataset.create_dataloader(
+            "ns.ended_in_processes",
+            catalog_config=catalog.config,
+            batch_size=10_000,
+            num_workers=2,
+            worker_mode="process",
+        )
+        assert ids_of(loader) == list(range(240_000))
+        given.append(let_guest_in(rest, "second"))
+        assert ids_of(loader) == list(range(240_000))
+        given.append(let_guest_in(rest, "third"))
+        assert ids_of(loader) == list(range(240_000))
+        dataset.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("files", [1, 12])
 @pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2}], ids=["here", "threads"])

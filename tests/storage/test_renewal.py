@@ -131,3 +131,21 @@ def test_ended_credentials_are_refused_whatever_the_status(code: str, status: in
     error = OSError(22, "as s3fs raises it")
     error.__cause__ = exceptions.ClientError(answer, "GetObject")
     assert refused(error) is wanted
+
+
+def test_each_later_pass_of_other_processes_has_new_credentials_if_nobody_knows_when_they_end(clock: Clock) -> None:
+    given = iter(["second", "third"])
+    renewal = Renewal(lambda: (next(given), None), None)
+    assert [renewal.for_pass("first") for _ in range(3)] == ["first", "second", "third"]
+    assert Renewal(Office(), 100.0).for_pass("first") == "first"
+
+
+def test_a_pass_begins_with_the_old_credentials_if_the_catalog_is_closed(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    office = Office()
+    office.open = False
+    renewal = Renewal(office, None)
+    with caplog.at_level(logging.WARNING):
+        assert [renewal.for_pass("first") for _ in range(2)] == ["first", "first"]
+    assert "could not be renewed" in caplog.text

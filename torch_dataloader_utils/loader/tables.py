@@ -189,7 +189,9 @@ class SnapshotDataset(LoaderDataset):
         """Called before a pass is read; also sends the latest credentials to worker processes."""
         scan = self.source.scan
         assert isinstance(scan, ScanSpec)
-        storage = replace(scan.storage.latest, renewal=scan.storage.renewal)
+        renewal, here = scan.storage.renewal, self._options.worker.worker_mode != "process"
+        latest = scan.storage.latest if renewal is None or here else renewal.for_pass(scan.storage)
+        storage = replace(latest, renewal=renewal)
         if storage != scan.storage:
             self._epochs.read_by(replace(scan, storage=storage))
 

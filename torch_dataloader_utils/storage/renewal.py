@@ -34,6 +34,7 @@ class Renewal(Generic[S]):
         self._latest: S | None = None
         self._expires_at = expires_at
         self._renew_at = _half_life(expires_at)
+        self._passes = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Renewal, (None, self._expires_at)
@@ -61,6 +62,25 @@ class Renewal(Generic[S]):
                 if self._due():  # no other thread has done it meanwhile
                     self._renew_early()
         return first if self._latest is None else self._latest
+
+    def for_pass(self, first: S) -> S:
+        """As `latest`, for other processes to read one pass with, which cannot ask for other credentials.
+
+        If it is not known when the credentials end, all passes but the first get new ones.
+
+        Raises:
+            CatalogError: the catalog cannot be reached or refuses, and the current credentials have expired.
+        """
+        if self._passes and self._expires_at is None and self.possible:
+            with self._lock:
+                try:
+                    self._renew()
+                except (CatalogError, BatchTimeoutError) as error:
+                    _LOG.warning(
+                        "credentials could not be renewed; the current ones are valid %s: %s", self.validity, error
+                    )
+        self._passes += 1
+        return self.latest(first)
 
     def instead_of(self, refused: S, first: S) -> S | None:
         """A storage with other credentials than those that were refused; None if there is none.
