@@ -27,7 +27,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "delta/entries:_check_depth",
         "delta/files:deleted_rows",
         "delta/log:reading",
-        "delta/log:_readable",
+        "delta/log:_check_features",
         "delta/schema:_mapping_mode",
         "delta/source:snapshot",
         "delta/source:_as_of",
