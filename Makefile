@@ -62,8 +62,8 @@ bench: .venv/demo
 	$(BIN)/python benchmarks/peers --results benchmarks/race.json
 	for written in draw_speed write_race; do $(BIN)/python scripts/$$written.py || exit 1; done
 
-# Compare with an earlier revision, run by run: make bench-guard AGAINST=v0.3
-bench-guard: .venv/demo
+# Compare with the commit at which a piece of work began: make bench-guard AGAINST=v0.3
+bench-guard: .venv/test
 	$(BIN)/python benchmarks/guard.py --against $(AGAINST)
 
 # Build Horovod into .venv, so that its test runs: some minutes, with make and g++.
