@@ -119,7 +119,7 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "dtypes in a list": ("good", {"dtypes": ["float32"]}, ValueError, ["dtypes=", "dict"]),
     "one fill value": ("good", {"fill_values": 0}, ValueError, ["fill_values=0", "dict"]),
     "stack in a list": ("good", {"stack": ["a"]}, ValueError, ["stack=", "dict", 'such as {"x": ["a", "b"]}']),
-    "a share as limit": ("good", {"limit": 0.1}, ValueError, ["limit=0.1", "use fraction="]),
+    "a share as limit": ("good", {"limit": 0.1}, ValueError, ["limit=0.1", "Use fraction=0.1"]),
     "rows as fraction": ("good", {"fraction": 10}, ValueError, ["fraction=10", "use limit="]),
     "format_options in a word": ("good", {"format_options": "x"}, ValueError, ["format_options='x'", "dict"]),
     "a dtype of two sizes": ("good", {"dtypes": {"b": "float"}}, ValueError, ["'float'", "float32", "float64"]),
