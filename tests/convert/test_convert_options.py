@@ -124,6 +124,27 @@ def test_fill_values_that_do_not_fit(column, value):
         build(nulls={column: "fill"}, fill_values={column: value})
 
 
+SCALED = pa.schema([("dec", pa.decimal128(10, 3))])
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.int8(2), decimal.Decimal("2.000")])
+def test_fill_values_of_scaled_decimals_are_values_not_integers_of_the_output(value):
+    (plan,) = build(schema=SCALED, decimals="scaled", nulls="fill", fill_values={"dec": value}).plans
+    assert plan.leaf.element.blank == 2000
+
+
+@pytest.mark.parametrize(("value", "scaled"), [(0.1, 100), (-0.005, -5), (decimal.Decimal("1.5"), 1500)])
+def test_a_fraction_fills_scaled_decimals_as_it_is_written(value, scaled):
+    (plan,) = build(schema=SCALED, decimals="scaled", nulls="fill", fill_values={"dec": value}).plans
+    assert plan.leaf.element.blank == scaled
+
+
+@pytest.mark.parametrize("value", [0.0001, decimal.Decimal("1.2345"), 1e17, math.nan, "1.5"])
+def test_scaled_decimals_are_not_filled_with_what_they_cannot_hold(value):
+    with pytest.raises(OptionError, match=r"fill_values=.*expected a value that fits"):
+        build(schema=SCALED, decimals="scaled", nulls="fill", fill_values={"dec": value})
+
+
 def test_a_fill_value_fits_the_dtype_asked_for():
     options = {"nulls": {"i": "fill"}, "fill_values": {"i": 300}}
     assert build(**options)

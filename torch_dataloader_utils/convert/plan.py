@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -290,12 +291,24 @@ def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
 
 
 def _fill_value(key: str, value: Any, element: Element) -> Any:
-    """`value` as a scalar of the output's dtype: in the output's unit, or a date or time as Arrow converts it."""
+    """`value`, one of the column's own type, as a scalar of the output's dtype.
+
+    A whole number for a date or time is in the column's unit.
+    """
     dtype = element.dtype
     number = _number(value, element)
     if number is None or not fits(number, dtype):
         raise OptionError(f"fill_values={{{key!r}: {value!r}}}: expected a value that fits {dtype}.")
     return dtype.type(int(number) if dtype.kind in "iu" else number)
+
+
+def _scaled(value: Any, scale: int) -> int | None:
+    """The integer that stands for a value of a decimal column; None if it has more digits after the point."""
+    if not isinstance(value, (int, float, Decimal)) or not math.isfinite(value):
+        return None
+    # A float is the decimal that it is written as: 0.1, not the binary number next to it.
+    digits = Decimal(repr(value) if isinstance(value, float) else value).scaleb(scale)
+    return int(digits) if digits == digits.to_integral_value() else None
 
 
 def fits(number: Any, dtype: np.dtype[Any]) -> bool:
@@ -308,9 +321,11 @@ def fits(number: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def _number(value: Any, element: Element) -> Any:
-    """`value` as a Python number, or None if it is not one."""
+    """`value` as the output has it, a Python number; None if the column cannot have it."""
     if isinstance(value, np.generic):
         value = value.item()
+    if element.read == "scaled_decimal":
+        return _scaled(value, element.type.scale)
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, numbers.Real):
