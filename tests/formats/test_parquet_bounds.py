@@ -107,3 +107,83 @@ def outcome(footer: bytes, schema: pq.ParquetSchema) -> bytes | str:
         return bounds.without_bad_bounds(footer, schema)
     except (ValueError, IndexError):
         return "refused"
+
+
+# A value of each kind of Thrift's compact protocol, as a field of a later writer may have it.
+UNKNOWN_VALUES = {
+    "true": (1, b""),
+    "byte": (3, b"\x07"),
+    "i16": (4, b"\x0e"),
+    "i64": (6, b"\x80\x80\x01"),
+    "double": (7, b"\x00" * 8),
+    "binary": (8, b"\x03abc"),
+    "list of binary": (9, b"\x28\x01a\x01b"),
+    "set of booleans": (10, b"\x21\x01\x00"),
+    "map": (11, b"\x01\x85\x01x\x02"),
+    "empty map": (11, b"\x00"),
+    "struct": (12, b"\x15\x02\x1c\x15\x04\x00\x00"),
+}
+
+
+def places_of_structs(footer: bytes) -> dict[str, int]:
+    """Where a field can be put at the end of structs of a footer: the offsets of the bytes that end them."""
+
+    def inside(at: int, number: int) -> int:
+        return next(value for found, _, value in thrift.fields(footer, at) if found == number)
+
+    def first(at: int, number: int) -> int:
+        return thrift.items(footer, inside(at, number))[2]
+
+    group = first(0, 4)
+    chunk = first(group, 1)
+    metadata = inside(chunk, 3)
+    starts = {
+        "schema element": first(0, 2),
+        "statistics": inside(metadata, 12),
+        "chunk's metadata": metadata,
+        "chunk": chunk,
+        "row group": group,
+        "file": 0,
+    }
+    return {name: thrift.end_of_struct(footer, at) - 1 for name, at in starts.items()}
+
+
+def with_fields(footer: bytes, fields: bytes, structs: list[str]) -> bytes:
+    """The footer with more fields at the end of some of its structs."""
+    for at in sorted((places_of_structs(footer)[name] for name in structs), reverse=True):
+        footer = footer[:at] + fields + footer[at:]
+    return footer
+
+
+@pytest.mark.parametrize("number", [-16384, -1, 100, 32767])
+@pytest.mark.parametrize("kind", UNKNOWN_VALUES)
+def test_unknown_fields_are_skipped_whatever_their_number(tmp_path: Path, kind: str, number: int) -> None:
+    """Databricks' Photon writes field -16384 after field 6; bad bounds are found beside such fields, too."""
+    code, value = UNKNOWN_VALUES[kind]
+    zigzag = (number << 1) ^ (number >> 63)
+    coded_number = b""
+    while zigzag >= 0x80:
+        coded_number, zigzag = coded_number + bytes([zigzag & 0x7F | 0x80]), zigzag >> 7
+    unknown = bytes([code]) + coded_number + bytes([zigzag]) + value
+    array, maximum = COLUMNS["int64"]
+    table = pa.table({"a": array, "b": ["x", "y", "z"]})
+    for cut in (maximum, maximum[:3]):
+        file = written(table)
+        footer = footer_of(file).replace(coded(maximum), coded(cut))
+        more = with_fields(footer, unknown, list(places_of_structs(footer)))
+        path = tmp_path / "a.parquet"
+        path.write_bytes(with_footer(file, more))
+        layout, _ = FORMAT.layout(DataFileInfo(str(path), path.stat().st_size), Storage(), {})
+        assert ("a" in FORMAT.value_ranges(layout, 0, {"a"})) == (cut == maximum)
+        assert read_all(FORMAT, path) == table
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_used_field_that_is_there_again_is_refused(number: int) -> None:
+    """A reader that takes the last of two would use another one than was checked."""
+    file = written(pa.table({"a": [1, 2]}))
+    footer = footer_of(file)
+    schema = pq.read_metadata(pa.BufferReader(file)).schema
+    again = bytes([9, number << 1]) + b"\x0c"  # an empty list of structs
+    with pytest.raises(ValueError, match="is there twice"):
+        bounds.without_bad_bounds(with_fields(footer, again, ["file"]), schema)

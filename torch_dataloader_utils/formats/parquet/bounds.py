@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from torch_dataloader_utils.formats.parquet.thrift import (
     BINARY,
     STRUCT,
+    check_unseen,
     end_of,
     end_of_struct,
     field,
@@ -78,7 +79,7 @@ def _stored_path(path: str) -> bytes | None:
 
 def _replacements(footer: bytes, leaves: Sequence[_Leaf]) -> Iterator[tuple[int, int, bytes]]:
     """Start, end and substitute of each Statistics struct with bad bounds."""
-    _, groups, at = items(footer, _value(footer, _end_of_schema(footer), _ROW_GROUPS, _SCHEMA))
+    _, groups, at = items(footer, _value(footer, _end_of_schema(footer), _ROW_GROUPS, (_SCHEMA,)))
     for _ in range(groups):
         _, chunks, at = items(footer, _value(footer, at, _CHUNKS))
         if chunks != len(leaves):
@@ -89,13 +90,13 @@ def _replacements(footer: bytes, leaves: Sequence[_Leaf]) -> Iterator[tuple[int,
                 yield from _replacement(footer, at, leaf.width)
                 end = end_of_struct(footer, at)
             at = end
-        at = end_of_struct(footer, at, _CHUNKS)
-    end_of_struct(footer, at, _ROW_GROUPS)  # has no second list of row groups
+        at = end_of_struct(footer, at, _CHUNKS, (_CHUNKS,))
+    end_of_struct(footer, at, _ROW_GROUPS, (_SCHEMA, _ROW_GROUPS))
 
 
 def _end_of_schema(data: bytes) -> int:
     """The offset after the field `schema` of the footer."""
-    _, elements, at = items(data, _value(data, 0, _SCHEMA))
+    _, elements, at = items(data, _value(data, 0, _SCHEMA, others=(_ROW_GROUPS,)))
     common = _element()
     for _ in range(elements):
         match = common.match(data, at)
@@ -103,12 +104,17 @@ def _end_of_schema(data: bytes) -> int:
     return at
 
 
-def _value(data: bytes, at: int, wanted: int, previous: int = 0) -> int:
-    """The offset of the value of a field of a struct, of which `at` is the field after number `previous`."""
-    number, kind, at = field(data, at, previous)
+def _value(data: bytes, at: int, wanted: int, seen: Sequence[int] = (), others: Sequence[int] = ()) -> int:
+    """The offset of the value of a field of a struct, of which `at` is the start, or the field after the last `seen`.
+
+    Raises:
+        ValueError: it is missing, or behind one that was seen or one of the `others`.
+    """
+    number, kind, at = field(data, at, seen[-1] if seen else 0)
     while number != wanted:
         if not kind:
             raise ValueError(f"field {wanted} is missing.")
+        check_unseen(number, (*seen, *others))
         number, kind, at = field(data, end_of(data, at, kind), number)
     return at
 
@@ -129,10 +135,11 @@ def _has_bad_bounds(data: bytes, statistics: int, width: int) -> bool:
 
 def _without_bounds(data: bytes, statistics: int) -> bytes:
     """A Statistics struct that has the null count of the one at this offset, if any, and nothing else."""
+    kept = b""
     for number, kind, at in fields(data, statistics):
-        if number == _NULL_COUNT:
-            return bytes([_NULL_COUNT << 4 | kind]) + data[at : end_of(data, at, kind)] + b"\x00"
-    return b"\x00"
+        if number == _NULL_COUNT:  # the last one counts, as for other readers
+            kept = bytes([_NULL_COUNT << 4 | kind]) + data[at : end_of(data, at, kind)]
+    return kept + b"\x00"
 
 
 def _end_of_common(data: bytes, at: int, leaf: _Leaf) -> int | None:

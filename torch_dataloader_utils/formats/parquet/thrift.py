@@ -7,11 +7,11 @@ All functions raise ValueError or IndexError for bytes that are not such a value
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 STOP, BINARY, LIST, STRUCT = 0, 8, 9, 12
 _INTEGERS, _SET, _MAP = (4, 5, 6), 10, 11
-_FIXED = {1: 0, 2: 0, 3: 1, 7: 8}  # true, false, byte and double, in bytes
+_FIXED = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}  # true, false, byte, double and UUID, in bytes
 _IN_COLLECTIONS = {**_FIXED, 1: 1, 2: 1}  # where a boolean is not part of a field's header
 
 
@@ -36,11 +36,8 @@ def coded_binary(value: bytes) -> bytes:
 def field(data: bytes, at: int, previous: int = 0) -> tuple[int, int, int]:
     """The next field of a struct: its number, its kind, and the offset of its value.
 
-    At the end of the struct the kind is STOP and the offset the one after the struct.
-
-    Raises:
-        ValueError: the number is not above the previous field's: all writers store fields in the order of numbers,
-            and a field that is stored twice would hide one from this walk.
+    At the end of the struct the kind is STOP and the offset the one after the struct. Fields may have any numbers, in
+    any order: Databricks' Photon stores -16384 after 6.
     """
     step, kind = divmod(data[at], 16)
     at += 1
@@ -50,8 +47,6 @@ def field(data: bytes, at: int, previous: int = 0) -> tuple[int, int, int]:
     if not step:
         coded, at = varint(data, at)
         number = (coded >> 1) ^ -(coded & 1)
-    if number <= previous:
-        raise ValueError(f"field {number} follows field {previous}.")
     return number, kind, at
 
 
@@ -89,12 +84,28 @@ def end_of(data: bytes, at: int, kind: int) -> int:
     return at + _fixed(kind, _FIXED)
 
 
-def end_of_struct(data: bytes, at: int, previous: int = 0) -> int:
-    """The offset after a struct whose field after the one of the number `previous` is at this offset."""
+def end_of_struct(data: bytes, at: int, previous: int = 0, seen: Collection[int] = ()) -> int:
+    """The offset after a struct whose field after the one of the number `previous` is at this offset.
+
+    Raises:
+        ValueError: a field of those that were `seen` is there again: a reader that keeps the last one of two would use
+            another than the one that was looked at.
+    """
     number, kind, at = field(data, at, previous)
     while kind != STOP:
+        check_unseen(number, seen)
         number, kind, at = field(data, end_of(data, at, kind), number)
     return at
+
+
+def check_unseen(number: int, seen: Collection[int]) -> None:
+    """Check that a field is none of those that must not be there (again).
+
+    Raises:
+        ValueError: it is.
+    """
+    if number in seen:
+        raise ValueError(f"field {number} is there twice, or not where writers put it.")
 
 
 def _end_of_map(data: bytes, at: int) -> int:
