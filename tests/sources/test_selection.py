@@ -43,6 +43,44 @@ def test_the_format_is_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
     assert selected(tmp_path) == ("parquet", ["a.parquet", "b.PARQ", "c.snappy.pq", "part-0", "part.1"])
 
 
+UNFINISHED = (
+    "b.parquet.tmp", "b.parquet.part", "b.PARTIAL", "b.parquet.filepart", "b.parquet.crdownload", "b.parquet.aria2",
+    "b.parquet._COPYING_", "b.parquet.inprogress.12", "part-0.pending.1a-2b", "day=1/b.parquet.tmp",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["parquet", None])
+@pytest.mark.parametrize("unfinished", UNFINISHED)
+def test_what_a_writer_has_not_finished_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, unfinished: str, name: str | None
+) -> None:
+    touch(tmp_path, "a.parquet", unfinished)
+    with caplog.at_level(logging.INFO, "torch_dataloader_utils"):
+        assert selected(tmp_path, name) == ("parquet", ["a.parquet"])
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert f"left out 1 unfinished file(s), by their names: {tmp_path / unfinished}" in caplog.text
+
+
+@pytest.mark.parametrize("unfinished", UNFINISHED[:-1])
+def test_unfinished_files_alone_are_no_data_unless_they_are_named(tmp_path: Path, unfinished: str) -> None:
+    touch(tmp_path, unfinished)
+    with pytest.raises(DataNotFoundError, match=r"names are those of unfinished files: .*Files named by a path"):
+        selected(tmp_path, "parquet")
+    assert selected(tmp_path / unfinished, "parquet")[0] == "parquet"
+    assert selected([tmp_path / unfinished])[0] == "parquet"
+
+
+def test_a_glob_of_their_suffix_names_unfinished_files(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet.tmp", "b.parquet.tmp")
+    assert selected(tmp_path / "*.tmp") == ("parquet", ["a.parquet.tmp", "b.parquet.tmp"])
+
+
+@pytest.mark.parametrize("name", ["a.tmp.parquet", "tmp", "a.parts", "part.1", "a.pending2"])
+def test_names_that_only_remind_of_unfinished_files_are_data(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, name)
+    assert selected(tmp_path) == ("parquet", [name])
+
+
 @pytest.mark.parametrize(
     ("names", "content", "form"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePosixPath
@@ -29,15 +30,21 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json")
 _UNKNOWN = ""
 
+# What programs call a file while they write it: most tools, WinSCP, Chrome, aria2, Hadoop's shell, and Flink. Their
+# content may be half of what follows under another name, or all of it once more.
+_UNFINISHED = re.compile(
+    r"\.(tmp|part|partial|filepart|crdownload|aria2|_COPYING_|(inprogress|pending)(\.[\w-]+)?)$", re.IGNORECASE
+)
+
 
 def select_data(
     storage: Storage, files: Sequence[FoundFile], name: str | None, progress: Progress = LOGGED
 ) -> tuple[Format, list[FoundFile]]:
     """The format called `name`, or else the only format found, and the files that are data, in order.
 
-    Files that the user named, and files without a suffix, are data. Any other file is data if its suffix (if that is
-    unknown, its first bytes) matches the format. Skipped files are logged: at INFO if the format was given, else as a
-    WARNING.
+    Files that the user named, and files without a suffix, are data. Files that a writer has not finished, by their
+    names, are left alone, and a log line says so. Any other file is data if its suffix (if that is unknown, its first
+    bytes) matches the format. Skipped files are logged: at INFO if the format was given, else as a WARNING.
 
     Raises:
         OptionError: the format is unknown, or the files have no known format or several; the message lists them.
@@ -49,6 +56,7 @@ def select_data(
             "with IcebergDataset.create_dataloader."
         )
     wanted = None if name is None else entry_named(name)
+    files = _finished(files)
     kinds = _kinds(storage, files, wanted, progress)
     entry = wanted or _only_format(files, kinds)
     data = [file for file, kind in zip(files, kinds, strict=True) if kind == entry.name]
@@ -58,6 +66,33 @@ def select_data(
     if left:
         _announce(entry, left, len(files), given=wanted is not None)
     return entry.format, data
+
+
+def _finished(files: Sequence[FoundFile]) -> Sequence[FoundFile]:
+    """The files but for those that a writer has not finished, by their names.
+
+    Raises:
+        DataNotFoundError: there are no others.
+    """
+    unfinished = [file for file in files if is_unfinished(file)]
+    if not unfinished:
+        return files
+    names = listed([file.path for file in unfinished])
+    if len(unfinished) == len(files):
+        raise DataNotFoundError(
+            f"no data files; found {len(files)} whose names are those of unfinished files: {names}. Files named by a "
+            f"path, or by a glob such as 'folder/*{printable(PurePosixPath(unfinished[0].path).suffix)}', are read "
+            "whatever their suffix is."
+        )
+    _LOG.info("left out %d unfinished file(s), by their names: %s", len(unfinished), names)
+    left = set(map(id, unfinished))
+    return [file for file in files if id(file) not in left]
+
+
+def is_unfinished(file: FoundFile) -> bool:
+    """Whether a file's name is one that writers give to what they have not finished, and the user has not named it."""
+    found = not file.named and _UNFINISHED.search(file.path)
+    return bool(found) and format_of(file.path) is None  # a user's format may have such a suffix
 
 
 def _kinds(
