@@ -124,7 +124,10 @@ class IcebergPlan:
         before, skipped = _data_files(self, given, small, options)
         after = _pruned(self, before)
         columns = self.table.schema.remove_metadata()
-        whole = matching_files(after, self.row_filter, columns, partial(identity_values, table=self.table))
+        # Without a file, nothing shows by what the files that will be appended are partitioned.
+        waits = options.follow.follow and not after
+        values_of = partial(identity_values, table=self.table)
+        whole = None if waits else matching_files(after, self.row_filter, columns, values_of)
         after = after if whole is None else whole
         evidence: dict[str, str] = {}
         for file in after:
