@@ -115,17 +115,22 @@ const PlannerOptions = (() => {
 
   // ShuffleOptions
   function problemOfShuffle({ shuffle, shuffle_buffer_size: buffer, shuffle_open_splits: open }) {
-    if (shuffle === "splits" && (buffer || open))
+    const windows = [buffer && "shuffle_buffer_size", open && "shuffle_open_splits"].filter(Boolean).join(" and ");
+    if (shuffle === "splits" && windows)
       return (
-        "shuffle='splits' keeps the rows of a split in order: give shuffle=True with shuffle_buffer_size or " +
-        "shuffle_open_splits."
+        "shuffle='splits' keeps the rows of a split in order, so it has no windows. Use shuffle=True (shuffles rows in " +
+        `windows), or leave out ${windows}.`
       );
     if (shuffle === "all" && open)
       return (
-        `shuffle_open_splits=${open} with shuffle='all', which opens every split: give shuffle=True to open fewer.`
+        `shuffle_open_splits=${open} with shuffle='all', which opens every split. Use shuffle=True (opens fewer), or ` +
+        "leave out shuffle_open_splits."
       );
     if (open && !shuffle && !buffer)
-      return `shuffle_open_splits=${open} with shuffle=False: nothing is shuffled; give shuffle=True.`;
+      return (
+        `shuffle_open_splits=${open} with shuffle=False: nothing is shuffled. Use shuffle=True, or leave out ` +
+        "shuffle_open_splits."
+      );
     return null;
   }
 
