@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import time
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -239,18 +238,13 @@ def test_an_unknown_column_in_a_filter(spark_tables):
 
 
 @pytest.mark.slow
-def test_twenty_thousand_files_plan_faster_than_pyiceberg(catalog):
+def test_twenty_thousand_files_are_those_that_pyiceberg_plans(catalog):
+    """How fast, `benchmarks/iceberg.py` tells."""
     columns = {f"c{place}": NestedField(place + 1, f"c{place}", LongType()) for place in range(12)}
     table = catalog.create_table("ns.big", Schema(*columns.values()))
     for part in range(4):
         files = range(part * 5000, (part + 1) * 5000)
         append_files(table, [data_file(table, str(i), {column: [i, i + 1] for column in columns}) for i in files])
-
-    def seconds(call) -> float:
-        began = time.process_time()
-        assert len(call()) == 20_000
-        return time.process_time() - began
-
-    ours = min(seconds(lambda: plan_table(table, IcebergRead()).files) for _ in range(2))
-    theirs = min(seconds(lambda: list(table.scan().plan_files())) for _ in range(2))
-    assert ours <= 1.2 * theirs
+    ours = [file.info.path for file in plan_table(table, IcebergRead()).files]
+    assert len(ours) == 20_000
+    assert sorted(ours) == sorted(task.file.file_path.removeprefix("file://") for task in table.scan().plan_files())
