@@ -83,6 +83,7 @@ def written(text: str, options: list[Field[Any]]) -> str:
     head, args, tail = re.split(r"^( *Args:\n.*?)(?=^ *Raises:)", rest, maxsplit=1, flags=re.MULTILINE | re.DOTALL)
     title, *entries = re.split(rf"^(?={indent}    \w+: )", args.rstrip(), flags=re.MULTILINE)
     kept = [item for item in entries if item.split(":")[0].strip() in by_hand]
+    options = [item for item in options if item.name not in by_hand]
     signature = "".join(f"{indent}{parameter(item)}\n" for item in options)
     lines = "".join(f"{indent}    {entry(item)}\n" for item in options)
     return f"{before}{MARK}\n{signature}{head}{title}{''.join(kept).rstrip()}\n{lines}\n{tail}"

@@ -45,8 +45,10 @@ def rows_of(page: str) -> dict[str, str]:
 @each_call
 def test_signature_has_each_option_as_a_keyword_with_its_default(call: Call) -> None:
     parameters = inspect.signature(CALLS[call]).parameters.values()
-    keywords = {item.name: item.default for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
+    keywords = {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
     assert keywords == option_defaults(call)
+    by_position = {item.name for item in parameters if item.kind is not inspect.Parameter.KEYWORD_ONLY}
+    assert by_position & keywords.keys() == ({"format"} if call == "files" else set())  # as 0.2.0 had it
     assert not any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters)
 
 
@@ -125,6 +127,16 @@ def test_wrong_positional_arguments_are_pythons_error() -> None:
         StructuredDataset.create_dataloader()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"combine\(\) takes 1 positional argument but 2 were given"):
         combine([], [1.0])  # type: ignore[misc]
+
+
+def test_the_format_is_also_given_by_position(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("id\n1\n2\n")
+    loader, dataset = StructuredDataset.create_dataloader(tmp_path / "a.txt", "csv", batch_size=2)
+    assert [batch["id"].tolist() for batch in loader] == [[1, 2]]
+    assert (
+        dataset.options
+        == StructuredDataset.create_dataloader(tmp_path / "a.txt", format="csv", batch_size=2)[1].options
+    )
 
 
 MODULE = '''

@@ -231,3 +231,12 @@ def test_the_loader_is_unchanged_by_a_refused_state(folder: str, tmp_path: Path)
         loader.load_state_dict({**before, "links": []})
     assert loader.state_dict() == before
     next(iterator)
+
+
+def test_a_state_of_the_first_release_names_that_and_its_epoch(folder: str) -> None:
+    loader = make(folder)
+    state = {"epoch": 3, "_num_workers": 1, "_shuffle_seed": 42, "completed_shards": []}
+    with pytest.raises(CheckpointMismatchError, match=r"release 0\.2\.0.* dataset\.set_epoch\(3\)"):
+        loader.load_state_dict(state)
+    loader.dataset.set_epoch(3)
+    assert batches(loader)

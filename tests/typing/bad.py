@@ -8,7 +8,7 @@ thing = torch_dataloader_utils.no_such_thing  # error: "no_such_thing" is not a 
 StructuredDataset.create_dataloader("data/", even="dorp")  # error: Literal['none', 'drop', 'pad', 'sync']
 StructuredDataset.create_dataloader("data/", shufle=True)  # error: No parameter named "shufle"
 StructuredDataset.create_dataloader("data/", drop_last=True)  # error: No parameter named "drop_last"
-StructuredDataset.create_dataloader("data/", "parquet")  # error: Expected 1 positional argument
+StructuredDataset.create_dataloader("data/", "parquet", 1024)  # error: Expected 2 positional arguments
 StructuredDataset.create_dataloader()  # error: Argument missing for parameter "path"
 StructuredDataset.create_dataloader("data/", batch_size="1024")  # error: "int"
 StructuredDataset.create_dataloader("data/", output_format="nump")  # error: Literal['numpy']

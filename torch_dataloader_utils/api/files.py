@@ -18,8 +18,10 @@ from torch_dataloader_utils.storage.waiting import limited
 PathLike = str | os.PathLike[str]
 
 
-def _create_dataloader(path: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], StructuredDataset]:
-    parsed = parse_options(options)
+def _create_dataloader(
+    path: Any, format: str | None = None, **options: Any
+) -> tuple[StructuredLoader[Any, Any], StructuredDataset]:
+    parsed = parse_options(options if format is None else {"format": format, **options})
     with limited(parsed.worker.timeout):
         dataset = StructuredDataset(open_files(plain_value(path), parsed), parsed)
     return StructuredLoader(dataset, parsed), dataset
@@ -37,9 +39,9 @@ class StructuredDataset(LoaderDataset):
     @made_by(_create_dataloader)
     def create_dataloader(
         path: PathLike | Sequence[PathLike],
+        format: str | None = None,  # also by position, as 0.2.0 had it
         *,
         # The options: written by scripts/write_signatures.py from their declarations.
-        format: str | None = None,
         columns: Sequence[str] | None = None,
         filters: Any = None,
         partitioning: Literal["auto", "hive"] | None = "auto",

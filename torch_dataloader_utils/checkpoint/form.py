@@ -44,6 +44,11 @@ def check_form(state: Any) -> None:
     Raises:
         CheckpointMismatchError: it is not.
     """
+    if isinstance(state, Mapping) and {"epoch", "completed_shards"} <= state.keys():  # as 0.2.0 wrote them
+        raise CheckpointMismatchError(
+            "this is a state of release 0.2.0, which names finished workers, not rows, and cannot continue: begin "
+            f"its epoch anew with dataset.set_epoch({_shown(state['epoch'])})."
+        )
     needed = {"version", "plan_version", "data", "epoch", "links"}
     if not isinstance(state, Mapping) or not needed <= state.keys() or not state["links"]:
         given = f"a dict with the keys {sorted(map(str, state))[:20]}" if isinstance(state, Mapping) else _type(state)
