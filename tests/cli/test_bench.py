@@ -33,6 +33,7 @@ def test_loader_raw_decoding_settings_and_layouts_are_measured(tdu):
     assert 0 < loader["waited"] <= loader["seconds"]
     assert loader["worker_seconds"]["decode"] > 0
     tried = [set(trial["keywords"]) for trial in report["trials"]]
+    assert all(trial["gain"] == pytest.approx(trial["rate"] / trial["base"]) for trial in report["trials"])
     assert {"num_workers", "worker_mode"} in tried
     assert any("split_bytes" in keywords for keywords in tried)
     assert {layout["codec"] for layout in report["layouts"]} == {"SNAPPY", "LZ4", "ZSTD", "NONE"}
@@ -42,7 +43,14 @@ def test_loader_raw_decoding_settings_and_layouts_are_measured(tdu):
 
 def test_report_for_people_has_all_of_it(tdu):
     shown = tdu("bench", "data", "--nulls", "mask", *SECONDS)
-    for part in ("rows/s", "raw decode", "Where the time of reading goes", "Other settings", "SNAPPY (now)"):
+    for part in (
+        "rows/s",
+        "raw decode",
+        "Where the time of reading goes",
+        "Other settings",
+        "As given",
+        "SNAPPY (now)",
+    ):
         assert part in shown
     assert "too short for a verdict" in shown  # 800 rows
 

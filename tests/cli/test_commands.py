@@ -190,6 +190,8 @@ def test_index_check_finds_files_that_came_went_and_changed(tdu, tmp_path):
     names = {kind: [Path(path).name for path in found[kind]] for kind in ("added", "removed", "changed")}
     assert names == {"added": ["d.parquet"], "removed": ["a.parquet"], "changed": ["c.parquet"]}
     assert (tmp_path / "m.manifest").read_bytes() == before
+    said = tdu("index", "data", "--manifest", "m.manifest", "--check", code=1) + tdu.done.stderr
+    assert "no longer those of m.manifest: run this command without --check" in " ".join(said.split())
     tdu("index", "data", "--manifest", "m.manifest")
     assert not tdu.json("index", "data", "--manifest", "m.manifest", "--check")["stale"]
 

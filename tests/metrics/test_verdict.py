@@ -95,6 +95,14 @@ def test_a_long_start_is_told_from_the_steady_state() -> None:
     assert verdict(ended(60, {"decode": 80}, first=40.0), AHEAD).limit == "decode"
 
 
+def test_a_wait_that_is_the_first_batchs_is_said_to_be() -> None:
+    said = str(verdict(ended(26, {"decode": 80}, first=25.0), AHEAD))
+    assert (
+        "26% of 100 s waiting for data (25 s of it for the first batch). After the first batch, training limits" in said
+    )
+    assert "After the first" not in str(verdict(ended(5, {"decode": 80}), AHEAD))
+
+
 def test_a_pass_without_batches_has_a_verdict() -> None:
     empty = PassStatus(0, 0, None, 0, None, 0.0, None, 0.0, live=False, complete=True)
     judged = verdict(PassTotals(empty, Totals(), Totals()), AHEAD)

@@ -159,7 +159,7 @@ def _values(report: Report) -> dict[str, Any]:
         f"raw_{report.unit.name if report.unit.known else 'rows'}_per_s": report.raw.rate,
         "ratio_to_raw": report.share,
         "cores": usable_cores(),
-        "trials": [asdict(trial) for trial in report.trials],
+        "trials": [{**asdict(trial), "base": trial.base} for trial in report.trials],
         "best_call": report.best_call,
         "layouts": [asdict(layout) for layout in report.layouts],
         "best_layout": None if report.best_layout is None else asdict(report.best_layout),
@@ -210,13 +210,15 @@ def _show_trials(report: Report, screen: Screen) -> None:
         (
             ", ".join(f"{name}={value!r}" for name, value in trial.keywords.items()),
             Text("refused", FAINT) if trial.rate is None else f"{trial.rate:,.0f}",
+            "" if trial.base is None else f"{trial.base:,.0f}",
             "" if trial.rate is None else Text(f"{trial.gain:.2f}", GOOD if trial is best else ""),
         )
         for trial in report.trials
     ]
     screen.heading("Other settings")
-    speed = f"{report.unit.name}/s"
-    screen.table(("settings", speed, "times as fast"), rows, (speed, "times as fast"))
+    numbers = (f"{report.unit.name}/s", "as given", "times as fast")
+    screen.table(("settings", *numbers), rows, numbers)
+    screen.line("As given: the speed of the call above, measured in turn with the settings.", FAINT)
     if report.loader.short:
         screen.line(
             "A pass over this data is too short for a verdict, and to compare settings: bench more of it.", WARNING
@@ -240,8 +242,8 @@ def _show_layouts(report: Report, screen: Screen) -> None:
         for each in report.layouts
     ]
     screen.heading("Row groups and codecs: a sample of the rows, written again, decoded on one core")
-    header = ("row group rows", "codec", "size", "rows/s", "times as fast")
-    screen.table(header, rows, ("row group rows", "size", "rows/s", "times as fast"))
+    numbers = ("size", "rows/s", "times as fast as now")
+    screen.table(("row group rows", "codec", *numbers), rows, ("row group rows", *numbers))
     if report.loader.short:
         return
     if best is None:

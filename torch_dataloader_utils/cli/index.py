@@ -56,4 +56,6 @@ def _show(changes: ManifestChanges, manifest: str, screen: Screen) -> None:
             screen.line(f"{name}  {path}")
         if len(paths) > _SHOWN:
             screen.line(f"{name}  ... and {len(paths) - _SHOWN:,} more")
-    screen.warnings([f"{manifest} is stale: write it again with tdu index, without --check."])
+    screen.warnings(
+        [f"The files are no longer those of {manifest}: run this command without --check to write it again."]
+    )

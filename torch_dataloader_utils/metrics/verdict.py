@@ -131,7 +131,7 @@ def verdict(ended: PassTotals, reading: Reading) -> Verdict:
     limit = _limit(ended, slowest)
     waited = _fraction(now.waited, now.seconds)
     judged = Verdict(now, limit, waited, seconds, "No row was delivered.", ended.totals.skipped, reading.units)
-    return replace(judged, advice=_advice(limit, slowest, judged.share, reading)) if now.steps else judged
+    return replace(judged, advice=_advice(limit, slowest, judged, reading)) if now.steps else judged
 
 
 def _limit(ended: PassTotals, slowest: Limit) -> Limit:
@@ -143,11 +143,16 @@ def _limit(ended: PassTotals, slowest: Limit) -> Limit:
     return "batches" if 2 * batch_seconds(steady) > steady.waited else slowest
 
 
-def _advice(limit: Limit, slowest: Limit, share: float, reading: Reading) -> str:
+def _advice(limit: Limit, slowest: Limit, judged: Verdict, reading: Reading) -> str:
     """What limits the speed, and what to change, in words."""
     name = _NAMES[slowest]
     if slowest == "decode" and reading.local:
         name += ", which includes reading local files,"
+    if limit == "consumer" and judged.waited_fraction >= _WAITING:
+        return (
+            "After the first batch, training limits the speed: a faster loader would change nothing, and the wait for "
+            "the first batch matters less in long epochs."
+        )
     if limit == "consumer":
         return "Training limits the speed: a faster loader would change nothing."
     if limit == "start":
@@ -161,7 +166,9 @@ def _advice(limit: Limit, slowest: Limit, share: float, reading: Reading) -> str
         knob = "num_workers=0 reads between training steps: set num_workers=2 or more to read ahead."
     elif reading.processes and limit in ("decode", "transform"):
         knob = "Raise num_workers, if there are idle cores."
-    return f"{name[0].upper()}{name[1:]} limits the speed, with {share:.0%} of the time that reading takes. {knob}"
+    return (
+        f"{name[0].upper()}{name[1:]} limits the speed, with {judged.share:.0%} of the time that reading takes. {knob}"
+    )
 
 
 def _batches_advice(reading: Reading) -> str:

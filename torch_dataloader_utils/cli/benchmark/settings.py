@@ -36,6 +36,11 @@ class Trial:
     gain: float
     problem: str = ""
 
+    @property
+    def base(self) -> float | None:
+        """The speed of the call given when the setting was tried: what `gain` is relative to."""
+        return self.rate / self.gain if self.rate and self.gain else None
+
 
 def groups(parquet: bool, keywords: Keywords) -> list[list[Keywords]]:
     """The settings to try, in groups: the best of a group is kept for those that follow."""
