@@ -16,6 +16,7 @@ from tests.formats.reading import read_all
 from tests.fuzz.corpus import COMPRESSIONS, TABLE, WHEN
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.formats.parquet import thrift
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, open_storage
@@ -240,6 +241,29 @@ def test_a_footer_larger_than_one_read(tmp_path: Path) -> None:
     table = pa.table({f"{i} is the name of a column {'x' * 1000}": [i] for i in range(30)})
     check(tmp_path / "f", table)
     assert pq.read_metadata(tmp_path / "f").serialized_size > 1 << 16
+
+
+def test_a_group_without_fields_is_a_column_of_nulls(tmp_path: Path) -> None:
+    """pyarrow reads one, but does not write one."""
+    pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "f", store_schema=False, row_group_size=2)
+    data = (tmp_path / "f").read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - size : -8]
+    root = footer.index(b"\x2c") + 1  # after the head of a list of two structs: the schema's root and `id`
+    middle = thrift.end_of_struct(footer, root)
+    end = thrift.end_of_struct(footer, middle)
+    parent = footer[root:middle].replace(b"schema\x15\x02", b"schema\x15\x04")  # two children instead of one
+    group = b"\x35\x02\x18\x01g\x15\x00\x00"  # optional, of the name "g", with no children
+    changed = footer[: root - 1] + b"\x3c" + parent + footer[middle:end] + group + footer[end:]
+    (tmp_path / "g.parquet").write_bytes(data[: -8 - size] + changed + len(changed).to_bytes(4, "little") + b"PAR1")
+    assert pq.read_schema(tmp_path / "g.parquet").field("g").type == pa.struct([])
+    for columns, expected in [
+        (["id", "g"], {"id": [1, 2, 3], "g": [None] * 3}),
+        (["g"], {"g": [None] * 3}),
+        (["id"], {"id": [1, 2, 3]}),
+    ]:
+        loader, _ = StructuredDataset.create_dataloader(tmp_path / "g.parquet", columns=columns, output_format="dict")
+        assert list(loader) == [expected]
 
 
 def test_a_name_that_occurs_twice_is_an_error(tmp_path: Path) -> None:

@@ -197,7 +197,20 @@ def _read(file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.
     else:
         table = file.read_row_groups(groups, columns=names, use_threads=False)
     # By exact name: for a column "x.y", pyarrow also reads the field y of a struct x.
-    return [table.column(name) for name in names]
+    read = set(table.column_names)
+    return [table.column(name) if name in read else _without_leaves(file, groups, name) for name in names]
+
+
+def _without_leaves(file: pq.ParquetFile, groups: list[int], name: str) -> pa.ChunkedArray:
+    """A group without fields: without a leaf nothing is stored of it, and pyarrow reads it by no name.
+
+    Raises:
+        KeyError: the column has leaves, or there is none.
+    """
+    kind = file.schema_arrow.field(name).type
+    if leaf_count(kind):
+        raise KeyError(name)
+    return pa.chunked_array([pa.nulls(sum(file.metadata.row_group(group).num_rows for group in groups), kind)])
 
 
 def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] | None:
