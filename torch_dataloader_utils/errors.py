@@ -51,7 +51,7 @@ class Remedy:
     """A change of a call's keywords with which the call gets further; an error's sentence about it is its text.
 
     Attributes:
-        given: the keywords to pass; an `Example` stands for a value that the user chooses.
+        given: the keywords to pass; an `Example`, also one within a dict, stands for a value that the user chooses.
         left_out: the keywords to leave out.
         effect: what follows from it, in a few words.
     """
@@ -72,8 +72,14 @@ class Remedy:
     def applied(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords of a call after the change."""
         kept = {name: value for name, value in keywords.items() if name not in self.left_out}
-        passed = {name: value.value if isinstance(value, Example) else value for name, value in self.given.items()}
-        return {**kept, **passed}
+        return {**kept, **{name: _chosen(value) for name, value in self.given.items()}}
+
+
+def _chosen(value: Any) -> Any:
+    """The value with examples in the place of what the user chooses, also within a dict of options."""
+    if isinstance(value, Mapping):
+        return {name: _chosen(item) for name, item in value.items()}
+    return value.value if isinstance(value, Example) else value
 
 
 def use(effect: str = "", /, *, without: Sequence[str] = (), **given: Any) -> Remedy:

@@ -264,7 +264,7 @@ def test_another_delimiter_is_an_error_that_names_it_and_the_file(
     text = str(raised.value)
     assert f"{name}: one column, " in text
     assert f"{mark}' separates the header and the rows after it into {fields} fields" in text
-    assert f"Set format_options={{'delimiter': '{mark}'}}" in text
+    assert f"Use format_options={{'delimiter': '{mark}'}}" in text
 
 
 @pytest.mark.parametrize(
@@ -304,6 +304,7 @@ def test_other_encodings_are_one_sequence_of_segments(opened, encoding: str) -> 
         ({"delimiter": ""}, "one ASCII character"),
         ({"quote_char": "é"}, 'one ASCII character or ""'),
         ({"column_names": "abc"}, "a list of strings"),
+        ({"column_names": ["a", "b", "a"]}, "names that differ, but 'a' is there again"),
         ({"null_values": [1]}, "a list of strings"),
         ({"on_bad_lines": "warn"}, "'error' or 'skip'"),
         ({"encoding": "latin-99"}, "Python has no such encoding"),

@@ -73,6 +73,9 @@ def write_data(folder: Path) -> None:
     ):
         (folder / name).mkdir(parents=True)
         pq.write_table(pa.table(values), folder / name / "part.parquet", row_group_size=5)
+    for name, text in (("doubled", "1,1\n2,3\n"), ("semicolons", "a;b\n1;2\n")):
+        (folder / name).mkdir()
+        (folder / name / "part.csv").write_text(text)
     (folder / "lines").mkdir()
     (folder / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
 
@@ -237,6 +240,11 @@ CALLS: dict[str, Failing] = {
     "transform_schema without transform": Failing({"transform_schema": pa.schema({"id": pa.int64()})}),
     "last_batch with canonical ranks": Failing({"last_batch": "pad", "canonical_ranks": 2, "batch_size": 4}),
     "canonical_ranks under a filter": Failing({"canonical_ranks": 2, **FILTER}, CountsRequiredError),
+    "two columns of one name": Failing({}, SchemaMismatchError, path="doubled"),
+    "two columns of one name, other options": Failing(
+        {"format_options": {"null_values": ["3"]}, "nulls": "mask"}, SchemaMismatchError, path="doubled"
+    ),
+    "another delimiter": Failing({}, path="semicolons"),
     "split_rows of lines": Failing({"split_rows": 5}, CountsRequiredError, path="lines"),
     "stop with rows_per_epoch": Failing({"stop": "all", "rows_per_epoch": 8, "batches": "proportional"}, call=combined),
     "temperature with weights": Failing(

@@ -144,8 +144,6 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "formats/orc/__init__:batches",
         "formats/parquet/int96:check_coarse",
         "formats/registry:entry_named",
-        "formats/text/csv:_names",
-        "formats/text/csv:_check_one_column",
         "formats/text/limits:long_line",
         "iceberg/row_ids:hashes_row_ids",
         "iceberg/row_ids:check_row_ids",

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
+from torch_dataloader_utils.errors import Example, OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.formats.text.csv_dialect import CsvOptions, Dialect, as_utf8
 from torch_dataloader_utils.formats.text.csv_parser import CsvParser
 from torch_dataloader_utils.formats.text.errors import BadLines, Row, parsed
@@ -100,9 +100,13 @@ def _names(path: str, row: Row, dialect: Dialect) -> tuple[str, ...]:
         raise OptionError(f"{where}: has {len(header)} fields, but column_names has {len(names)} names.")
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
+        others = Example("[...]", [f"f{place}" for place in range(len(names))])
         raise SchemaMismatchError(
-            f"{where}: more than one column is called {name!r}, but names must be unique: set "
-            "format_options={'column_names': [...]} to replace the names in the first line."
+            f"{where}: more than one column is called {name!r}, but names must be unique.",
+            remedies=[
+                use("replaces the names in the first line", format_options=options.but(column_names=others)),
+                use("if the first line is a row", format_options=options.but(header=False)),
+            ],
         )
     return names
 
@@ -122,9 +126,11 @@ def _check_one_column(path: str, header: Row, lines: bytes, chosen: CsvOptions) 
         if rows and all(_count(dialect, row) == expected for row in rows):
             raise OptionError(
                 f"{printable(path)}: one column, {_shown(header)}, was found, but {mark!r} separates the header and "
-                f"the rows after it into {expected} fields. Set format_options={{'delimiter': {mark!r}}}; if it is one "
-                "column, set the delimiter that is used now: "
-                f"{{'delimiter': {Dialect(path, chosen).delimiter!r}}}."
+                f"the rows after it into {expected} fields.",
+                remedies=[
+                    use(format_options=chosen.but(delimiter=mark)),
+                    use("if it is one column", format_options=chosen.but(delimiter=Dialect(path, chosen).delimiter)),
+                ],
             )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -62,6 +63,15 @@ class CsvOptions:
             value = getattr(self, name)
             if value is not None and (isinstance(value, str) or not all(isinstance(item, str) for item in value)):
                 raise _wrong(name, value, "a list of strings")
+        if repeated := [name for name, times in Counter(self.column_names or ()).items() if times > 1]:
+            raise _wrong("column_names", self.column_names, f"names that differ, but {repeated[0]!r} is there again")
+
+    def but(self, **changes: Any) -> dict[str, Any]:
+        """The options that are not the default, with these changes: what to give as `format_options`."""
+        given = {
+            item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name) != item.default
+        }
+        return {**given, **changes}
 
 
 def _wrong(name: str, value: object, expected: str) -> OptionError:
