@@ -294,11 +294,14 @@ def test_a_dataset_sent_elsewhere_takes_its_rank_there_or_says_why_not(
 
 
 @pytest.mark.slow
-def test_processes_that_are_ranks_detect_their_own(data: Path) -> None:
-    """A dataset handed to torch.multiprocessing.spawn by a process that is no rank."""
+@pytest.mark.parametrize("peeked", [False, True])
+def test_processes_that_are_ranks_detect_their_own(data: Path, peeked: bool) -> None:
+    """A dataset handed to torch.multiprocessing.spawn by a process that is no rank, and may have looked at a batch."""
     context = torch.multiprocessing.get_context("spawn")
     results = context.SimpleQueue()
-    _, dataset = made(data)
+    loader, dataset = made(data, even="drop")
+    if peeked:
+        next(iter(loader))
     torch.multiprocessing.spawn(_as_rank, args=(dataset, results), nprocs=2)
     assert sorted(results.get() + results.get()) == list(range(ROWS))
 
