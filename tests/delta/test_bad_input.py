@@ -133,7 +133,7 @@ def said(folder: Path, **stats: Any) -> None:
 def test_a_wrong_number_of_rows_is_an_error_also_zero(tmp_path: Path, rows: int, options: dict[str, Any]) -> None:
     write_deltalake(tmp_path, pa.table({"id": range(10)}))
     said(tmp_path, numRecords=rows)
-    with pytest.raises(DamagedFileError, match=f"has 10 rows, but the table's manifest says {rows}"):
+    with pytest.raises(DamagedFileError, match=f"has 10 rows, but the table's metadata says {rows}"):
         ids(opened(tmp_path, **options)[0])
 
 

@@ -304,7 +304,7 @@ def test_a_wrong_number_of_rows_is_an_error_also_zero(catalog, filters, said):
     table = catalog.create_table("ns.t", pa.schema({"x": pa.int64()}))
     table.append(pa.table({"x": [1, 2, 3]}))
     rewrite(lists_and_manifests(table)[1], lambda entry: entry["data_file"].update(record_count=said))
-    with pytest.raises(DamagedFileError, match=f"has 3 rows, but the table's manifest says {said}"):
+    with pytest.raises(DamagedFileError, match=f"has 3 rows, but the table's metadata says {said}"):
         list(IcebergDataset.create_dataloader(table, filters=filters)[0])
 
 

@@ -294,7 +294,7 @@ def test_a_file_that_was_cut_is_an_error_that_tells_both_sizes(tmp_path: Path, s
     for planned in (IcebergFile(form, file.path, 40), IcebergFile(form, file.path, -1)):
         for size in (file.size, 0, 2 * file.size):
             info = DataFileInfo(file.path, size, 40)
-            with pytest.raises(FileReadError, match=f"It has {left} bytes, but .* manifest says {size}") as caught:
+            with pytest.raises(FileReadError, match=f"It has {left} bytes, but .* metadata says {size}") as caught:
                 iceberg_layout(info, planned, file.storage)
             assert file.path in str(caught.value)
             assert not isinstance(caught.value, FileChangedError)
@@ -314,6 +314,6 @@ def test_other_rows_than_the_manifest_counts_are_an_error_with_both_numbers(
         if planned.record_count == 40:
             delete = replace(delete, record_count=2 + wrong)
         named, counts = (delete.path, (2, 2 + wrong)) if planned.record_count == 40 else (str(path), (40, 40 + wrong))
-        with pytest.raises(FileReadError, match="has {} rows.* manifest says {}:".format(*counts)) as caught:
+        with pytest.raises(FileReadError, match="has {} rows.* metadata says {}:".format(*counts)) as caught:
             rows_left(Storage(), info, iceberg_layout(info, replace(planned, deletes=(delete,)), Storage()))
         assert named in str(caught.value)

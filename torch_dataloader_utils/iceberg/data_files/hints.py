@@ -52,7 +52,7 @@ def check_count(path: str, rows: int, expected: int, piece: str = "") -> None:
         where = ", ".join(filter(None, [printable(path), piece]))
         raise damaged(
             path,
-            f"{where}: has {rows} rows, but the table's manifest says {expected}: the file or the manifest is damaged.",
+            f"{where}: has {rows} rows, but the table's metadata says {expected}: one of the two is damaged.",
         )
 
 
@@ -74,6 +74,6 @@ def _by_hint(
     except FileChangedError:
         raise
     except FileReadError as error:
-        sizes = f"It has {seen.file_size} bytes, but the table's manifest says {info.file_size}."
+        sizes = f"It has {seen.file_size} bytes, but the table's metadata says {info.file_size}."
         error.args = (f"{error} {sizes}",)
         raise
