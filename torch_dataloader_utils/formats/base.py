@@ -212,6 +212,10 @@ class Format(ABC):
         with Decoding(file.path):
             return self.reader(file, layout, storage, {**self.options, **options}, schema)
 
+    def with_declared_types(self) -> Format:
+        """The format for files whose columns' types the user declared; by default the same as for inferred types."""
+        return self
+
     def check_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (optional)
         """Check the values of all `format_options`, whose names and types are right; by default, all are accepted.
 

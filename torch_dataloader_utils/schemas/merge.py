@@ -144,6 +144,8 @@ def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
         return pa.struct(list(fields.items()))
     if pt.is_list(a) and pt.is_list(b):
         return pa.list_(merge_text_types(a.value_type, b.value_type))
+    if pt.is_integer(a) and pt.is_integer(b):
+        return pa.uint64()  # one is, for numbers above int64; a negative one is then an error when it is read
     if all(pt.is_integer(kind) or pt.is_floating(kind) for kind in (a, b)):
         return pa.float64()
     if all(pt.is_date(kind) or (pt.is_timestamp(kind) and kind.tz is None) for kind in (a, b)):

@@ -60,6 +60,7 @@ def _own_damage(
 ) -> Skipped:
     """The damaged files of which this rank knows."""
     form, files = format_named(inspected.format), _data_files(inspected)
+    form = form if read.schema is None else form.with_declared_types()
     schema = pa.schema([])
     if inspected.files:
         partitions = partition_values(inspected.files, read.partitioning)

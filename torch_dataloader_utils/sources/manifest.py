@@ -139,6 +139,7 @@ def manifest_of(
         FileReadError: a file does not contain the deleted rows.
     """
     form = format_named(inspected.format)
+    form = form if read.schema is None else form.with_declared_types()
     schema, partition_names = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
     before = [
         file.data_file(partition_constants(file.path, texts, schema, partition_names))

@@ -71,7 +71,7 @@ class CsvFormat(TextFormat):
         given = pa.schema([field for field in schema if field.name in known])
         if not len(given) and plan.names:  # so that rows can be counted
             given = pa.schema([(plan.names[0], pa.binary())])
-        return CsvParser(Dialect(path, CsvOptions(**options)), plan.names, given), given
+        return CsvParser(Dialect(path, CsvOptions(**options)), plan.names, given, declared=self.declared), given
 
 
 FORMAT = CsvFormat()

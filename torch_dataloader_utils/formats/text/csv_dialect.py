@@ -18,6 +18,7 @@ from torch_dataloader_utils.formats import possessive
 from torch_dataloader_utils.formats.text.errors import Row, shown
 from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES
 from torch_dataloader_utils.formats.text.plan import Head
+from torch_dataloader_utils.formats.text.whole_numbers import with_unsigned
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _MOST_BLOCK = 2**30  # maximum bytes that pyarrow parses as one block
@@ -167,13 +168,23 @@ class Dialect:
         """The columns with the types that pyarrow infers from the good rows; bad rows are skipped."""
         options = self.parse_options(lambda row: "skip")
         text = lines if is_utf8(lines) else pa.py_buffer(as_utf8(lines.to_pybytes()))
-        schema: pa.Schema = pacsv.read_csv(
-            pa.BufferReader(text),
-            read_options=read_options(text.size, names),
-            parse_options=options,
-            convert_options=self.convert_options({}, []),
-        ).schema
-        return schema
+
+        def read(types: dict[str, pa.DataType]) -> pa.Table:
+            return pacsv.read_csv(
+                pa.BufferReader(text),
+                read_options=read_options(text.size, names),
+                parse_options=options,
+                convert_options=self.convert_options(types, list(types)),
+            )
+
+        def fits(name: str, kind: pa.DataType) -> bool:
+            try:
+                read({name: kind})
+            except pa.ArrowInvalid:
+                return False
+            return True
+
+        return with_unsigned(read({}), fits)
 
     def first_long_row(self, lines: bytes) -> int | None:
         """The offset of the first row that exceeds the limit, or None."""

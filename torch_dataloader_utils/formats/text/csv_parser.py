@@ -14,6 +14,8 @@ import pyarrow.types as pt
 from torch_dataloader_utils.formats.text.csv_dialect import Dialect, as_utf8, is_utf8, read_options
 from torch_dataloader_utils.formats.text.errors import Fault, Row, misfit, shown
 from torch_dataloader_utils.formats.text.limits import LongLine
+from torch_dataloader_utils.formats.text.whole_numbers import is_rounded, may_round
+from torch_dataloader_utils.late_imports import pc
 
 _NEWLINE, _RETURN = b"\n\r"
 _WINDOW = 2**18  # bytes
@@ -26,10 +28,11 @@ class CsvParser:
         dialect: the file's dialect.
         names: the names of all its columns.
         schema: the columns that may be requested, with the requested types.
+        declared: whether these are declared: then whole numbers may be rounded to floats.
     """
 
-    def __init__(self, dialect: Dialect, names: Sequence[str], schema: pa.Schema) -> None:
-        self._dialect, self._names = dialect, names
+    def __init__(self, dialect: Dialect, names: Sequence[str], schema: pa.Schema, *, declared: bool = False) -> None:
+        self._dialect, self._names, self._declared = dialect, names, declared
         self._wanted = {field.name: field.type for field in schema}
         self._read_as = {name: _read_as(kind) for name, kind in self._wanted.items()}
 
@@ -112,8 +115,23 @@ class CsvParser:
         table = self._read(lines, {name: self._read_as[name] for name in columns}, on_bad, block)
         if self._dialect.options.quote_char and self._ends_within_quotes(lines, table.num_rows + len(bad)):
             raise ValueError("a quoted value holds a newline")
+        if not self._declared:
+            self._check_whole_numbers(lines, table, block)
         wanted = pa.schema([(name, self._wanted[name]) for name in columns])
         return table if table.schema.equals(wanted) else table.cast(wanted)
+
+    def _check_whole_numbers(self, lines: pa.Buffer, table: pa.Table, block: int | None) -> None:
+        """Check that no whole number was rounded to a float.
+
+        Raises:
+            ValueError: one was.
+        """
+        large = [name for name in table.column_names if may_round(table[name])]
+        texts = self._read(lines, dict.fromkeys(large, pa.string()), lambda row: "skip", block) if large else table
+        for name in large:
+            written = texts[name].filter(pc.match_substring_regex(texts[name], r"^\s*[+-]?[0-9]{16,}\s*$"))
+            if any(is_rounded(int(text)) for text in written.to_pylist()):
+                raise ValueError(f"column {name!r} has a whole number that float64 would round")
 
     def _read(
         self,

@@ -6,11 +6,13 @@ The decoders' messages contain neither the file nor the line, and are ignored.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, SchemaMismatchError
 from torch_dataloader_utils.events import recorder
@@ -214,5 +216,12 @@ def misfit(column: str, value: bytes | str, kind: pa.DataType) -> Fault:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
         return Fault(f"{shown(value)} is not UTF-8: set format_options={{'encoding': ...}}.", column)
+    if pt.is_float64(kind) and re.fullmatch(r"\s*[+-]?[0-9]{16,}\s*", text):
+        return Fault(
+            f"{shown(text)} is a whole number that float64, the column's type over all files, would round. Set schema= "
+            "with a type that holds all values, such as a decimal or pa.string(); pa.float64() rounds them.",
+            column,
+            SchemaMismatchError,
+        )
     remedy = "Set schema= with a type that all values fit, or format_options={'on_bad_lines': 'skip'}"
     return Fault(f"{shown(text)} cannot be read as {kind}. {remedy}.", column, SchemaMismatchError)

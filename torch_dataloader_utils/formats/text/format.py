@@ -27,9 +27,11 @@ class TextFormat(Format):
 
     Attributes:
         range_bytes: size of a segment in bytes.
+        declared: whether the columns' types are declared: then whole numbers may be rounded to floats.
     """
 
     range_bytes: int = RANGE_BYTES
+    declared: bool = False
 
     segment_name = "byte range"
     typed = False
@@ -71,6 +73,10 @@ class TextFormat(Format):
         with Decoding(file.path):
             parser, given = self.parser(file.path, layout.metadata, chosen, schema)
             return TextReader(file, layout, storage, chosen, given, parser)
+
+    def with_declared_types(self) -> TextFormat:
+        """The format, which then parses the text of numbers as the types say."""
+        return replace(self, declared=True)
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
         """The plan and the schema; the ranges, of which there may be very many, are computed from the plan."""

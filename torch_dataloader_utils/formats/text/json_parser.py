@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault, Row, misfit, shown
 from torch_dataloader_utils.formats.text.json_rows import TOO_DEEP, as_text, line_rows, loads, object_rows, too_deep
+from torch_dataloader_utils.formats.text.whole_numbers import may_round, may_write_long, rounds, with_unsigned
 from torch_dataloader_utils.schemas.depth import nests_too_deeply
 from torch_dataloader_utils.schemas.merge import merge_text_types
 
@@ -29,10 +31,11 @@ class JsonParser:
     Args:
         kind: how the objects are arranged: "lines", "documents" or "array".
         schema: the columns that may be requested, with the wanted types.
+        declared: whether these are declared: then whole numbers may be rounded to floats.
     """
 
-    def __init__(self, kind: str, schema: pa.Schema) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, schema: pa.Schema, *, declared: bool = False) -> None:
+        self._kind, self._declared = kind, declared
         self._wanted = {field.name: field.type for field in schema}
 
     def parse(self, text: pa.Buffer, columns: Sequence[str]) -> tuple[pa.Table, list[int]]:
@@ -112,7 +115,7 @@ class JsonParser:
             raise ValueError("expected one array")
         rows = table.column(0).combine_chunks().flatten()
         arrays = rows.flatten()  # a null element becomes a row of nulls
-        return self._conformed(pa.table(arrays, names=list(columns)), columns)
+        return self._conformed(pa.table(arrays, names=list(columns)), columns, text)
 
     def _objects(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
         """Lines or documents."""
@@ -139,17 +142,34 @@ class JsonParser:
 
     def _plain(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
         schema = pa.schema([(name, _read_as(self._wanted[name])) for name in columns])
-        return self._conformed(_read(text, schema), columns)
+        return self._conformed(_read(text, schema), columns, text)
 
-    def _conformed(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    def _conformed(self, table: pa.Table, columns: Sequence[str], text: pa.Buffer) -> pa.Table:
         """The columns in the requested types; checks that strings are UTF-8, because pyarrow does not."""
         for column in table.columns:
             if not pt.is_primitive(column.type):
                 column.validate(full=True)
+        if not self._declared:
+            self._check_whole_numbers(table, text)
         wanted = pa.schema([(name, self._wanted[name]) for name in columns])
         if table.schema.equals(wanted):
             return table
         return pa.table([_cast(table[field.name], field.type) for field in wanted], schema=wanted)
+
+    def _check_whole_numbers(self, table: pa.Table, text: pa.Buffer) -> None:
+        """Check that no whole number was rounded to a float.
+
+        Raises:
+            ValueError: one was.
+        """
+        large = [field for field in table.schema if may_round(table[field.name])]
+        if not large or not may_write_long(text):
+            return
+        content = text.to_pybytes()
+        for row in line_rows(content) if self._kind == "lines" else object_rows(content.decode()):
+            values = loads(row.text)
+            if any(rounds(values.get(field.name), field.type) for field in large):
+                raise ValueError("a whole number would be rounded to float64")
 
 
 def inferred(path: str, parser: JsonParser, rows: Sequence[Row], options: Mapping[str, Any]) -> pa.Schema:
@@ -180,7 +200,7 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
     try:
         table = _read(text, None)
         if table.num_rows == len(rows):
-            return _shallow(table.schema)
+            return _shallow(with_unsigned(table, partial(_fits, text)))
     except (pa.ArrowInvalid, UnicodeDecodeError):  # the latter for a name
         pass
     if len(rows) > 1:
@@ -195,6 +215,14 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
         fields = [Row(0, json.dumps({name: value}).encode()) for name, value in loaded.items()]
         return _merged(*(_inferred([field], bad, first) for field in fields))
     return pa.schema([(name, pa.string()) for name in loaded])  # such as a list of values of different kinds
+
+
+def _fits(text: pa.Buffer, name: str, kind: pa.DataType) -> bool:
+    try:
+        _read(text, pa.schema([(name, kind)]))
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _shallow(schema: pa.Schema) -> pa.Schema:

@@ -41,7 +41,7 @@ class JsonLinesFormat(TextFormat):
     ) -> tuple[JsonParser, pa.Schema]:
         """A parser of all requested columns; fields that no object has are null."""
         schema = schema if len(schema) else pa.schema([("\0", pa.null())])  # so that rows can be counted
-        return JsonParser(plan.kind, schema), schema
+        return JsonParser(plan.kind, schema, declared=self.declared), schema
 
 
 FORMAT = JsonLinesFormat()
