@@ -178,8 +178,39 @@ def test_files_that_disagree_about_keys_have_no_partitions_or_are_an_error() -> 
         parsed("y=1/x", "z=1/x", partitioning="hive")
 
 
-def test_partitions_of_a_glob_begin_at_its_first_wildcard_and_of_a_named_file_anywhere(tmp_path: Path) -> None:
-    touch(tmp_path, "k=0/y=1/x.parquet", "k=0/y=2/x.parquet")
-    paths = [f"{tmp_path}/k=0", f"{tmp_path}/k=0/y=*/*.parquet", f"{tmp_path}/k=0/y=1/x.parquet"]
-    keys = [list(partition_values(find_files(path, ReadOptions())[1], "auto")[0]) for path in paths]
-    assert keys == [["y"], ["y"], ["k", "y"]]
+def test_partition_columns_are_the_same_however_the_path_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "run=3/t/k=0/y=1/x.parquet", "run=3/t/k=0/y=2/x.parquet", "run=3/t/k=1/y=1/x.parquet")
+    root = f"{tmp_path}/run=3/t"
+    monkeypatch.chdir(root)
+    spellings: list[str | list[str]] = [
+        *(str(tmp_path), root, f"{root}/", f"{root}/k=0", f"{root}/k=0/y=1", f"{root}/k=0/y=1/x.parquet"),
+        *(f"{root}/**", f"{root}/*/*/*.parquet", f"{root}/k=0/y=*/*.parquet", f"{root}/k=1/../k=0", f"{root}//k=0/."),
+        *(".", "k=0", "./k=0/y=2/x.parquet", f"file://{root}/k=0", f"file:{root}/k=0/y=1", f"local://{root}/k=1"),
+        [f"{root}/k=0", f"{root}/k=1/y=1", f"{root}/k=0/y=1/x.parquet"][:2],
+    ]
+    for path in spellings:
+        for partitioning in ("auto", "hive"):
+            files = find_files(path, ReadOptions())[1]
+            for file, values in zip(files, partition_values(files, partitioning), strict=True):
+                folders = dict(part.split("=") for part in Path(file.path).resolve().parts if "=" in part)
+                assert values == folders, path
+                assert set(values) == {"run", "k", "y"}, path
+
+
+def test_links_give_the_keys_of_their_own_names(tmp_path: Path) -> None:
+    touch(tmp_path, "store/v=1/x.parquet")
+    (tmp_path / "day=5").symlink_to(tmp_path / "store" / "v=1")
+    assert partition_values(find_files(tmp_path / "day=5", ReadOptions())[1], "hive") == [{"day": "5"}]
+
+
+def test_keys_in_urls_of_web_servers_are_those_of_the_servers_folders() -> None:
+    def keys(url: str) -> dict[str, str | None]:
+        return partition_values([FoundFile(url, 1, "x")], "auto")[0]
+
+    # As folders are called on the server: c=a%20b and d=x.
+    assert keys("http://me=you@host/c=a%2520b/d=x/f.csv") == {"c": "a b", "d": "x"}
+    assert keys("https://host/c%3Da%2520b/d%3Dx/f.csv") == {"c": "a b", "d": "x"}  # as Python's server lists them
+    assert keys("http://host/k=b%2Fc/f.csv") == {"k": "b/c"}
+    assert keys("http://host/k=1/f.csv?Signature=se/cret=1/x#a=b/c") == {"k": "1"}

@@ -157,6 +157,34 @@ def test_the_path_takes_precedence_over_a_column_of_that_name_whose_type_and_pla
     assert manifest(tmp_path, filters=[("day", "=", "2024-01-03")]).pruned.files_after == 0
 
 
+def test_the_folders_value_wins_over_the_files_and_one_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "a=1" / "b=x" / "f.parquet", {"a": [1, 1], "b": ["x", "x"], "c": [1, 2]})
+    write(tmp_path / "a=2" / "b=x" / "f.parquet", {"a": [7, 8], "b": ["x", "x"], "c": [1, 2]})
+    loader, _ = StructuredDataset.create_dataloader(tmp_path, batch_size=4)
+    assert next(iter(loader))["a"].tolist() == [1, 1, 2, 2]
+    lines = [record.getMessage() for record in caplog.records if "the name of the folder" in record.getMessage()]
+    assert len(lines) == 1
+    assert "column 'a'" in lines[0]
+    assert "a=2/b=x/f.parquet" in lines[0]
+    loader, _ = StructuredDataset.create_dataloader(tmp_path, batch_size=4, partitioning=None)
+    assert next(iter(loader))["a"].tolist() == [1, 1, 7, 8]
+
+
+def test_a_line_says_why_folders_are_no_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "a=1" / "f.parquet", {"x": [1]})
+    write(tmp_path / "g.parquet", {"x": [1]})
+    StructuredDataset.create_dataloader(tmp_path, batch_size=1)
+    (line,) = [record.getMessage() for record in caplog.records if "key=value" in record.getMessage()]
+    assert f"{tmp_path}/g.parquet has the keys []" in line
+    assert "['a']" in line
+    assert "partitioning=None" in line
+    caplog.clear()
+    StructuredDataset.create_dataloader(tmp_path, batch_size=1, partitioning=None)
+    assert "key=value" not in caplog.text
+
+
 # ---------------------------------------------------------------------------------------------------------- filters
 
 

@@ -141,7 +141,7 @@ class StructuredDataset(LoaderDataset):
             format: the file format, such as "parquet"; None infers it from suffixes or first bytes.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
-            partitioning: whether key=value folders become columns; auto: if all files have the same keys.
+            partitioning: whether key=value folders of paths become columns; auto: if all files have the same keys.
             schema: the pyarrow.Schema to read as; None merges those of all files.
             storage_options: options of the path's fsspec filesystem, such as credentials.
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.

@@ -80,7 +80,7 @@ class ReadOptions(Checked):
     partitioning: str | None = option(
         "auto",
         one_of("auto", "hive", None),
-        doc="whether key=value folders become columns; auto: if all files have the same keys",
+        doc="whether key=value folders of paths become columns; auto: if all files have the same keys",
     )
     schema: Any = option(None, doc="the pyarrow.Schema to read as; None merges those of all files")
     # Credentials: never in a repr, a log or an error.

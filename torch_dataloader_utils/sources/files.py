@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from glob import has_magic
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -27,6 +28,7 @@ AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _SHOWN = 5  # names listed in an error
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_WEB = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class FoundFile:
         path: its path in the storage.
         size: bytes (0 if the storage does not report it).
         relative: its path below the folder, or below the part of the glob before the first wildcard; the whole path
-            if the file was given by name. It determines order and partitions.
+            if the file was given by name. It determines the order.
         version: the storage's identifier of its content; "" if it has none.
         named: whether the user named it: by its path, or by a glob that ends in its suffix.
         real: its path without links; "" where the storage has none.
@@ -250,7 +252,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> list[dict[str, str | None]]:
-    """The values of `key=value` folders per file, as decoded text or None for hive's null.
+    """The values of the `key=value` folders in each file's path, as decoded text or None for hive's null.
+
+    All folders of the path count, also those above the folder or glob that was given, so that a file has the same
+    keys however it was named. A key that occurs twice has the value of the lower folder. Links keep their names.
 
     "auto" returns values only if all files have the same keys.
 
@@ -259,18 +264,54 @@ def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> li
     """
     if partitioning is None:
         return [{} for _ in files]
-    values = [_keys_of(file.relative) for file in files]
-    for file, texts in zip(files, values, strict=True):
-        if texts.keys() != values[0].keys():
-            if partitioning == "auto":
-                return [{} for _ in files]
-            raise OptionError(
-                f"partitioning='hive': {printable(file.path)} has the keys {list(texts)}, but "
-                f"{printable(files[0].path)} has {list(values[0])}: all files must have the same keys."
-            )
-    return values
+    paths = [file.path for file in files]
+    values, differing = _keys_of_all(paths)
+    if differing is None:
+        return values
+    if partitioning == "auto":
+        return [{} for _ in paths]
+    raise OptionError(
+        f"partitioning='hive': {_different_keys(paths, values, differing)}: all files must have the same keys. Give "
+        "partitioning=None to read them without these columns."
+    )
 
 
-def _keys_of(relative: str) -> dict[str, str | None]:
-    pairs = (folder.partition("=") for folder in relative.split("/")[:-1])
+def without_partitions(files: Sequence[FoundFile]) -> str:
+    """Why partitioning="auto" makes no column of folders named `key=value`; "" if it does, or there are none."""
+    paths = [file.path for file in files]
+    values, differing = _keys_of_all(paths)
+    return "" if differing is None else _different_keys(paths, values, differing)
+
+
+def _keys_of_all(paths: Sequence[str]) -> tuple[list[dict[str, str | None]], int | None]:
+    """The values per path, and the number of the first path whose keys are not those of the first one."""
+    keys_of = lru_cache(maxsize=None)(_keys_of)  # there are far fewer folders than files
+    values = [keys_of(_folder(path)) for path in paths]
+    return values, next((i for i, texts in enumerate(values) if texts.keys() != values[0].keys()), None)
+
+
+def _different_keys(paths: Sequence[str], values: Sequence[Mapping[str, str | None]], differing: int) -> str:
+    return (
+        f"{printable(paths[differing])} has the keys {list(values[differing])}, but {printable(paths[0])} has "
+        f"{list(values[0])}"
+    )
+
+
+def _folder(path: str) -> str:
+    """The folder of a file, without its store; the query of a URL may have slashes, too."""
+    if path.startswith(_WEB):
+        path = re.split("[?#]", path.partition("://")[2].partition("/")[2])[0]
+        # A web server's names are percent-encoded once more; some also write "=" so.
+        return "/".join(unquote(name).replace("/", "%2F") for name in path.split("/")[:-1])
+    return path.rpartition("/")[0]
+
+
+def _keys_of(folder: str) -> dict[str, str | None]:
+    names: list[str] = []
+    for name in folder.split("/"):
+        if name == "..":
+            del names[-1:]
+        else:
+            names.append(name)
+    pairs = (name.partition("=") for name in names)
     return {unquote(key): None if value == _NULL else unquote(value) for key, equals, value in pairs if key and equals}

@@ -19,7 +19,7 @@ from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, Positions, live_file
 from torch_dataloader_utils.sources.file_schema import files_schema, partition_constants
-from torch_dataloader_utils.sources.files import AnyPath, partition_values
+from torch_dataloader_utils.sources.files import AnyPath, partition_values, without_partitions
 from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.manifest_bytes import Inspected, InspectedFile
 from torch_dataloader_utils.sources.partition_filters import matching_files
@@ -59,6 +59,9 @@ class FileManifest:
         decided: whether it keeps all rows of `files`, because it is on partition columns alone.
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
         skipped: damaged files that are left out.
+        overruled: columns of files whose values provably differ from those of the folder names, which count, each with
+            the path of such a file.
+        unused_folders: why folders named `key=value` became no columns; "" if they did, were not to, or there are none.
         relative: path of a file -> its path below the folder that was given, for those found in one; None if the
             places of the data's rows do not last.
         row_key: a column that identifies a row wherever it is, if rows are chosen by it; replaces their places.
@@ -80,6 +83,8 @@ class FileManifest:
     decided: bool = False
     origin: str = ""
     skipped: tuple[SkippedFile, ...] = ()
+    overruled: Mapping[str, str] = field(default_factory=dict, repr=False)
+    unused_folders: str = field(default="", repr=False)
     relative: Mapping[str, str] | None = field(default=None, repr=False)
     row_key: str | None = None
     hidden: tuple[str, ...] = ()
@@ -112,7 +117,8 @@ def build_manifest(
     storage, inspected = files_to_read(path, read, sharers or Sharers(), progress)
     made = manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
     found = commits(file.path for file in inspected.files) if storage.protocol == "hf" else []
-    return replace(made, origin=", ".join(f"commit {commit}" for commit in found))
+    unused = without_partitions(inspected.files) if read.partitioning == "auto" else ""
+    return replace(made, origin=", ".join(f"commit {commit}" for commit in found), unused_folders=unused)
 
 
 def manifest_of(
@@ -166,6 +172,7 @@ def manifest_of(
         predicate=predicate,
         decided=whole is not None,
         skipped=inspected.skipped,
+        overruled=_overruled(form, inspected.files, before, partition_names),
         relative={file.path: file.relative for file in inspected.files if file.relative != file.path},
     )
 
@@ -237,6 +244,26 @@ def _null_evidence(
             which = f"{file.info.path}, which has no such column" if name in absent else file.info.path
             evidence.setdefault(name, which)
     return evidence
+
+
+def _overruled(
+    form: Format, inspected: Sequence[InspectedFile], files: Sequence[DataFile], names: Sequence[str]
+) -> dict[str, str]:
+    """Partition columns that a file has, too, with other values, by the statistics of its first segment."""
+    found: dict[str, str] = {}
+    for own, file in zip(inspected, files, strict=True):
+        both = [name for name in names if name in own.schema.names and name not in found]
+        if not both or not file.layout.segments:
+            continue
+        ranges = form.value_ranges(file.layout, file.layout.segments[0].number, both)
+        constants = dict(file.partition)
+        found |= {name: file.info.path for name in both if name in ranges and _differs(constants[name], *ranges[name])}
+    return found
+
+
+def _differs(value: Any, low: Any, high: Any) -> bool:
+    """Whether not all values of a range are the value."""
+    return value is None or (type(value) is type(low) is type(high) and not low <= value <= high)
 
 
 def _missing(

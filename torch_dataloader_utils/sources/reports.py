@@ -1,4 +1,4 @@
-"""Log lines about a new dataset: what filters ruled out, damaged files, and columns missing from files."""
+"""Log lines about a new dataset: what filters ruled out, damaged files, columns of folders, and missing columns."""
 
 from __future__ import annotations
 
@@ -45,6 +45,26 @@ def report_skipped(manifest: FileManifest, name: str) -> None:
             "%s: on_error='skip' leaves out %s, and keeps %d: %s",
             name, damage_in_words(*skipped_counts(skipped)), manifest.file_count,
             skipped_reasons(skipped),
+        )  # fmt: skip
+
+
+def report_folders(manifest: FileManifest, name: str) -> None:
+    """Log which columns of files folder names replace, and why folders named `key=value` are no columns.
+
+    Args:
+        manifest: the manifest of the files.
+        name: the data's name.
+    """
+    if manifest.unused_folders:
+        _LOG.warning(
+            "%s: folders named key=value become no columns, because %s. Pass partitioning=None if that is right.",
+            name, manifest.unused_folders,
+        )  # fmt: skip
+    for column, path in manifest.overruled.items():
+        _LOG.warning(
+            "%s: column %r has the value that the name of the folder has, not those in the files: they differ, first "
+            "in %s. Pass partitioning=None to get those of the files.",
+            name, column, printable(path),
         )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from torch_dataloader_utils.sources.group import Group
 from torch_dataloader_utils.sources.labels import report_absent_labels
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.packing import known_tokens, packed
-from torch_dataloader_utils.sources.reports import report_missing, report_pruned, report_skipped
+from torch_dataloader_utils.sources.reports import report_folders, report_missing, report_pruned, report_skipped
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.sources.subsets import chosen_keys, class_copies, first_rows, keyed, named, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
@@ -148,6 +148,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         listed = perf_counter() - began
         report_pruned(manifest, name)
         report_skipped(manifest, name)
+        report_folders(manifest, name)
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
         report_missing(manifest, scan.schema.names, name)
