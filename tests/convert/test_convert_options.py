@@ -213,7 +213,7 @@ def test_a_stack_is_of_numbers_of_one_dtype(sources):
 
 
 def test_a_stack_takes_the_place_of_its_first_source():
-    converter = build(schema=PLAIN, stack={"x": ["st.a", "i"], "y": ["f"], "i": ["ts", "i"]})
+    converter = build(schema=PLAIN, stack={"x": ["st.a", "i"], "y": ["f"], "i": ["ts", "i"]}, dtypes={"ts": "int64"})
     assert converter.keys == ("x", "i", "b", "y", "d", "s", "bin", "l", "v", "st.s")
     assert build(schema=PLAIN, stack={"x": ["i", "f"]}, dtypes={"i": "float32"}).keys[0] == "x"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -76,6 +77,13 @@ def write_data(folder: Path) -> None:
     for name, text in (("doubled", "1,1\n2,3\n"), ("semicolons", "a;b\n1;2\n")):
         (folder / name).mkdir()
         (folder / name / "part.csv").write_text(text)
+    time = [datetime.datetime(2024, 5, 1, 12, row) for row in range(40)]
+    times = {"number": range(40), "at": time, "numbers": [[row] for row in range(40)], "moments": [[at] for at in time]}
+    (folder / "times").mkdir()
+    pq.write_table(pa.table(times), folder / "times" / "part.parquet", row_group_size=5)
+    (folder / "units").mkdir()
+    for unit in ("ms", "us"):
+        pq.write_table(pa.table({"at": pa.array(time, pa.timestamp(unit))}), folder / "units" / f"{unit}.parquet")
     (folder / "lines").mkdir()
     (folder / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
 
@@ -137,6 +145,17 @@ def combined(path: str, **keywords: Any) -> None:
     lists = {"lists": "padded"} if "batch_tokens" in keywords else {}
     datasets = [StructuredDataset.create_dataloader(path, **lists)[1] for _ in range(2)]
     for _ in combine(datasets, **{"batch_size": 4, "num_workers": 0, **keywords})[0]:
+        pass
+
+
+def combined_times(path: str, **keywords: Any) -> None:
+    """Make a loader of times and of numbers, where the keywords are of the dataset of times."""
+    file = pq.read_table(path)
+    pq.write_table(pa.table({"x": file["at"]}), f"{path}_a.parquet")
+    pq.write_table(pa.table({"x": file["number"]}), f"{path}_b.parquet")
+    times = StructuredDataset.create_dataloader(f"{path}_a.parquet", **keywords)[1]
+    numbers = StructuredDataset.create_dataloader(f"{path}_b.parquet")[1]
+    for _ in combine([times, numbers], batch_size=4, num_workers=0)[0]:
         pass
 
 
@@ -286,6 +305,12 @@ CALLS: dict[str, Failing] = {
     "a mix with last_batch='wrap'": Failing({"last_batch": "wrap", "stop": "all"}, call=combined),
     "batches='single' with even='pad'": Failing({"batches": "single", "even": "pad"}, call=combined),
     "batches='single' with last_batch='pad'": Failing({"batches": "single", "last_batch": "pad"}, call=combined),
+    "times of several units declared as numbers": Failing(
+        {"schema": pa.schema({"at": pa.int64()})}, SchemaMismatchError, path="units"
+    ),
+    "times beside numbers": Failing(call=combined_times, path="times"),
+    "a stack of times and numbers": Failing({"stack": {"x": ["at", "number"]}}, path="times"),
+    "a jagged entry of times and numbers": Failing({"jagged": {"x": ["moments", "numbers"]}}, path="times"),
     "a mix of lines": Failing({}, CountsRequiredError, call=combined, path="lines"),
     "samples that cannot be sent": Failing({"worker_mode": "process", "num_workers": 1}, call=combined_samples),
     "a value outside of the vocabulary": Failing(

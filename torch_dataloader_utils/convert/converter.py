@@ -18,8 +18,10 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
+from torch_dataloader_utils.convert.elements import Element
 from torch_dataloader_utils.convert.jagged import Jagged, checked_jagged, without_null_lists
 from torch_dataloader_utils.convert.leaves import ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
+from torch_dataloader_utils.convert.meaning import Meaning
 from torch_dataloader_utils.convert.padding import with_padding
 from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
 from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
@@ -84,6 +86,24 @@ class Converter:
             for plan in self.plans
             if self.converts and plan.nulls == "error" and isinstance(plan.leaf, (ScalarLeaf, TextLeaf, CodesLeaf))
         )
+
+    @property
+    def sources(self) -> Mapping[str, tuple[str, ...]]:
+        """The keys of the plans whose columns each key of a batch holds; none for masks."""
+        plans = {plan.key for plan in self.plans}
+        joined = {**self.stacks, **self.jagged}
+        keys = stacked_keys(self.keys, self.jagged)
+        return {key: joined.get(key, (key,) if key in plans else ()) for key in keys}
+
+    @property
+    def elements(self) -> Mapping[str, Element]:
+        """How numbers are converted, by the key of their plan."""
+        return {plan.key: plan.element for plan in self.plans if plan.element is not None}
+
+    def meant(self, meanings: Mapping[str, Meaning]) -> Converter:
+        """The converter whose numbers stand for this, by the key of their plan (see `meaning.common`)."""
+        plans = (plan.meant(meanings[plan.key]) if plan.key in meanings else plan for plan in self.plans)
+        return replace(self, plans=tuple(plans))
 
     @property
     def codes(self) -> Mapping[str, CodesLeaf]:
@@ -185,15 +205,22 @@ class Converter:
             reports[plan.key] = plan.report()
             if plan.nulls == "mask":
                 reports[plan.mask_key] = {"kind": "dense", "dtype": "bool", "shape": "[B]"}
-        reports |= {
-            target: {**reports[keys[0]], "shape": f"[B, {len(keys)}]", "stacked": list(keys)}
-            for target, keys in self.stacks.items()
-        }
+        reports |= {target: _stack_report([reports[key] for key in keys], keys) for target, keys in self.stacks.items()}
         reports |= {
             target: {"kind": "jagged", "dtype": reports[keys[0]]["dtype"], "shape": "[*]", "jagged": list(keys)}
             for target, keys in self.jagged.items()
         }
         return {key: reports[key] for key in stacked_keys(self.keys, self.jagged)}
+
+
+def _stack_report(reports: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+    """The report of a stack; units only if all its columns have the same."""
+    alike = {
+        word: value
+        for word, value in reports[0].items()
+        if word not in ("unit", "timezone", "scale") or all(report.get(word) == value for report in reports)
+    }
+    return {**alike, "shape": f"[B, {len(keys)}]", "stacked": list(keys)}
 
 
 def _encoded(plan: ColumnPlan, types: Mapping[str, pa.DataType]) -> ColumnPlan:
@@ -222,11 +249,12 @@ def build_converter(
     if not converts:  # any type can stay as it is
         options = replace(options, strict_types=False, decimals="float64")
     plans = column_plans(schema, options)
-    jagged = checked_jagged(options.jagged or {}, plans)
+    jagged = checked_jagged(options.jagged or {}, plans, options.dtypes)
     plans = without_null_lists(plans, jagged)
     if options.lists == "padded":
         plans = with_padding(plans, padding or PadOptions())
-    stacks = {target: check_stack(target, sources, plans) for target, sources in (options.stack or {}).items()}
+    given = (options.stack or {}).items()
+    stacks = {target: check_stack(target, sources, plans, options.dtypes) for target, sources in given}
     if not converts:
         _check_unique(schema.names)
         return Converter(plans, {}, tuple(schema.names), converts=False)

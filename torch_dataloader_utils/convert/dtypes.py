@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.elements import Element
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import Example, OptionError
 from torch_dataloader_utils.printing import shown
 
 Dtype: TypeAlias = "np.dtype[Any]"
@@ -61,6 +61,13 @@ def casts_of(given: Any, keys: Sequence[str], stack: Mapping[str, Sequence[str]]
         else:
             types[_named_type(name, keys)] = dtype
     return Casts(stacked | columns, types)
+
+
+def with_cast(given: Any, **named: str) -> Example:
+    """What to give as `dtypes=` instead of `given` to cast these columns or stacks, too."""
+    others = given if isinstance(given, Mapping) else {} if given is None else dict.fromkeys(_FLOATS, given)
+    text = ", ".join([*(["..."] if others else []), *(f"{name!r}: {dtype!r}" for name, dtype in named.items())])
+    return Example(f"{{{text}}}", {**others, **named})
 
 
 def _float_dtype(given: Any) -> Dtype:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import Origin, fixed, plain_chunks, plain_type, unpack, valid_rows
 from torch_dataloader_utils.convert.columns import Array
-from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError, use
+from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning, factor, meaning_of
+from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, UnsupportedTypeError, use
 
 _EXACT = 2**53  # float64 holds every whole number up to this one
 _EXACT_SCALE = 22  # and every power of ten up to this one
@@ -31,6 +32,9 @@ class Element:
         natural: dtype that the reader returns.
         dtype: dtype of the output.
         blank: replaces nulls: NaN, the fill value or 0.
+        meaning: what the numbers of the output stand for.
+        factor: what the numbers are multiplied by for that.
+        named: whether `dtypes=` names the column, so that dates, times and scaled decimals are taken as plain numbers.
     """
 
     key: str
@@ -40,6 +44,9 @@ class Element:
     natural: np.dtype[Any]
     dtype: np.dtype[Any]
     blank: Any
+    meaning: Meaning = NUMBERS
+    factor: int = 1
+    named: bool = False
 
     @property
     def holds_null(self) -> bool:
@@ -49,7 +56,18 @@ class Element:
     @property
     def as_stored(self) -> bool:
         """Whether the values of an array's buffer are those of the output."""
-        return self.read == "fixed" and not self.steps and self.natural == self.dtype
+        return self.read == "fixed" and not self.steps and self.natural == self.dtype and self.factor == 1
+
+    def meant(self, meaning: Meaning) -> Element:
+        """The element whose numbers are multiplied to stand for this (see `meaning.common`)."""
+        times = factor(meaning, self.meaning)
+        blank = self.blank.item() * times
+        if self.dtype.kind in "iu" and not (np.iinfo(self.dtype).min <= blank <= np.iinfo(self.dtype).max):
+            raise OptionError(
+                f"fill_values={{{self.key!r}: ...}}: {blank} does not fit {self.dtype} as {meaning}, which another "
+                "dataset of the combination has."
+            )
+        return replace(self, meaning=meaning, factor=self.factor * times, blank=self.dtype.type(blank))
 
 
 def stored_values(column: pa.ChunkedArray, dtype: np.dtype[Any]) -> Array | None:
@@ -80,7 +98,7 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
             return None
         read, natural = "fixed", stored
     dtype = np.dtype(np.int64) if pt.is_time(bare) else natural
-    return Element(key, bare, steps, read, natural, dtype, null_blank(dtype))
+    return Element(key, bare, steps, read, natural, dtype, null_blank(dtype), meaning_of(bare, decimals == "scaled"))
 
 
 def _check_digits(key: str, type_: pa.DataType, decimals: str) -> None:
@@ -127,9 +145,11 @@ def read_elements(
     if outer is not None:
         valid = outer if valid is None else valid & outer
     values = _gather(element, chunks, origin)
-    if values.dtype != element.dtype:
+    if values.dtype != element.dtype or element.factor != 1:
         if valid is not None:  # the value under a null may be anything
             values = np.where(valid, values, values.dtype.type(0))
+        if element.factor != 1:
+            values = _multiplied(values, element, origin)
         values = _cast(values, element, origin)
     if valid is not None:
         np.putmask(values, ~valid, element.blank)
@@ -146,6 +166,19 @@ def _gather(element: Element, chunks: Sequence[pa.Array], origin: Origin) -> Arr
         return values
     # carray: contiguous, writable, and aligned (in IPC files buffers may not be)
     return values if values.flags.carray and origin.may_keep(chunks[0].buffers()[1]) else values.copy()
+
+
+def _multiplied(values: Array, element: Element, origin: Origin) -> Array:
+    """The whole numbers times the element's factor, int64 [n], which must hold them."""
+    wide = values.astype(np.int64)
+    limit = np.iinfo(np.int64).max // element.factor
+    if len(wide) and not (-limit <= wide.min() and wide.max() <= limit):
+        raise SchemaMismatchError(
+            f"column {element.key!r} of type {element.type} has values from {wide.min()} to {wide.max()} in "
+            f"{origin.where}, of which some do not fit int64 as {element.meaning}, which another dataset of the "
+            "combination has. Make that dataset with schema= that has a coarser unit, or leave out such rows."
+        )
+    return wide * element.factor
 
 
 def _cast(values: Array, element: Element, origin: Origin) -> Array:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from torch_dataloader_utils.convert.dtypes import with_cast
 from torch_dataloader_utils.convert.leaves import ListLeaf
+from torch_dataloader_utils.convert.meaning import unlike
 from torch_dataloader_utils.convert.plan import ColumnPlan
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, use
 
 Jagged = Mapping[str, tuple[str, ...]]  # target key -> source keys
 
 
-def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPlan]) -> Jagged:
+def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPlan], casts: Any = None) -> Jagged:
     """The targets with their sources.
 
+    Args:
+        jagged: as given.
+        plans: of all columns.
+        casts: `dtypes=`, as given.
+
     Raises:
-        OptionError: a source is not a column of lists, has another dtype than the others, or another target as well.
+        OptionError: a source is not a column of lists, has another dtype or meaning than the others, or another target
+            as well.
     """
     lists = {plan.key: plan.leaf for plan in plans if isinstance(plan.leaf, ListLeaf) and plan.nulls != "mask"}
     taken: set[str] = set()
@@ -38,6 +47,13 @@ def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPl
             raise OptionError(
                 f"jagged={{{target!r}: ...}}: expected columns of one dtype, got {dtypes}: make them equal with "
                 "dtypes=."
+            )
+        texts = unlike({plan.key: plan.meaning for plan in plans if plan.key in sources})
+        if texts:
+            raise OptionError(
+                f"jagged={{{target!r}: ...}}: the numbers of its columns stand for different things: {texts}. Make "
+                "them alike with schema= or in transform.",
+                remedies=[use("takes them as plain numbers", dtypes=with_cast(casts, **dtypes))],
             )
     return {target: tuple(sources) for target, sources in jagged.items()}
 

@@ -19,9 +19,12 @@ from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_colum
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
+from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning
 from torch_dataloader_utils.errors import Example, NullValueError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import ConvertOptions
+
+_NUMBERS = (ScalarLeaf, TensorLeaf, ListLeaf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +88,32 @@ class ColumnPlan:
         for place in self.path:
             type_ = type_.field(place).type
         report = {"arrow": str(type_), **self.leaf.report(), "nulls": self.nulls}
-        if isinstance(self.leaf, ScalarLeaf):
-            report |= _units(self.leaf.element.type, self.leaf.element.read)
-        return report
+        return report if self.element is None else report | _units(self.element)
+
+    @property
+    def element(self) -> Element | None:
+        """How its numbers are converted; None for columns of strings and objects."""
+        return self.leaf.element if isinstance(self.leaf, _NUMBERS) else None
+
+    @property
+    def meaning(self) -> tuple[Meaning, bool]:
+        """What its numbers stand for, and whether `dtypes=` names the column."""
+        return (NUMBERS, False) if self.element is None else (self.element.meaning, self.element.named)
+
+    def meant(self, meaning: Meaning) -> ColumnPlan:
+        """The plan whose numbers stand for this (see `meaning.common`)."""
+        leaf = self.leaf
+        if not isinstance(leaf, _NUMBERS):
+            return self
+        return replace(self, leaf=replace(leaf, element=leaf.element.meant(meaning)))
 
 
-def _units(type_: pa.DataType, read: str) -> dict[str, Any]:
+def _units(element: Element) -> dict[str, Any]:
     """Unit and timezone of a date, scale of a scaled decimal."""
-    if pt.is_date(type_):
-        return {"unit": "day" if pt.is_date32(type_) else "ms"}
-    if pt.is_timestamp(type_):
-        return {"unit": type_.unit, "timezone": type_.tz}
-    if pt.is_temporal(type_):
-        return {"unit": type_.unit}
-    return {"scale": type_.scale} if read == "scaled_decimal" else {}
+    units = {"unit": element.meaning.unit} if element.meaning.unit else {}
+    if pt.is_timestamp(element.type):
+        return {**units, "timezone": element.type.tz}
+    return {"scale": element.meaning.scale} if element.read == "scaled_decimal" else units
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +236,6 @@ def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], options: Convert
     return CodesLeaf(key, bare, steps, None if given is None else given_vocabulary(key, bare, given))
 
 
-_NUMBERS = (ScalarLeaf, TensorLeaf, ListLeaf)
-
-
 def _is_list(type_: pa.DataType) -> bool:
     kinds = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view, pt.is_fixed_size_list)
     return any(is_kind(type_) for is_kind in kinds)
@@ -235,7 +247,8 @@ def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
         dtype = casts.of(field.key, leaf.element)
         if dtype is None:
             return leaf
-        return replace(leaf, element=replace(leaf.element, dtype=dtype, blank=null_blank(dtype)))
+        named = field.key in casts.columns
+        return replace(leaf, element=replace(leaf.element, dtype=dtype, blank=null_blank(dtype), named=named))
     if field.key in casts.columns:
         rest = {name: dtype for name, dtype in casts.columns.items() if name != field.key}
         raise OptionError(

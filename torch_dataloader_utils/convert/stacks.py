@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Column, Dense, Memory, array_in
+from torch_dataloader_utils.convert.dtypes import with_cast
 from torch_dataloader_utils.convert.leaves import ScalarLeaf
+from torch_dataloader_utils.convert.meaning import unlike
 from torch_dataloader_utils.convert.plan import ColumnPlan
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, use
 
 _WRITTEN = 1 << 19  # bytes of rows written at a time: they stay in the processor's cache while columns are added
 
@@ -30,8 +33,18 @@ def stacked(columns: Sequence[Column], memory: Memory | None = None) -> Dense:
     return Dense(out)
 
 
-def check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan]) -> tuple[str, ...]:
-    """The sources, checked to be columns of one number per row, all of the same dtype."""
+def check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan], casts: Any = None) -> tuple[str, ...]:
+    """The sources, checked to be columns of one number per row, all of the same dtype and meaning.
+
+    Args:
+        target: the key of the stack.
+        sources: the keys of its columns.
+        plans: of all columns.
+        casts: `dtypes=`, as given.
+
+    Raises:
+        OptionError: they are not.
+    """
     leaves = {plan.key: plan.leaf for plan in plans}
     if not sources or isinstance(sources, str):
         raise OptionError(f"stack={{{target!r}: {sources!r}}}: expected a list of at least one column.")
@@ -47,6 +60,14 @@ def check_stack(target: str, sources: Sequence[str], plans: Sequence[ColumnPlan]
         raise OptionError(
             f"stack={{{target!r}: ...}} has columns of unequal dtypes {dtypes}: make them equal, such as by "
             f"dtypes={{{target!r}: 'float32'}}."
+        )
+    meanings = {plan.key: plan.meaning for plan in plans}
+    texts = unlike({source: meanings[source] for source in sources})
+    if texts:
+        raise OptionError(
+            f"stack={{{target!r}: ...}} has columns whose numbers stand for different things: {texts}. Make them alike "
+            "with schema= or in transform.",
+            remedies=[use("takes them as plain numbers", dtypes=with_cast(casts, **{target: dtypes[sources[0]]}))],
         )
     return tuple(sources)
 

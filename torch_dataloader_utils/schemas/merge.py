@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
+from torch_dataloader_utils.errors import Example, OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.printing import shown
 
 Merge = Callable[[pa.DataType, pa.DataType], "pa.DataType | None"]
@@ -81,6 +81,7 @@ def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) ->
         raise OptionError(f"schema={shown(declared)}: expected a pyarrow.Schema.")
     _reject_twins("schema=", declared)
     seen: set[pa.Schema] = set()
+    counted: dict[str, tuple[str, pa.DataType]] = {}
     for path, schema in files:
         if schema in seen:
             continue
@@ -93,7 +94,36 @@ def check_schema(declared: pa.Schema, files: Iterable[tuple[str, pa.Schema]]) ->
                     f"{path}: column {field.name!r} is {schema.field(place).type}, which cannot be cast to the type "
                     f"{field.type} in schema=."
                 )
+            if place >= 0 and (kind := _counted(schema.field(place).type, field.type)) is not None:
+                first, known = counted.setdefault(field.name, (path, kind))
+                if not known.equals(kind):
+                    raise _joined_times(declared, field, (first, known), (path, kind))
     return pa.schema([pa.field(field.name, delivered_type(field.type)) for field in declared])
+
+
+def _joined_times(
+    declared: pa.Schema, field: pa.Field, one: tuple[str, pa.DataType], other: tuple[str, pa.DataType]
+) -> SchemaMismatchError:
+    """The error for dates or times of two files (path and type) that are declared to be plain numbers."""
+    (first, known), (path, kind) = one, other
+    merged = merge_types(known, kind)
+    ways = []
+    if merged is not None and not pt.is_nested(field.type):
+        schema = declared.set(declared.get_field_index(field.name), pa.field(field.name, merged))
+        ways = [use(schema=Example(f"pa.schema([..., ({field.name!r}, {merged})])", schema))]
+    return SchemaMismatchError(
+        f"{path}: column {field.name!r} is {kind}, but {known} in {first}: as {field.type} in schema= their numbers "
+        f"would be joined, though they stand for different times.{'' if ways else ' Read these files separately.'}",
+        remedies=ways,
+    )
+
+
+def _counted(given: pa.DataType, declared: pa.DataType) -> pa.DataType | None:
+    """The type of dates or times that are declared to be plain numbers; None for other columns."""
+    given, declared = plain_type(given), plain_type(declared)
+    if hasattr(given, "value_type") and hasattr(declared, "value_type"):
+        return _counted(given.value_type, declared.value_type)
+    return given if pt.is_temporal(given) and pt.is_integer(declared) else None
 
 
 def _reject_twins(path: str, schema: pa.Schema) -> None:

@@ -23,6 +23,7 @@ from torch_dataloader_utils.reading.samples import SampleScan
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.group import Names, labels, weight_trees
+from torch_dataloader_utils.sources.meanings import Side, alike
 from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
 from torch_dataloader_utils.sources.nesting import flattened
 from torch_dataloader_utils.sources.packing import counted_tokens, known_tokens, packed
@@ -102,6 +103,10 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         check_counted([(member.name, member.counted, member.drawn) for member in members], options)
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
+        _check_keys(members[0].name, outputs[0], member.name, output)
+    if not _is_arrow(options):  # there types are compared
+        members = _alike(members, datasets, list(outputs[0]))
+    for member, output in zip(members, outputs, strict=True):
         _check_same(members[0].name, outputs[0], member.name, output)
         if _is_arrow(options) and list(output) != list(outputs[0]):
             raise OptionError(
@@ -136,6 +141,23 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         group=group,
     )
     return replace(source, **packed(scan, documents, options), **bucketed(scan, options))
+
+
+def _alike(members: list[_Member], datasets: Sequence[Any], keys: Sequence[str]) -> list[_Member]:
+    """The datasets with numbers that stand for the same under each key."""
+    sides = [
+        Side(member.name, member.scan, _declares(member.scan, dataset))
+        for member, dataset in zip(members, datasets, strict=True)
+    ]
+    scans = alike(sides, keys)
+    return [replace(member, scan=scan) for member, scan in zip(members, scans, strict=True)]
+
+
+def _declares(scan: ScanSpec | SampleScan, dataset: Any) -> bool:
+    """Whether `schema=` may declare what the columns of a dataset's batches are."""
+    if not (isinstance(scan, ScanSpec) and isinstance(dataset, Source)) or scan.transform is not None:
+        return False
+    return dataset.snapshot is None and getattr(scan.opener, "typed", True)
 
 
 def _weighted(members: list[_Member], tree: WeightTree) -> list[_Member]:
@@ -264,14 +286,16 @@ def _outputs(scan: ScanSpec | SampleScan) -> dict[str, Output]:
     """What a batch holds under each key."""
     if scan.arrow:
         return {item.name: {"type": item.type, "nullable": item.nullable} for item in scan.output_schema}
-    codes: Mapping[str, Any] = scan.converter.codes if isinstance(scan, ScanSpec) else {}
+    codes = scan.converter.codes if isinstance(scan, ScanSpec) else {}
+    sources = scan.converter.sources if isinstance(scan, ScanSpec) else {}
     outputs: dict[str, Output] = {}
     for key, leaf in scan.report().items():
         outputs[key] = {name: leaf[name] for name in ("kind", "dtype", "shape", "padding", "jagged") if name in leaf}
         if leaf["dtype"] == "object":
             outputs[key]["type"] = leaf["arrow"]
-        if key in codes:
-            outputs[key]["vocabulary"] = codes[key].vocabulary.to_pylist()
+        vocabularies = [codes[source].vocabulary for source in sources.get(key, ()) if source in codes]
+        if vocabularies:
+            outputs[key]["vocabulary"] = [None if values is None else values.to_pylist() for values in vocabularies]
     return outputs
 
 
@@ -279,22 +303,29 @@ def _in_words(output: Output, differing: Collection[str]) -> str:
     return ", ".join(f"{word} {output.get(word)}" for word in sorted(differing))
 
 
-def _check_same(first: str, expected: Mapping[str, Output], name: str, given: Mapping[str, Output]) -> None:
+def _check_keys(first: str, expected: Mapping[str, Output], name: str, given: Mapping[str, Output]) -> None:
     if expected.keys() != given.keys():
         raise OptionError(
             f"the datasets of a combination must have the same keys: {first} has {list(expected)}, {name} has "
             f"{list(given)}. Select or rename columns with columns= or transform."
         )
+
+
+def _check_same(first: str, expected: Mapping[str, Output], name: str, given: Mapping[str, Output]) -> None:
     for key, output in expected.items():
         differing = [word for word in output.keys() | given[key].keys() if output.get(word) != given[key].get(word)]
         if "vocabulary" in differing:
             raise OptionError(
                 f"the codes of the key {key!r} have other meanings in {first} than in {name}: give both the same "
-                f"vocabulary={{{key!r}: [...]}}."
+                f"vocabulary={{{key!r}: [...]}} (of a stack: one for each of its columns)."
             )
         if differing:
             raise OptionError(
                 f"the datasets of a combination must have the same dtypes: the key {key!r} has "
                 f"{_in_words(output, differing)} in {first}, but {_in_words(given[key], differing)} in {name}. "
-                "Cast with dtypes=, or in transform or __getitem__."
+                + (
+                    "Declare one type with schema=, or convert it in transform or __getitem__."
+                    if "type" in differing
+                    else "Cast with dtypes=, or in transform or __getitem__."
+                )
             )
