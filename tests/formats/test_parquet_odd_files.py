@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import re
 import traceback
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from tests.formats.reading import read_all
 from tests.fuzz.corpus import COMPRESSIONS, TABLE, WHEN
 from torch_dataloader_utils import StructuredDataset
-from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.errors import DamagedFileError, FileReadError
 from torch_dataloader_utils.formats.parquet import thrift
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
@@ -339,3 +340,59 @@ def test_pages_with_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:
     assert FORM.layout(DataFileInfo(str(path), 0), Storage(), {})[0].segments[0].rows == 51
     with pytest.raises(FileReadError, match=r"columns a: .*(50 rows, but the footer says 51|EOF|ends)"):
         read_all(FORM, path)
+
+
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+@pytest.mark.parametrize("stored", ["plain", "dictionary"])
+@pytest.mark.parametrize(
+    "options", [{"strings": "codes"}, {"strings": "codes", "on_error": "skip"}, {"output_format": "arrow"}]
+)
+def test_strings_in_delta_encodings_are_read_as_codes_and_dictionaries(
+    tmp_path: Path, stored: str, encoding: str, page_version: str, options: dict[str, Any]
+) -> None:
+    table = pa.table({"s": ["b", "a", "", "b"] * 50, "b": [b"\xff", b"", b"x", b"y"] * 50})
+    if stored == "dictionary":
+        table = pa.table({name: table[name].dictionary_encode() for name in table.column_names})
+    encodings = dict.fromkeys(table.column_names, encoding)
+    pq.write_table(
+        table, tmp_path / "a.parquet", use_dictionary=False, column_encoding=encodings, row_group_size=60,
+        data_page_version=page_version,
+    )  # fmt: skip
+    loader, _ = StructuredDataset.create_dataloader(str(tmp_path / "a.parquet"), batch_size=200, **options)
+    (batch,) = list(loader)
+    if "strings" in options:
+        assert batch["s"].tolist() == [2, 1, 0, 2] * 50
+        assert batch["b"].tolist() == [3, 0, 1, 2] * 50
+    else:
+        assert batch.schema.types == table.schema.types
+        assert batch.to_pylist() == table.to_pylist()
+
+
+# By DuckDB 2.0.1: COPY (...) TO ... (FORMAT parquet, PARQUET_VERSION v2, COMPRESSION snappy), of the int32 column i
+# with -2147483648, 2147483646 and -2147483646.
+DUCKDB = base64.b64decode(
+    "UEFSMRUAFfgQFawBLBUGFQoVBhUGAAC8CFQCAAAABgGAEAgD/////w/3////HyEACQEQ+v///wEJC/4BAP4BAP4BAP4BAP4BAP4BAP4BAP4BAP4B"
+    "AP4BAP4BAP4BAP4BAP4BAP4BAP4BAFIBABUEGSw1ABgNZHVja2RiX3NjaGVtYRUCABUCJQIYAWklIgAWBhkcGRwmABwVAhkVChkYAWkVAhYGFp4R"
+    "FtIBJgg8GAT+//9/GAQAAACAFgAoBP7//38YBAAAAIAREQAZHBUAFQoVAgAAABaeERYGJggW0gEAKChEdWNrREIgdmVyc2lvbiB2Mi4wLjEgKGJ1"
+    "aWxkIDhkNzgxMTRlOTApGRwcAAAApAAAAFBBUjE="
+)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_differences_of_33_bits_by_duckdb_are_not_called_damage(tmp_path: Path, on_error: str) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(DUCKDB)
+    with pytest.raises(FileReadError) as caught:
+        list(StructuredDataset.create_dataloader(str(path), batch_size=2, on_error=on_error)[0])
+    assert not isinstance(caught.value, DamagedFileError)
+    assert re.search(r"a\.parquet, row group 0, column i: .*not damaged.*DuckDB version v2\.0\.1", str(caught.value))
+    assert "PARQUET_VERSION v1" in str(caught.value)
+
+
+def test_a_damaged_page_of_such_a_file_is_damage(tmp_path: Path) -> None:
+    content = bytearray(DUCKDB)
+    content[24:40] = bytes(16)  # of the compressed values
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"a\.parquet, row group 0, column i: cannot be read"):
+        read_all(FORM, tmp_path / "a.parquet")

@@ -226,7 +226,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     It refuses columns with such bounds, though nothing that it reads depends on them.
     """
     with pa.OSFile(str(path)) as source:
-        metadata = checked_footer(source)[1].metadata
+        metadata = checked_footer(source)[1]
     file = pq.ParquetFile(path, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
     return file.read(columns=columns, use_threads=False)
 

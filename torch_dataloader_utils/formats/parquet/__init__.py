@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.dictionaries import check_dictionaries
 from torch_dataloader_utils.formats.parquet.footer import checked_footer
@@ -21,10 +22,12 @@ from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.parquet.ranges import row_group_ranges
+from torch_dataloader_utils.formats.parquet.views import delta_strings
+from torch_dataloader_utils.formats.parquet.wide_deltas import has_wide_deltas
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Decoding, Storage, prefetch
+from torch_dataloader_utils.storage import Decoding, Storage, prefetch, printable
 
 
 class ParquetReader(Reader):
@@ -63,7 +66,11 @@ class ParquetReader(Reader):
         with Decoding(self.path, lambda: self._damaged(groups, names)):
             if self._leaves:
                 self._fetch(groups, names)
-            arrays = _read(self._file, groups, names)
+            try:
+                arrays = _read(self._file, groups, names)
+            except (pa.ArrowException, OSError) as error:
+                self._reject_wide_deltas(groups, names, error)
+                raise
             self._check_rows(groups, arrays)
             for column in arrays:
                 check_dictionaries(column)
@@ -92,6 +99,18 @@ class ParquetReader(Reader):
                 except (pa.ArrowException, OSError):
                     return f"row group {group}, column {name}"
         return f"row groups {_listed(groups)}, columns {_listed(names)}"
+
+    def _reject_wide_deltas(self, groups: list[int], names: list[str], error: Exception) -> None:
+        """Raise an error that names the writer, if what pyarrow cannot decode is its, and no damage."""
+        for group, leaf in itertools.product(groups, _leaves_of(self._metadata, names)):
+            if has_wide_deltas(self.source, self._metadata, group, leaf):
+                column, writer = self._metadata.schema.column(leaf).path, self._metadata.created_by or "its writer"
+                raise FileReadError(
+                    f"{printable(self.path)}, row group {group}, column {column}: it is not damaged, but stored in a "
+                    f"way that pyarrow {pa.__version__} cannot read: {printable(writer)} stores differences of more "
+                    "than 32 bits in a column of 32-bit integers (DELTA_BINARY_PACKED). Write the file with this "
+                    "column as 64-bit integers, or in another encoding (DuckDB: PARQUET_VERSION v1)."
+                ) from error
 
     def _fetch(self, groups: list[int], names: list[str]) -> None:
         """Prefetch all requested columns of these row groups from a remote store when the first of them is read."""
@@ -146,8 +165,7 @@ class ParquetFormat(Format):
         self, source: pa.NativeFile, file: DataFileInfo, options: Mapping[str, Any]
     ) -> tuple[FileLayout, pa.Schema]:
         """The row groups that have rows, and the file's schema."""
-        content, opened = checked_footer(source)
-        metadata, schema = opened.metadata, opened.schema_arrow
+        content, metadata, schema = checked_footer(source)
         footer = Footer(content, _nulls(metadata))
         return FileLayout(tuple(_segments(metadata, schema)), metadata=footer), schema
 
@@ -217,7 +235,10 @@ def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] 
     """The file's top-level columns that are requested as dictionaries of strings or bytes, or None."""
     kinds = (pa.string(), pa.binary())
     names = {f.name for f in wanted if pt.is_dictionary(f.type) and f.type.value_type in kinds}
-    leaves = (metadata.schema.column(i) for i in range(metadata.num_columns if names else 0))
+    if not names:
+        return None
+    names -= delta_strings(metadata, names)  # pyarrow cannot build dictionaries of these
+    leaves = (metadata.schema.column(i) for i in range(metadata.num_columns))
     return [leaf.path for leaf in leaves if leaf.path in names and leaf.path == leaf.name] or None
 
 

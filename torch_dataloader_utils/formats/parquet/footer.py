@@ -2,8 +2,8 @@
 
 pyarrow crashes when asked for a column chunk with damaged or encrypted metadata (the C++ library throws an exception
 that pyarrow does not catch). Opening the column for reading makes the same checks, and its errors are caught.
-Statistics whose minimum or maximum has a wrong length crash it, too: `bounds` removes them. `views` changes the types
-of strings that a writer had in memory.
+Statistics whose minimum or maximum has a wrong length crash it, too: `bounds` removes them. `views` changes types that
+a writer had in memory.
 
 Every footer is checked when it is read from its file, before anything requests a column chunk: planning itself needs
 the chunks' sizes and null counts. Footers from a manifest, and those sent to worker processes, were checked then.
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torch_dataloader_utils.formats.parquet.bounds import without_bad_bounds
-from torch_dataloader_utils.formats.parquet.views import without_view_types
+from torch_dataloader_utils.formats.parquet.views import readable_types
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 
@@ -27,8 +27,8 @@ _SIGNATURE = 28
 _NO_KEYS = "its {} encrypted, and keys cannot be passed here: write a decrypted copy with a tool that has them."
 
 
-def checked_footer(source: pa.NativeFile) -> tuple[bytes, pq.ParquetFile]:
-    """A Parquet file that contains only the footer of this open file: its bytes, and opened. Makes at most two reads.
+def checked_footer(source: pa.NativeFile) -> tuple[bytes, pq.FileMetaData, pa.Schema]:
+    """A Parquet file that contains only the footer of this open file, parsed, and its schema. Makes at most two reads.
 
     Raises:
         ValueError: the file is encrypted, or not a Parquet file.
@@ -42,13 +42,13 @@ def checked_footer(source: pa.NativeFile) -> tuple[bytes, pq.ParquetFile]:
     _probe(opened.metadata)
     footer = tail[:-8]
     try:
-        changed = without_view_types(without_bad_bounds(footer, opened.metadata.schema), opened)
+        changed, schema = readable_types(without_bad_bounds(footer, opened.metadata.schema), opened)
     except (ValueError, IndexError) as error:
         raise ValueError(f"its footer is damaged: {error}") from error
     if changed is footer:
-        return file, opened
+        return file, opened.metadata, schema
     file = b"".join([_MAGIC, changed, len(changed).to_bytes(4, "little"), _MAGIC])
-    return file, pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
+    return file, pq.read_metadata(pa.BufferReader(file)), schema
 
 
 def _tail(source: pa.NativeFile) -> tuple[bytes, int]:
