@@ -209,7 +209,7 @@ def test_filled_nulls(type_, values, expected, dtype, width):
     found = convert(array_of(type_, [values[0], None]), nulls="fill", fill_values={"x": one or 7})
     assert list(found) == ["x"]
     check_kind(found["x"], dtype, width, 2)
-    blank = [] if isinstance(found["x"], Ragged) else [one or 7] * width if width else one or 7
+    blank = [one or 7] if isinstance(found["x"], Ragged) else [one or 7] * width if width else one or 7
     assert rows_of(found["x"])[1] == blank
 
 
@@ -310,6 +310,39 @@ def test_scaled_decimals():
         assert rows_of(found["x"]) == [123, 0, -999999999999999999, 7]
 
 
+@pytest.mark.parametrize("fill", [[], [5], [7, 8, 9]])
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.float64()), pa.list_(pa.int64())])
+def test_a_list_fills_null_lists(fill, kind):
+    array = pa.array([None, [1, 2], None, [], [3], None], kind)
+    filled = [fill, [1, 2], fill, [], [3], fill]
+    for given in (fill, tuple(fill), np.array(fill)):
+        assert rows_of(convert(array, nulls="fill", fill_values={"x": given})["x"]) == filled
+    assert rows_of(convert(array.slice(1, 3), nulls={"x": "fill"}, fill_values={"x": fill})["x"]) == filled[1:4]
+    whole = pa.chunked_array([array.slice(0, 2), array.slice(2)])
+    assert rows_of(convert(whole, nulls="fill", fill_values={"x": fill})["x"]) == filled
+
+
+def test_a_row_fills_null_vectors_and_tensors():
+    vectors = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2))
+    assert rows_of(convert(vectors, nulls="fill", fill_values={"x": [5, 6]})["x"]) == [[1, 2], [5, 6], [3, 4]]
+    type_ = pa.fixed_shape_tensor(pa.int64(), [2, 3], permutation=[1, 0])
+    rows = pa.ExtensionArray.from_storage(type_, pa.array([[1, 2, 3, 4, 5, 6], None], type_.storage_type))
+    fill = [[1, 2], [3, 4], [5, 6]]
+    assert rows_of(convert(rows, nulls="fill", fill_values={"x": fill})["x"]) == [[[1, 4], [2, 5], [3, 6]], fill]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"), [(pa.list_(pa.int64()), [3, None]), (pa.list_(pa.int64(), 2), [3, None])], ids=str
+)
+def test_a_null_in_a_list_is_an_error_where_only_null_lists_are_filled(kind, row):
+    array = pa.array([[1, 2], None, row], kind)
+    with pytest.raises(NullValueError, match=r"at row 2.*replaces null lists, and this null is in a list"):
+        convert(array, nulls="fill", fill_values={"x": [7, 8]})
+    floats = pa.array([[1, 2], None, row], pa.list_(pa.float32()))
+    found = rows_of(convert(floats, nulls={"x": "fill"}, fill_values={"x": [7]})["x"])
+    assert str(found) == "[[1.0, 2.0], [7.0], [3.0, nan]]"
+
+
 def test_null_elements_in_lists_of_integers_make_the_row_a_null():
     array = pa.array([[1, 2], [3, None], None, [], [4]])
     with pytest.raises(NullValueError, match="at row 1"):
@@ -317,7 +350,7 @@ def test_null_elements_in_lists_of_integers_make_the_row_a_null():
     found = convert(array, nulls="mask")
     assert rows_of(found["x"]) == [[1, 2], [3, 0], [], [], [4]]
     assert rows_of(found["x_valid"]) == [True, False, False, True, True]
-    assert rows_of(convert(array, nulls="fill", fill_values={"x": -1})["x"]) == [[1, 2], [3, -1], [], [], [4]]
+    assert rows_of(convert(array, nulls="fill", fill_values={"x": -1})["x"]) == [[1, 2], [3, -1], [-1], [], [4]]
     table = pa.table({"x": array})
     mask = build_converter(table.schema, ConvertOptions(nulls="drop"), "torch").null_mask(table)
     assert mask.to_pylist() == [True, False, False, True, True]

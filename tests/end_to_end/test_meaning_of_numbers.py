@@ -90,6 +90,11 @@ def test_nulls_lists_and_casts_are_in_the_finest_unit_too(tmp_path: Path) -> Non
     one = dataset(tmp_path, "a", pa.array([None, DAY], pa.timestamp("s")), nulls="fill", fill_values={"x": 5})
     other = dataset(tmp_path, "b", column(pa.timestamp("us")))
     assert rows([one, other]) == [5_000_000, *[MICROSECONDS] * 3]
+    nulls = {"nulls": "fill", "fill_values": {"x": [5]}}
+    one = dataset(tmp_path, "null list", pa.array([None, [DAY]], pa.list_(pa.timestamp("s"))), **nulls)
+    other = dataset(tmp_path, "lists", pa.array([[DAY]] * 2, pa.list_(pa.timestamp("ms"))))
+    loader, _ = combine([one, other], batch_size=4, batches="splits")
+    assert next(iter(loader))["x"]["values"].tolist() == [5000, *[MICROSECONDS // 1000] * 3]
     lists = [
         dataset(tmp_path, f"list of {unit}", pa.array([[DAY], [DAY, DAY]], pa.list_(pa.timestamp(unit))))
         for unit in ("s", "ms")

@@ -81,6 +81,8 @@ def write_data(folder: Path) -> None:
     times = {"number": range(40), "at": time, "numbers": [[row] for row in range(40)], "moments": [[at] for at in time]}
     (folder / "times").mkdir()
     pq.write_table(pa.table(times), folder / "times" / "part.parquet", row_group_size=5)
+    (folder / "null_lists").mkdir()
+    pq.write_table(pa.table({"x": [None, [1], [2, None]] * 10}), folder / "null_lists" / "part.parquet")
     (folder / "units").mkdir()
     for unit in ("ms", "us"):
         pq.write_table(pa.table({"at": pa.array(time, pa.timestamp(unit))}), folder / "units" / f"{unit}.parquet")
@@ -307,6 +309,9 @@ CALLS: dict[str, Failing] = {
     "batches='single' with last_batch='pad'": Failing({"batches": "single", "last_batch": "pad"}, call=combined),
     "times of several units declared as numbers": Failing(
         {"schema": pa.schema({"at": pa.int64()})}, SchemaMismatchError, path="units"
+    ),
+    "a null in a list, where null lists are filled": Failing(
+        {"nulls": "fill", "fill_values": {"x": [0, 0]}}, NullValueError, path="null_lists"
     ),
     "times beside numbers": Failing(call=combined_times, path="times"),
     "a stack of times and numbers": Failing({"stack": {"x": ["at", "number"]}}, path="times"),

@@ -177,7 +177,7 @@ class Converter:
             if isinstance(plan.leaf, ObjectsLeaf) or (isinstance(plan.leaf, TextLeaf) and not plan.leaf.as_bytes):
                 check_utf8(plan.column, given, where)
             column, valid = plan.leaf.convert(plan.chunks_of(given), origin)
-            if valid is not None and plan.nulls in ("error", "drop"):
+            if valid is not None and (plan.nulls in ("error", "drop") or (plan.unfilled and not valid.all())):
                 row = int(np.argmin(valid))
                 raise self.null_error(plan.key, f"{where}, at row {row} of the {len(valid)} rows read")
             columns[plan.key] = column

@@ -60,14 +60,22 @@ class Element:
 
     def meant(self, meaning: Meaning) -> Element:
         """The element whose numbers are multiplied to stand for this (see `meaning.common`)."""
-        times = factor(meaning, self.meaning)
-        blank = self.blank.item() * times
-        if self.dtype.kind in "iu" and not (np.iinfo(self.dtype).min <= blank <= np.iinfo(self.dtype).max):
+        multiplied = self.factor * factor(meaning, self.meaning)
+        return replace(self, meaning=meaning, factor=multiplied, blank=self.times(self.blank, meaning))
+
+    def times(self, fill: Any, meaning: Meaning) -> Any:
+        """A fill value, multiplied to stand for this.
+
+        Raises:
+            OptionError: it does not fit the output's dtype.
+        """
+        value = fill.item() * factor(meaning, self.meaning)
+        if self.dtype.kind in "iu" and not (np.iinfo(self.dtype).min <= value <= np.iinfo(self.dtype).max):
             raise OptionError(
-                f"fill_values={{{self.key!r}: ...}}: {blank} does not fit {self.dtype} as {meaning}, which another "
+                f"fill_values={{{self.key!r}: ...}}: {value} does not fit {self.dtype} as {meaning}, which another "
                 "dataset of the combination has."
             )
-        return replace(self, meaning=meaning, factor=self.factor * times, blank=self.dtype.type(blank))
+        return self.dtype.type(value)
 
 
 def stored_values(column: pa.ChunkedArray, dtype: np.dtype[Any]) -> Array | None:

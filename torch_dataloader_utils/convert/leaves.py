@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,6 +82,7 @@ class TensorLeaf:
         stored: the stored shape of a row, row-major.
         axes: the stored dimension for each dimension of the output; () if they are the same.
         dims: names of the output's dimensions, if the type has any.
+        fill: the row that replaces null rows, [*shape] of the output's dtype; None: its element's blank does.
     """
 
     element: Element
@@ -89,11 +90,17 @@ class TensorLeaf:
     stored: tuple[int, ...]
     axes: tuple[int, ...] = ()
     dims: tuple[str, ...] = ()
+    fill: Any = field(default=None, compare=False)
 
     @property
     def holds_null(self) -> bool:
         """Whether the dtype has NaN."""
         return self.element.holds_null
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a row of the output."""
+        return tuple(self.stored[axis] for axis in self.axes) or self.stored
 
     @property
     def width(self) -> int:
@@ -109,7 +116,11 @@ class TensorLeaf:
         tensors = values.reshape(sum(len(chunk) for chunk in chunks), *self.stored)
         if self.axes:
             tensors = np.ascontiguousarray(tensors.transpose(0, *(axis + 1 for axis in self.axes)))
-        return Dense(tensors), self._settle(rows, inner)
+        valid = self._settle(rows, inner)
+        if self.fill is not None and rows is not None:
+            tensors[~rows] = self.fill
+            valid = None if valid is None else valid | ~rows
+        return Dense(tensors), valid
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where rows are not null."""
@@ -129,20 +140,32 @@ class TensorLeaf:
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`."""
-        sizes = ", ".join(map(str, ("B", *([self.stored[axis] for axis in self.axes] or self.stored))))
+        sizes = ", ".join(map(str, ("B", *self.shape)))
         named = {"dims": list(self.dims)} if self.dims else {}
         return {"kind": "dense", "dtype": str(self.element.dtype), "shape": f"[{sizes}]", **named}
 
 
 @dataclass(frozen=True, slots=True)
 class ListLeaf:
-    """A list of numbers of any length per row: `Ragged`; null lists are empty. Null elements: as in `TensorLeaf`."""
+    """A list of numbers of any length per row: `Ragged`. Null elements: as in `TensorLeaf`.
+
+    Attributes:
+        element: how its numbers are converted.
+        steps: convert the column's own type to a list.
+        type: the list.
+        layout: of batches.
+        null_is_empty: whether a null list counts as an empty one.
+        fill: the list that replaces null lists, of the output's dtype; None: they are empty.
+        fills_values: whether the element's blank replaces null values in lists, too.
+    """
 
     element: Element
     steps: tuple[str, ...]
     type: pa.DataType
     layout: str | Padding
-    null_is_empty: bool = False  # a null list counts as an empty one
+    null_is_empty: bool = False
+    fill: Any = field(default=None, compare=False)
+    fills_values: bool = False
 
     holds_null = False  # an empty list is not null
 
@@ -151,7 +174,11 @@ class ListLeaf:
         chunks = plain_chunks(chunks, self.steps)
         values, inner = read_elements(self.element, [chunk.flatten() for chunk in chunks], origin)
         offsets = self._offsets(chunks)
-        return Ragged(values, offsets, self.layout), self._settle(self._rows(chunks), inner, offsets)
+        valid = self._settle(self._rows(chunks), inner, offsets)
+        if self.fill is not None and (rows := valid_rows(chunks)) is not None:
+            values, offsets = _with_lists(values, offsets, ~rows, self.fill)
+            valid = None if valid is None else valid | ~rows
+        return Ragged(values, offsets, self.layout), valid
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Where rows are not null."""
@@ -185,6 +212,18 @@ class ListLeaf:
         if isinstance(self.layout, str):
             return {**report, "kind": self.layout}
         return report if self.layout == Padding() else {**report, "padding": str(self.layout)}
+
+
+def _with_lists(values: Array, offsets: Array, where: Array, fill: Array) -> tuple[Array, Array]:
+    """Values and offsets of lists, with `fill` in place of the empty ones at `where`: bool [n]."""
+    lengths = np.where(where, len(fill), np.diff(offsets))
+    moved = np.concatenate([[0], np.cumsum(lengths)]).astype(offsets.dtype)
+    filled = np.zeros(int(moved[-1]), np.bool_)
+    filled[(moved[:-1][where][:, None] + np.arange(len(fill))).reshape(-1)] = True
+    joined = np.empty(len(filled), values.dtype)
+    joined[~filled] = values
+    joined[filled] = np.tile(fill, int(where.sum()))
+    return joined, moved
 
 
 @dataclass(frozen=True, slots=True)

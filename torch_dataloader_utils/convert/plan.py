@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +69,13 @@ class ColumnPlan:
         """
         name, output = self.key, self.leaf.report()
         no_null = f"{output['dtype']} ({output['kind']}) has no null"
+        if self.unfilled:
+            number = Example(f"{{..., {name!r}: number}}", {name: 0})
+            return NullValueError(
+                f"column {name!r} has a null in {where}: its fill value replaces null lists, and this null is in "
+                "a list.",
+                remedies=[use("replaces both", fill_values=number)],
+            )
         if self.nulls == "drop":
             no_null = "nulls='drop' looks at what transform gets, and this null is in what it returned"
         filled = Example(f"{{{name!r}: value}}", {name: "" if isinstance(self.leaf, TextLeaf) else 0})
@@ -96,6 +104,13 @@ class ColumnPlan:
         return self.leaf.element if isinstance(self.leaf, _NUMBERS) else None
 
     @property
+    def unfilled(self) -> bool:
+        """Whether nulls are filled, but not those in lists."""
+        leaf = self.leaf
+        filled = isinstance(leaf, (TensorLeaf, ListLeaf)) and leaf.fill is not None
+        return filled and not (isinstance(leaf, ListLeaf) and leaf.fills_values)
+
+    @property
     def meaning(self) -> tuple[Meaning, bool]:
         """What its numbers stand for, and whether `dtypes=` names the column."""
         return (NUMBERS, False) if self.element is None else (self.element.meaning, self.element.named)
@@ -105,6 +120,9 @@ class ColumnPlan:
         leaf = self.leaf
         if not isinstance(leaf, _NUMBERS):
             return self
+        if isinstance(leaf, (TensorLeaf, ListLeaf)) and leaf.fill is not None:
+            flat = [leaf.element.times(value, meaning) for value in leaf.fill.reshape(-1)]
+            leaf = replace(leaf, fill=np.array(flat, leaf.fill.dtype).reshape(leaf.fill.shape))
         return replace(self, leaf=replace(leaf, element=leaf.element.meant(meaning)))
 
 
@@ -287,7 +305,7 @@ def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
 
 
 def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
-    """The leaf that replaces nulls with `value` (null lists stay empty)."""
+    """The leaf that replaces nulls with `value`; in lists, a number replaces null values, and `[number]` null lists."""
     if isinstance(leaf, CodesLeaf):
         return with_fill(leaf, value)
     if isinstance(leaf, TextLeaf):
@@ -295,12 +313,29 @@ def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
         if not isinstance(value, expected):
             raise OptionError(f"fill_values={{{field.key!r}: {value!r}}}: expected {expected.__name__}.")
         return replace(leaf, fill=value)
-    if isinstance(leaf, (ScalarLeaf, TensorLeaf, ListLeaf)):
-        return replace(leaf, element=replace(leaf.element, blank=_fill_value(field.key, value, leaf.element)))
+    if isinstance(leaf, (TensorLeaf, ListLeaf)) and isinstance(value, (list, tuple, np.ndarray)):
+        return replace(leaf, fill=_fill_row(field.key, value, leaf))
+    if isinstance(leaf, _NUMBERS):
+        blank = _fill_value(field.key, value, leaf.element)
+        leaf = replace(leaf, element=replace(leaf.element, blank=blank))
+        return replace(leaf, fill=np.array([blank]), fills_values=True) if isinstance(leaf, ListLeaf) else leaf
     raise OptionError(
         f"fill_values names {field.key!r} of type {field.type}: its rows are Python objects, whose nulls stay None: "
         "leave it out."
     )
+
+
+def _fill_row(key: str, value: Any, leaf: TensorLeaf | ListLeaf) -> np.ndarray[Any, Any]:
+    """A list of numbers (a tensor: nested lists of its shape) as an array of the output's dtype."""
+    given = np.empty((), object)
+    given[()] = value
+    shape = (len(value),) if isinstance(leaf, ListLeaf) else leaf.shape
+    with contextlib.suppress(ValueError):  # nested lists of other lengths
+        given = np.array(value, object)
+    if given.shape != shape:
+        raise OptionError(f"fill_values={{{key!r}: {value!r}}}: expected a number, or numbers of shape {list(shape)}.")
+    flat = [_fill_value(key, number, leaf.element) for number in given.reshape(-1).tolist()]
+    return np.array(flat, leaf.element.dtype).reshape(shape)
 
 
 def _fill_value(key: str, value: Any, element: Element) -> Any:
