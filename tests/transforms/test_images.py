@@ -90,6 +90,68 @@ def test_formats(format: str) -> None:
     assert np.abs(decoded([encoded(grey, format)], 10).astype(int) - 77).max() <= 2
 
 
+@pytest.mark.parametrize("format", ["bmp", "tiff"])
+def test_formats_without_loss(format: str) -> None:
+    assert np.array_equal(decoded([encoded(Image.fromarray(pixels_of(3)), format)])[0], pixels_of(3).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("format", ["eps", "ppm", "icns", "pcx", "jpeg2000", "tga", "pdf"])
+def test_other_formats_are_not_even_opened(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow starts Ghostscript for EPS: a program of its name here says when it is started."""
+    started = tmp_path / "started"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {started}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    data = encoded(Image.fromarray(pixels_of(1, (16, 16))), format)
+    with pytest.raises(FileReadError, match=r"row 1 of the 2 rows read: .*not JPEG, PNG, .*TIFF"):
+        decoded([png(1), data])
+    assert not started.exists()
+    assert DecodeImages("image", SIZE, damaged="null")(batch_of([data])).column("image").null_count == 1
+
+
+def test_an_image_of_too_many_pixels_is_an_error_that_names_the_limit(tmp_path: Path) -> None:
+    bomb = encoded(Image.new("L", (10_000, 5_000)))
+    assert len(bomb) < 50_000
+    path = written(tmp_path / "bomb.parquet", [png(0), bomb])
+    with pytest.raises(
+        FileReadError,
+        match=r"bomb.parquet, row group 0: column 'image', row 1 of the 2 rows read: the image is 5000 x 10000 pixels "
+        r".*more than max_pixels=40000000.*DecodeImages\(max_pixels=50000000\)",
+    ):
+        list(StructuredDataset.create_dataloader(
+            path, transform=DecodeImages("image", 8, max_pixels=40_000_000), batch_size=2, num_workers=0
+        )[0])  # fmt: skip
+    transform = DecodeImages("image", 8, max_pixels=50_000_000)
+    loader, _ = StructuredDataset.create_dataloader(path, transform=transform, batch_size=2)
+    assert next(iter(loader))["image"].shape == (2, 3, 8, 8)
+
+
+def test_too_many_pixels_are_a_null_where_damage_is(tmp_path: Path) -> None:
+    transform = DecodeImages("image", SIZE, damaged="null", max_pixels=100)
+    column = transform(batch_of([png(0), png(1, (10, 11))])).column("image")
+    assert column.is_valid().to_pylist() == [True, False]
+
+
+@pytest.mark.parametrize(("options", "whole"), [({}, False), ({"progressive": True}, True)])
+def test_the_pixels_of_a_jpeg_are_those_that_its_decoder_keeps(options: dict[str, Any], whole: bool) -> None:
+    data = encoded(Image.new("RGB", (1600, 1600)), "jpeg", **options)
+    transform = DecodeImages("image", 100, max_pixels=500_000)  # a baseline JPEG is decoded at a quarter of its size
+    if whole:
+        with pytest.raises(FileReadError, match="1600 x 1600"):
+            transform(batch_of([data]))
+    else:
+        assert len(transform(batch_of([data]))) == 1
+
+
+def test_the_default_limit_stops_what_pillow_only_warns_of() -> None:
+    bomb = encoded(Image.new("1", (10_000, 8_000)))
+    assert len(bomb) < 20_000
+    with pytest.raises(FileReadError, match=r"8000 x 10000 pixels .* more than max_pixels=67108864"):
+        decoded([bomb])
+    with pytest.raises(FileReadError, match=r"too large for Pillow: .*MAX_IMAGE_PIXELS"):
+        decoded([encoded(Image.new("1", (20_000, 10_000)))])
+
+
 def test_an_int_is_a_square_and_gray_has_one_channel() -> None:
     kind = DecodeImages("image", 5, mode="GRAY")(batch_of([])).schema.field("image").type
     assert kind == pa.fixed_shape_tensor(pa.uint8(), (1, 5, 5), dim_names=["C", "H", "W"])
@@ -222,10 +284,19 @@ def test_other_sizes_are_refused(size: Any) -> None:
         DecodeImages("image", size)
 
 
-@pytest.mark.parametrize("options", [{"mode": "CMYK"}, {"fit": "pad"}, {"damaged": "skip"}, {"mode": ["RGB"]}])
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "CMYK"}, {"fit": "pad"}, {"damaged": "skip"}, {"mode": ["RGB"]}],
+)
 def test_unknown_words_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="expected one of"):
         DecodeImages("image", 4, **options)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e6, True, None])
+def test_a_limit_that_is_no_number_of_pixels_is_refused(value: Any) -> None:
+    with pytest.raises(OptionError, match=r"DecodeImages\(max_pixels=.*expected a positive int"):
+        DecodeImages("image", SIZE, max_pixels=value)
 
 
 def test_other_columns_are_refused_when_the_loader_is_created(path: str) -> None:

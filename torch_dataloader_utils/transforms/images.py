@@ -26,13 +26,17 @@ from torch_dataloader_utils.transforms.columns import check_column, place_of, re
 _WHO = "DecodeImages"
 _CHOICES = {"mode": ("RGB", "GRAY"), "fit": ("stretch", "crop", "exact"), "damaged": ("error", "null")}
 _PILLOW_MODES = {"RGB": "RGB", "GRAY": "L"}
+# What is decoded. Pillow knows some 40 more: one starts Ghostscript, others parsers that few programs have tested.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_NAMED = "JPEG, PNG, WebP, GIF, BMP or TIFF"
+_MOST_PIXELS = 1 << 26  # 8,192 x 8,192: 200 MB as RGB, and up to twice as much while it is turned or converted
 # What Pillow's decoders raise on damaged input, besides its own errors, which are OSErrors.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error)
 
 
 @dataclass(frozen=True)
 class DecodeImages:
-    """Decodes a column of encoded images (JPEG, PNG, WebP, GIF, ...) into uint8 tensors `[B, C, H, W]`; picklable.
+    """Decodes a column of images (JPEG, PNG, WebP, GIF, BMP, TIFF) into uint8 tensors `[B, C, H, W]`; picklable.
 
     Images are turned upright by their EXIF orientation. Transparency is dropped, and of an animation only the first
     image is decoded. A null stays a null, to which the loader's `nulls=` applies. Needs the extra `images`.
@@ -43,7 +47,9 @@ class DecodeImages:
         mode: "RGB" for 3 channels, "GRAY" for 1.
         fit: how images of other sizes become that size: "stretch" resizes each side (bilinear, antialiased); "crop"
             keeps the proportions and cuts off what protrudes, half on each side; "exact" raises an error.
-        damaged: "error", or "null" for a null in place of an image that cannot be decoded.
+        damaged: "error", or "null" for a null in place of an image that cannot be decoded, or has too many pixels.
+        max_pixels: the most pixels (height x width) of an image before it is resized: a file of a few kilobytes may
+            hold an image that takes gigabytes. Of a JPEG that is decoded at a fraction of its size, those pixels count.
 
     Raises:
         OptionError: an argument is not one of the above.
@@ -54,6 +60,7 @@ class DecodeImages:
     mode: str = "RGB"
     fit: str = "stretch"
     damaged: str = "error"
+    max_pixels: int = _MOST_PIXELS
 
     def __post_init__(self) -> None:
         check_column(self.column, _WHO)
@@ -61,6 +68,8 @@ class DecodeImages:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise OptionError(f"{_WHO}({name}={shown(getattr(self, name))}): expected one of {choices}.")
+        if isinstance(self.max_pixels, bool) or not isinstance(self.max_pixels, int) or self.max_pixels < 1:
+            raise OptionError(f"{_WHO}(max_pixels={shown(self.max_pixels)}): expected a positive int.")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,7 +84,7 @@ class DecodeImages:
             MissingExtraError: Pillow is not installed.
             UnsupportedTypeError: the column is not of bytes, holds paths without bytes, or an image has more than 8
                 bits per channel.
-            FileReadError: an image cannot be decoded.
+            FileReadError: an image cannot be decoded, or has too many pixels.
             OptionError: an image has another size, under fit="exact".
         """
         place = place_of(batch, self.column, _WHO)
@@ -98,15 +107,27 @@ class DecodeImages:
             except DataLoaderUtilsError as error:
                 error.add_note(self._where(row, len(encoded)))
                 raise
-            except (*_DAMAGE, pillow.Image.DecompressionBombError) as error:
+            except (*_DAMAGE, *pillow.bombs) as error:
                 if self.damaged == "error":
+                    problem, remedy = self._problem(error, pillow)
                     raise FileReadError(
-                        f"{self._where(row, len(encoded))}: the image cannot be decoded: {error}. Repair it, or pass "
-                        f"{_WHO}(damaged='null') for a null in its place."
+                        f"{self._where(row, len(encoded))}: {problem}. {remedy}, or pass {_WHO}(damaged='null') for a "
+                        "null in its place."
                     ) from error
             else:
                 valid[row] = True
         return pixels, valid
+
+    def _problem(self, error: Exception, pillow: _Pillow) -> tuple[str, str]:
+        """What is wrong with an image, and what mends it."""
+        if isinstance(error, _TooLarge):
+            return str(error), f"If such images are expected, pass {_WHO}(max_pixels={error.pixels})"
+        if isinstance(error, pillow.bombs):
+            # Pillow's own limit is a variable of the process, which is the user's.
+            return f"the image is too large for Pillow: {error}", "Store it smaller, or set PIL.Image.MAX_IMAGE_PIXELS"
+        if isinstance(error, pillow.Image.UnidentifiedImageError):
+            return f"the image cannot be decoded: its bytes are not {_NAMED}", "Repair it, or store it as one of these"
+        return f"the image cannot be decoded: {error}", "Repair it"
 
     def _where(self, row: int, rows: int) -> str:
         return f"column {self.column!r}, row {row} of the {rows} rows read"
@@ -114,9 +135,14 @@ class DecodeImages:
     def _image(self, pillow: _Pillow, data: pa.Buffer) -> np.ndarray[Any, Any]:
         """Pixels [C, H, W] of one image."""
         channels, height, width = self.shape
-        with pillow.Image.open(io.BytesIO(data)) as image:
+        with pillow.Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            whole = image.size
             if self.fit != "exact":  # a large JPEG is decoded at a half, quarter or eighth of its size
                 image.draft(None, (2 * max(height, width),) * 2)
+            # A decoder of progressive JPEGs keeps the whole image, whatever the size that it returns.
+            width_now, height_now = whole if image.info.get("progressive") else image.size
+            if width_now * height_now > self.max_pixels:
+                raise _TooLarge(height_now, width_now, self.max_pixels)
             pillow.ImageOps.exif_transpose(image, in_place=True)
             upright = _converted(image, _PILLOW_MODES[self.mode])
         sized = self._sized(pillow, upright, (width, height))
@@ -136,6 +162,14 @@ class DecodeImages:
         )
 
 
+class _TooLarge(ValueError):
+    """An image has more pixels than may be decoded."""
+
+    def __init__(self, height: int, width: int, most: int) -> None:
+        super().__init__(f"the image is {height} x {width} pixels (height x width), more than max_pixels={most}")
+        self.pixels = height * width
+
+
 class _Pillow:
     """Pillow's modules, imported when images are first decoded."""
 
@@ -146,6 +180,8 @@ class _Pillow:
             raise MissingExtraError(f"{_WHO} needs Pillow: pip install 'torch-dataloader-utils[images]'") from error
         self.Image: Any = Image
         self.ImageOps: Any = ImageOps
+        # The second, where warnings are errors.
+        self.bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
 def _converted(image: Any, mode: str) -> Any:
