@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.formats.interval_writing import write_intervals
 from torch_dataloader_utils import Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     CountsRequiredError,
@@ -83,6 +84,8 @@ def write_data(folder: Path) -> None:
     pq.write_table(pa.table(times), folder / "times" / "part.parquet", row_group_size=5)
     (folder / "null_lists").mkdir()
     pq.write_table(pa.table({"x": [None, [1], [2, None]] * 10}), folder / "null_lists" / "part.parquet")
+    (folder / "intervals").mkdir()
+    write_intervals(folder / "intervals" / "part.arrow")
     (folder / "units").mkdir()
     for unit in ("ms", "us"):
         pq.write_table(pa.table({"at": pa.array(time, pa.timestamp(unit))}), folder / "units" / f"{unit}.parquet")
@@ -313,6 +316,7 @@ CALLS: dict[str, Failing] = {
     "a null in a list, where null lists are filled": Failing(
         {"nulls": "fill", "fill_values": {"x": [0, 0]}}, NullValueError, path="null_lists"
     ),
+    "an interval that pyarrow cannot read": Failing({}, UnsupportedTypeError, path="intervals"),
     "times beside numbers": Failing(call=combined_times, path="times"),
     "a stack of times and numbers": Failing({"stack": {"x": ["at", "number"]}}, path="times"),
     "a jagged entry of times and numbers": Failing({"jagged": {"x": ["moments", "numbers"]}}, path="times"),

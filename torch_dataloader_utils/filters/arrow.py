@@ -18,6 +18,7 @@ from torch_dataloader_utils.filters.comparisons import Comparison, comparison
 from torch_dataloader_utils.late_imports import acero, pc
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import available_columns
+from torch_dataloader_utils.schemas.depth import has_values
 
 T = TypeVar("T")
 
@@ -124,6 +125,8 @@ def evaluate(table: pa.Table, expression: pc.Expression) -> pa.Array:
 
 def _row_of_nulls(schema: pa.Schema) -> pa.Table:
     """A table with one row of nulls, or with no row if pyarrow cannot create nulls of a type."""
+    if not all(has_values(item.type) for item in schema):
+        return _no_rows(schema)
     try:
         return pa.table([pa.nulls(1, item.type) for item in schema], names=schema.names)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):

@@ -1,4 +1,4 @@
-"""Types within types, and how deeply they may be nested: most code that walks them calls itself for each level."""
+"""Types within types: which are nested too deeply for code that calls itself for each level, or have no arrays."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
     while stack:
         yield (outer := stack.pop())
         stack += _inner(outer)
+
+
+def has_values(kind: pa.DataType) -> bool:
+    """Whether pyarrow has arrays of the type in Python: not of intervals in months, or in days and milliseconds."""
+    return not any(str(inner) in ("month_interval", "day_time_interval") for inner in types_in(kind))
 
 
 def _inner(kind: pa.DataType) -> list[pa.DataType]:

@@ -20,6 +20,7 @@ from torch_dataloader_utils.reading.decoding import decoder_calls
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.reading.row_count_scan import runs_of_file
 from torch_dataloader_utils.reading.runs import unchanged
+from torch_dataloader_utils.schemas.depth import has_values
 from torch_dataloader_utils.sources.agreement import sharing_of
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.storage import Storage, usable_cores
@@ -160,10 +161,11 @@ class _Decoders:
         reader = self._reader(file)
         if not self._check.storage.local:
             reader.prefetch([segment.number for segment in segments])
+        fields = [field for field in reader.schema if has_values(field.type)]
         with unchanged(reader):
             for segment in segments:
                 # A few columns at a time, from remote stores too: what all threads hold decoded stays small.
-                for items in decoder_calls(list(reader.schema), segment.rows or 0, self._check.opener.columnar):
+                for items in decoder_calls(fields, segment.rows or 0, self._check.opener.columnar):
                     reader.read([segment.number], [item.name for item in items])
 
     def _reader(self, file: DataFile) -> FileReader:

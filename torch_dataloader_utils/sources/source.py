@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, use
+from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey
@@ -28,6 +28,7 @@ from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCount
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
+from torch_dataloader_utils.schemas.depth import has_values
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.group import Group
@@ -249,6 +250,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     if copies is not None:
         predicate_columns = tuple(dict.fromkeys([*predicate_columns, copies.column]))
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
+    _check_values(manifest.schema, needed, given)
     return ScanSpec(
         opener=manifest.opener,
         storage=manifest.storage,
@@ -268,6 +270,21 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         chosen=chosen,
         copies=copies,
     )
+
+
+def _check_values(schema: pa.Schema, needed: Collection[str], given: pa.Schema) -> None:
+    """Check that pyarrow can read the columns that are needed.
+
+    Raises:
+        UnsupportedTypeError: it has no arrays of the type of one of them.
+    """
+    bad = [field for field in schema if field.name in needed and not has_values(field.type)]
+    if bad:
+        others = [field.name for field in given if has_values(field.type)]
+        raise UnsupportedTypeError(
+            f"column {bad[0].name!r} is of type {bad[0].type}, whose values pyarrow cannot read: leave it out.",
+            remedies=[use(columns=others)] if 0 < len(others) < len(given) else (),
+        )
 
 
 def _check_nulls(manifest: FileManifest, options: Options, converter: Converter) -> None:

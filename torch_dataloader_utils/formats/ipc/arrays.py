@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.ipc.messages import buffer_ranges
-from torch_dataloader_utils.schemas.depth import types_in
+from torch_dataloader_utils.schemas.depth import has_values, types_in
 
 _INLINE = 12  # the bytes of a string that fit into its view
 _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
@@ -29,8 +29,10 @@ def buffer_starts(schema: pa.Schema) -> list[int]:
 @lru_cache(maxsize=1024)
 def _buffer_count(kind: pa.DataType) -> int:
     """The number of buffers that a record batch stores for a column without rows."""
-    batch = pa.record_batch([pa.nulls(0, kind)], ["column"])
-    return len(buffer_ranges(batch.serialize().to_pybytes()))
+    # What pyarrow has no arrays of is counted within a struct, which has one buffer itself.
+    alone = has_values(kind)
+    batch = pa.record_batch([pa.nulls(0, kind if alone else pa.struct([("", kind)]))], ["column"])
+    return len(buffer_ranges(batch.serialize().to_pybytes())) - (not alone)
 
 
 def check_types(schema: pa.Schema) -> None:
