@@ -23,6 +23,8 @@ class Hub:
         token: what a request must bring.
         requests: how many there were of each kind.
         faults: statuses to answer with next.
+        next_page: where listings say that their second half is; {path} and {query} are those of the request.
+        tokens: the headers with tokens that were sent.
     """
 
     commits: dict[str, Files] = field(default_factory=dict)
@@ -31,6 +33,8 @@ class Hub:
     requests: Counter[str] = field(default_factory=Counter)
     faults: list[int] = field(default_factory=list)
     endpoint: str = ""
+    next_page: str = ""
+    tokens: list[str | None] = field(default_factory=list)
 
     def commit(self, files: Files, repository: str = "org/name", branch: str = "main") -> str:
         """Make these files the newest commit of a branch; returns its id."""
@@ -74,6 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub, url = self.served, urlsplit(self.path)
+        hub.tokens.append(self.headers.get("Authorization"))
         if hub.faults:
             return self._send(hub.faults.pop(0), b"{}")
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
@@ -104,10 +109,17 @@ class _Handler(BaseHTTPRequestHandler):
             return self._missing("RevisionNotFound" if known else "RepoNotFound")
         if kind == "revision":
             return self._json({"id": repository, "sha": commit, "private": False, "tags": [], "downloads": 0})
-        return self._json(list(_tree(self.served.commits[commit], path, recursive)))
+        tree = list(_tree(self.served.commits[commit], path, recursive))
+        if not self.served.next_page:
+            return self._json(tree)
+        half, second = len(tree) // 2, "page=2" in self.path
+        link = self.served.next_page.format(path=urlsplit(self.path).path, query=urlsplit(self.path).query)
+        return self._json(
+            tree[half:] if second else tree[:half], {} if second else {"Link": f'<{link}&page=2>; rel="next"'}
+        )
 
-    def _json(self, answer: Any) -> None:
-        self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+    def _json(self, answer: Any, headers: Mapping[str, str] | None = None) -> None:
+        self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json", **(headers or {})})
 
     def _missing(self, code: str, status: int = 404) -> None:
         self._send(status, b"{}", {"X-Error-Code": code})

@@ -15,7 +15,7 @@ from tests.storage.hub import Hub, hub_server
 from torch_dataloader_utils import CheckpointMismatchError, DataNotFoundError, FileReadError, StructuredDataset
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.storage import retries
-from torch_dataloader_utils.storage.hub_client import HubClient
+from torch_dataloader_utils.storage.hub_client import HubClient, _same_home
 
 
 def parquet(first: int, last: int) -> bytes:
@@ -214,3 +214,45 @@ def test_files_at_a_commit_are_cached(hub: Hub, tmp_path: Any) -> None:
         assert sorted(ids(loader)) == list(range(50))
         read = hub.requests["resolve"]
     assert hub.requests["resolve"] == read
+
+
+def test_the_token_is_sent_to_the_endpoint_alone(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    """A listing's next page may be anywhere, and the Hub's library would send the token there."""
+    hub.token = "hf_only_for_the_hub"
+    with hub_server() as other:
+        other.commits, other.branches = hub.commits, hub.branches
+        hub.next_page = other.next_page = other.endpoint + "{path}?{query}"
+        for _ in range(2):
+            loader, _ = opened(hub)
+            assert sorted(ids(loader)) == list(range(50))
+        assert other.requests["tree"] >= 2
+        assert set(other.tokens) == {None}
+        assert set(hub.tokens) == {f"Bearer {hub.token}"}
+        lines = [record.getMessage() for record in caplog.records if "without the Hub's token" in record.getMessage()]
+        assert len(lines) == 1
+        assert other.endpoint.removeprefix("http://") in lines[0]
+    assert "hf_only" not in caplog.text
+
+
+def test_the_next_page_of_a_listing_on_the_endpoint_gets_the_token(hub: Hub) -> None:
+    hub.token = "hf_of_the_hub"
+    hub.next_page = hub.endpoint + "{path}?{query}"
+    assert sorted(ids(opened(hub)[0])) == list(range(50))
+    assert set(hub.tokens) == {f"Bearer {hub.token}"}
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("https://huggingface.co/api/x?page=2", True),
+        ("https://router.huggingface.co/", True),
+        ("https://huggingface.co:443/", True),
+        ("https://huggingface.co:8443/", False),
+        ("http://huggingface.co/", False),
+        ("https://huggingface.co.example.org/", False),
+        ("https://nothuggingface.co/", False),
+        ("https://huggingface.co@example.org/", False),
+    ],
+)
+def test_which_hosts_are_the_endpoints(url: str, same: bool) -> None:
+    assert _same_home(url, "https://huggingface.co") is same

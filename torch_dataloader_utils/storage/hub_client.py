@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
+from urllib.parse import SplitResult, urlsplit
 
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.clients import Opened, complete
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient, stored
 from torch_dataloader_utils.storage.retries import status_of
@@ -14,9 +17,14 @@ from torch_dataloader_utils.storage.versions import Facts, Stored
 
 Commits: TypeAlias = dict[tuple[str, str, str], str]  # kind and name of a repository, revision -> commit
 
+_LOG = logging.getLogger("torch_dataloader_utils")
+
 _COMMIT = re.compile(r"[^@]*@([0-9a-f]{40})(?:/.*)?")
 _NOT_THERE = (401, 403, 404)  # the Hub does not say which repositories are private
 _BUCKETS = "buckets/"  # they have no commits
+
+_HOMES: dict[str, set[str]] = {}  # header with a token -> the endpoints for which it was given
+_told: set[str] = set()  # other hosts
 
 
 def is_hub(fs: Any) -> bool:
@@ -75,6 +83,7 @@ class HubClient(FsspecClient):
 
     def find(self, folder: str, recursive: bool) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`."""
+        keep_token_home(self.fs)
         if not commits([folder]):
             return super().find(folder, recursive)
         infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
@@ -89,6 +98,7 @@ class HubClient(FsspecClient):
 
     def info(self, path: str) -> Mapping[str, Any]:
         """The metadata of `path`."""
+        keep_token_home(self.fs)
         if not commits([path]):
             return super().info(path)
         info: Mapping[str, Any] = self.fs.info(path)
@@ -126,6 +136,48 @@ class _HubFile:
 
     def close(self) -> None:
         """Does nothing: no connection is its own."""
+
+
+def keep_token_home(fs: Any) -> None:
+    """Have the Hub's library send the token of `fs` to its endpoint, and to no other host.
+
+    The library follows the link to the next page of a listing with the token, wherever the answer says that it is.
+    Redirects are another matter: there, its HTTP client leaves the token out.
+    """
+    from huggingface_hub.utils import build_hf_headers, get_session
+
+    header = build_hf_headers(token=fs.token).get("authorization")
+    if header is not None:
+        _HOMES.setdefault(header, set()).add(fs.endpoint)
+        hooks = get_session().event_hooks["request"]  # for all threads, since it lists large folders by several
+        if _without_foreign_token not in hooks:
+            hooks.append(_without_foreign_token)
+
+
+def _without_foreign_token(request: Any) -> None:
+    """Take a known token out of a request to a host that it was not given for."""
+    homes = _HOMES.get(request.headers.get("authorization"), ())
+    if not homes or any(_same_home(str(request.url), home) for home in homes):
+        return
+    del request.headers["authorization"]
+    host = urlsplit(str(request.url)).netloc
+    if host not in _told:
+        _told.add(host)
+        _LOG.warning(
+            "%s refers to %s: requests there are sent without the Hub's token",
+            printable(", ".join(sorted(homes))), printable(host),
+        )  # fmt: skip
+
+
+def _same_home(url: str, endpoint: str) -> bool:
+    """Whether a URL is on the endpoint's host, or on one below it."""
+    there, home = urlsplit(url), urlsplit(endpoint)
+    below = f".{there.hostname}".endswith(f".{home.hostname}")
+    return below and there.scheme == home.scheme and _port(there) == _port(home)
+
+
+def _port(url: SplitResult) -> int | None:
+    return url.port or {"https": 443, "http": 80}.get(url.scheme)
 
 
 def _versioned(found: Stored) -> Stored:
