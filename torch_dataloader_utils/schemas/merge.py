@@ -173,7 +173,9 @@ def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
             fields[field.name] = merge_text_types(fields.get(field.name, field.type), field.type)
         return pa.struct(list(fields.items()))
     if pt.is_list(a) and pt.is_list(b):
-        return pa.list_(merge_text_types(a.value_type, b.value_type))
+        merged = merge_text_types(a.value_type, b.value_type)
+        texts = all(_is_text(kind.value_type) for kind in (a, b))
+        return pa.string() if pt.is_string(merged) and not texts else pa.list_(merged)
     if pt.is_integer(a) and pt.is_integer(b):
         return pa.uint64()  # one is, for numbers above int64; a negative one is then an error when it is read
     if all(pt.is_integer(kind) or pt.is_floating(kind) for kind in (a, b)):
@@ -181,6 +183,11 @@ def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     if all(pt.is_date(kind) or (pt.is_timestamp(kind) and kind.tz is None) for kind in (a, b)):
         return b if pt.is_timestamp(b) else a
     return pa.string()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether a type is guessed for strings of JSON."""
+    return bool(pt.is_string(kind) or pt.is_timestamp(kind) or pt.is_null(kind))
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

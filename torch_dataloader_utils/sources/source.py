@@ -117,6 +117,8 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
         made = build_manifest(path, options.read, sharers, progress_of(options))
         if not made.has_rows:
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they hold no rows at all.")
+        if not made.schema.names:
+            raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they have no columns at all.")
         return made
 
     return replace(source_of(manifest, options, name), paths=paths)

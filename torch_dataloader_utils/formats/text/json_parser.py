@@ -14,10 +14,18 @@ import pyarrow.json as pajson
 import pyarrow.types as pt
 
 from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault, Row, misfit, shown
-from torch_dataloader_utils.formats.text.json_rows import TOO_DEEP, as_text, line_rows, loads, object_rows, too_deep
+from torch_dataloader_utils.formats.text.json_kinds import fields_of
+from torch_dataloader_utils.formats.text.json_rows import (
+    TOO_DEEP,
+    RepeatedName,
+    line_rows,
+    loads,
+    object_rows,
+    too_deep,
+    written,
+)
 from torch_dataloader_utils.formats.text.whole_numbers import may_round, may_write_long, rounds, with_unsigned
-from torch_dataloader_utils.schemas.depth import nests_too_deeply
-from torch_dataloader_utils.schemas.merge import merge_text_types
+from torch_dataloader_utils.schemas.depth import nests_too_deeply, types_in
 
 _MOST_BYTES = 2**31 - 2**10  # maximum bytes that pyarrow parses as one block
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
@@ -93,9 +101,7 @@ class JsonParser:
         try:
             self.parse_rows([Row(0, row)], [name])
         except ValueError:
-            if _repeats(row, name):
-                return Fault(f"the name {name!r} is repeated: {shown(row)}. Keep one of its values, or {_SKIP}.", name)
-            return misfit(name, json.dumps(value, ensure_ascii=False), self._wanted[name])
+            return _repeats(row) or misfit(name, json.dumps(value, ensure_ascii=False), self._wanted[name])
         return None
 
     def _array(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
@@ -125,20 +131,22 @@ class JsonParser:
             strings = self._strings(columns)
             if not strings:
                 raise
-        # pyarrow accepts only JSON strings for string columns: Python reads these, the others must be valid.
+        # pyarrow accepts only JSON strings for strings: Python writes all values as such, the others must be valid.
         table = self._plain(text, others) if (others := [name for name in columns if name not in strings]) else None
         content = text.to_pybytes()
         rows = [
             loads(row.text) for row in (line_rows(content) if self._kind == "lines" else object_rows(content.decode()))
         ]
-        if table is not None and table.num_rows != len(rows):
+        fields = pa.struct([(name, self._wanted[name]) for name in strings])
+        texts = self._plain(pa.py_buffer("\n".join(written(row, fields) for row in rows).encode()), strings)
+        if not len(rows) == texts.num_rows == (len(rows) if table is None else table.num_rows):
             raise ValueError("objects are not separate")
-        arrays = {name: pa.array([as_text(row.get(name)) for row in rows], self._wanted[name]) for name in strings}
-        return pa.table({name: arrays[name] if name in arrays else table[name] for name in columns})  # type: ignore[index]
+        return pa.table({name: texts[name] if name in strings or table is None else table[name] for name in columns})
 
     def _strings(self, columns: Sequence[str]) -> list[str]:
+        """The columns that hold strings, at any depth."""
         kinds = (pa.string(), pa.large_string())
-        return [name for name in columns if self._wanted[name] in kinds]
+        return [name for name in columns if any(kind in kinds for kind in types_in(self._wanted[name]))]
 
     def _plain(self, text: pa.Buffer, columns: Sequence[str]) -> pa.Table:
         schema = pa.schema([(name, _read_as(self._wanted[name])) for name in columns])
@@ -186,15 +194,15 @@ def inferred(path: str, parser: JsonParser, rows: Sequence[Row], options: Mappin
     schema = _inferred(rows, bad) if rows else pa.schema([])
     if bad and options["on_bad_lines"] == "error":
         row = rows[bad[0]]
-        fault = parser.fault(row.text, []) or Fault(f"cannot be read: {shown(row.text)}.")
+        fault = parser.fault(row.text, []) or _repeats(row.text) or Fault(f"cannot be read: {shown(row.text)}.")
         BadLines(path, False, lambda: 0).fail(row.line, fault, None)
     return schema
 
 
-def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
+def _inferred(rows: Sequence[Row], bad: list[int]) -> pa.Schema:
     """The fields of these rows, with the types that pyarrow infers; if it infers none, with one that fits all values.
 
-    Appends the numbers of rows that cannot be read to `bad`, counted from `first`.
+    Appends the numbers of rows that cannot be read to `bad`.
     """
     text = pa.py_buffer(b"\n".join(row.text for row in rows))
     try:
@@ -203,18 +211,13 @@ def _inferred(rows: Sequence[Row], bad: list[int], first: int = 0) -> pa.Schema:
             return _shallow(with_unsigned(table, partial(_fits, text)))
     except (pa.ArrowInvalid, UnicodeDecodeError):  # the latter for a name
         pass
-    if len(rows) > 1:
-        half = len(rows) // 2
-        return _merged(_inferred(rows[:half], bad, first), _inferred(rows[half:], bad, first + half))
-    try:
-        loaded = loads(rows[0].text)
-    except ValueError:
-        bad.append(first)
-        return pa.schema([])
-    if len(loaded) > 1:
-        fields = [Row(0, json.dumps({name: value}).encode()) for name, value in loaded.items()]
-        return _merged(*(_inferred([field], bad, first) for field in fields))
-    return pa.schema([(name, pa.string()) for name in loaded])  # such as a list of values of different kinds
+    objects = []
+    for number, row in enumerate(rows):
+        try:
+            objects.append(loads(row.text))
+        except ValueError:
+            bad.append(number)
+    return _shallow(fields_of(objects))
 
 
 def _fits(text: pa.Buffer, name: str, kind: pa.DataType) -> bool:
@@ -231,22 +234,21 @@ def _shallow(schema: pa.Schema) -> pa.Schema:
     return pa.schema(list(zip(schema.names, types, strict=True)))
 
 
-def _repeats(row: bytes, name: str) -> bool:
-    """Whether an object has two fields of that name."""
-    fields = json.loads(row, object_pairs_hook=list) or []
-    return [key for key, _ in fields].count(name) > 1
+def _repeats(row: bytes) -> Fault | None:
+    """The fault that an object of a row has two fields of one name; None if none has."""
+    try:
+        loads(row)
+    except RepeatedName as error:
+        return Fault(
+            f"the name {error.name!r} is repeated: {shown(row)}. Keep one of its values, or {_SKIP}.", error.name
+        )
+    except ValueError:
+        return None
+    return None
 
 
 def _too_deep(row: bytes) -> Fault:
     return Fault(f"{TOO_DEEP}: {shown(row)}. Flatten it, or {_SKIP}.")
-
-
-def _merged(*parts: pa.Schema) -> pa.Schema:
-    """The fields of all parts, each with a type that covers its types in all of them."""
-    types: dict[str, pa.DataType] = {}
-    for field in (field for part in parts for field in part):
-        types[field.name] = merge_text_types(types.get(field.name, field.type), field.type)
-    return pa.schema(list(types.items()))
 
 
 def _line_count(text: pa.Buffer, rows: int) -> int:

@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.types as pt
+
 from torch_dataloader_utils.formats.possessive import MANY
 from torch_dataloader_utils.formats.text.errors import Row
 
@@ -90,16 +93,34 @@ class _Literal(float):
     text: str
 
 
+class RepeatedName(ValueError):
+    """An object has two fields of one name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the name {name!r} is repeated")
+        self.name = name
+
+
+def _unique(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of an object, whose names must differ."""
+    found = dict(fields)
+    if len(found) < len(fields):
+        names = [name for name, _ in fields]
+        raise RepeatedName(next(name for name in names if names.count(name) > 1))
+    return found
+
+
 def loads(row: bytes) -> dict[str, Any]:
     """The object in a row; null counts as an object without fields.
 
     Raises:
+        RepeatedName: an object has two fields of one name.
         ValueError: the row is not JSON, not an object, or nested too deeply.
     """
     if too_deep(row):  # which Python 3.13 can parse
         raise ValueError(TOO_DEEP)
     try:
-        value = json.loads(row.decode(), parse_float=_Literal)
+        value = json.loads(row.decode(), parse_float=_Literal, object_pairs_hook=_unique)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     if not isinstance(value, dict | None):
@@ -111,4 +132,33 @@ def as_text(value: Any) -> str | None:
     """A value as a string: numbers as written in the text, objects and lists as JSON."""
     if value is None or isinstance(value, str):
         return value
+    try:
+        return _dumped(value)
+    except RecursionError:
+        return json.dumps(value, ensure_ascii=False)  # in C, which can do more levels, but spells numbers its own way
+
+
+def _dumped(value: Any) -> str:
+    """A value as JSON, with numbers as written in the text."""
+    if isinstance(value, dict):
+        fields = [f"{json.dumps(name, ensure_ascii=False)}: {_dumped(item)}" for name, item in value.items()]
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join([_dumped(item) for item in value])}]"
     return value.text if isinstance(value, _Literal) else json.dumps(value, ensure_ascii=False)
+
+
+def written(value: Any, kind: pa.DataType) -> str:
+    """The JSON text of a value as its type needs it: with text for strings, and without fields that a struct lacks."""
+    if value is None:
+        return "null"
+    if pt.is_dictionary(kind):
+        return written(value, kind.value_type)
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return json.dumps(as_text(value))
+    if pt.is_struct(kind) and isinstance(value, dict):
+        fields = ((field.name, field.type) for field in kind if field.name in value)
+        return f"{{{','.join(f'{json.dumps(name)}:{written(value[name], inner)}' for name, inner in fields)}}}"
+    if hasattr(kind, "value_type") and isinstance(value, list):
+        return f"[{','.join(written(item, kind.value_type) for item in value)}]"
+    return value.text if isinstance(value, _Literal) else json.dumps(value)
