@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
+from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.errors import DamagedFileError, FileReadError, SchemaMismatchError
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.formats.text import reader as text_reader
 from torch_dataloader_utils.formats.text.format import RANGE_BYTES
@@ -184,3 +185,46 @@ def test_a_line_far_into_a_remote_file_is_told_by_its_byte(tmp_path: Path, monke
         with pytest.raises(SchemaMismatchError, match=f"{place}, column 'line': 'x'"):
             reader.read([2], ["line"])
         reader.close()
+
+
+@given(
+    members=st.lists(st.tuples(texts, st.integers(0, 3), st.integers(0, 20)), min_size=1, max_size=4),
+    step=st.integers(1, 200),
+    encoding=st.sampled_from(["utf-8", "utf-16-le"]),
+)
+@example(members=[([("a" * 20, "\n")] * 9, 1, 512)], step=7, encoding="utf-8")
+@example(members=[([("a", "\n")], 1, 3_000_000)], step=1000, encoding="utf-8")
+def test_zeros_after_a_gzip_member_are_padding(
+    tmp_path_factory: pytest.TempPathFactory, members: list, step: int, encoding: str
+) -> None:
+    text = "".join("".join(line + end for line, end in lines) for lines, _, _ in members)
+    parts = ("".join(line + end for line, end in lines).encode(encoding) for lines, _, _ in members)
+    zeros = (bytes(count * 3**growth) for _, growth, count in members)
+    content = b"".join(gzip.compress(part) + pad for part, pad in zip(parts, zeros, strict=True))
+    path = tmp_path_factory.getbasetemp() / "padded.csv.gz"
+    path.write_bytes(content)
+    info, options = DataFileInfo(str(path), len(content)), {**LINES, "encoding": encoding}
+    layout = replace(FORM, range_bytes=step).layout(info, Storage(), options)[0]
+    reader = FORM.open(info, layout, Storage(), options, SCHEMA)
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.removesuffix("\r")]
+    for _ in range(2):
+        assert reader.read([s.number for s in layout.segments], ["line"])[0].to_pylist() == lines
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\0\0junk", b"\x1f\x8b", gzip.compress(b"b\n")[:-1], b"\0" + gzip.compress(b"b")[:9]]
+)
+def test_other_bytes_after_a_gzip_member_are_damage(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"a\n") + tail)
+    with pytest.raises(DamagedFileError, match=r"a\.csv\.gz"):
+        FORM.layout(DataFileInfo(str(path), path.stat().st_size), Storage(), LINES)
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.json.gz"])
+def test_padded_files_of_all_text_formats_are_read(tmp_path: Path, name: str) -> None:
+    content = {"csv": b"x\n1\n2\n", "jsonl": b'{"x": 1}\n{"x": 2}\n', "json": b'[{"x": 1}, {"x": 2}]'}
+    (tmp_path / name).write_bytes(gzip.compress(content[name.split(".")[1]]) + bytes(512))
+    loader, _ = StructuredDataset.create_dataloader(tmp_path, batch_size=2)
+    assert next(iter(loader))["x"].tolist() == [1, 2]

@@ -7,6 +7,8 @@ finds its first and last line, so planning reads only a file's head.
 from __future__ import annotations
 
 import codecs
+import gzip
+import zlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -96,8 +98,63 @@ def is_utf8(encoding: str) -> bool:
 
 def text_stream(source: pa.NativeFile, codec: str, encoding: str) -> pa.NativeFile:
     """The text of a file as a UTF-8 stream."""
-    stream = pa.CompressedInputStream(source, codec) if codec else source
+    stream = decompressed(source, codec) if codec else source
     return stream if is_utf8(encoding) else pa.transcoding_input_stream(stream, encoding, "utf-8")
+
+
+def decompressed(source: pa.NativeFile, codec: str) -> pa.NativeFile:
+    """The content of a compressed file as a stream."""
+    if codec == "gzip":
+        return pa.PythonFile(_Gzip(source), "r")
+    return pa.CompressedInputStream(source, codec)
+
+
+class _Gzip:
+    """The content of a gzip file, in which zeros may follow a member, as tapes and block devices pad files.
+
+    pyarrow takes them for the next member. What it decodes before that is kept, and Python decodes the rest, from the
+    beginning of the file.
+    """
+
+    closed = False
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source = source
+        self._stream = pa.CompressedInputStream(source, "gzip")
+        self._done = 0  # bytes returned
+        self._padded: gzip.GzipFile | None = None
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        if self._padded is not None:
+            return self._padded.read(size)
+        try:
+            data: bytes = self._stream.read(size)
+        except OSError as error:
+            if type(error) is not OSError or error.errno is not None:
+                raise  # of the store
+            return self._rest(size, error)
+        self._done += len(data)
+        return data
+
+    def _rest(self, size: int, error: OSError) -> bytes:
+        """Up to `size` bytes after those that were returned, by Python.
+
+        Raises:
+            OSError: `error`, if Python cannot decode them either.
+        """
+        self._source.seek(0)
+        padded = gzip.GzipFile(fileobj=self._source, mode="rb")
+        try:
+            padded.seek(self._done)
+            data = padded.read(size)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise error from None
+        self._padded = padded
+        return data
+
+    def close(self) -> None:
+        """Does nothing: the file is closed by whoever opened it."""
 
 
 class Head:
