@@ -158,6 +158,34 @@ def test_the_order_is_that_of_the_names_not_that_of_the_storage(names: set[str],
     assert [file.relative for file in files] == sorted(names)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "wider"),
+    [
+        ("d=*", "d=*/**/*.parquet"),
+        ("d=*/", "d=*/**/*.parquet"),
+        ("d=*/h=*", "d=*/h=*/*.parquet"),
+        ("*/h=1/", "*/h=1/*.parquet"),
+        ("d=[12]", "d=[12]/**/*.parquet"),
+        ("bare*", "bare*/*"),
+    ],
+)
+def test_a_glob_that_matches_folders_alone_names_the_glob_of_their_files(
+    tmp_path: Path, pattern: str, wider: str
+) -> None:
+    touch(tmp_path, "d=1/h=1/a.parquet", "d=2/h=1/b.parquet", "d=1/h=1/_SUCCESS", "bare/part-0")
+    with pytest.raises(DataNotFoundError, match=r"it matches folders, such as .*, and no files") as caught:
+        find_files(f"{tmp_path}/{pattern}", ReadOptions())
+    assert str(caught.value).endswith(f" Add the files in them: {tmp_path}/{wider}")
+    _, files = find_files(f"{tmp_path}/{wider}", ReadOptions())
+    assert len(files) == 1 + ("d=" in pattern or "h=" in pattern)
+
+
+def test_a_glob_that_matches_nothing_says_so(tmp_path: Path) -> None:
+    touch(tmp_path, "a/b.parquet")
+    with pytest.raises(DataNotFoundError, match=r"c\* \(a glob\): no data files; found nothing that matches"):
+        find_files(f"{tmp_path}/c*", ReadOptions())
+
+
 # ------------------------------------------------------------------------------------------------------- partitions
 
 

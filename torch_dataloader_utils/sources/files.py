@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from glob import has_magic
+from pathlib import PurePosixPath
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -135,9 +136,36 @@ def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
         raise DataNotFoundError(f"{printable(pattern)}: there is no folder {printable(folder)}.")
     matches = glob_matcher(pattern)
     files = [file for file in storage.find(folder, recursive=len(rest) > 1 or rest == ["**"]) if matches(file.path)]
+    if not files:
+        raise _no_match(pattern, folder, storage.find(folder))
     reject_tables(storage, files, pattern)
     visible = _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
     return [replace(file, named=True) for file in visible] if _names_suffix(rest[-1]) else visible
+
+
+def _no_match(pattern: str, folder: str, files: Sequence[Stored]) -> DataNotFoundError:
+    """The error for a glob that matches no file; it may match folders.
+
+    Args:
+        pattern: the glob.
+        folder: its part before the first wildcard.
+        files: those in the folder, at any depth.
+    """
+    matches, base = glob_matcher(pattern.rstrip("/")), _base(folder)
+    for file in sorted(files, key=lambda file: file.path):
+        *above, name = file.path.removeprefix(base).split("/")
+        if _hidden(file.path.removeprefix(base), _wanted(pattern.split("/"))):
+            continue
+        named = (base + "/".join(above[:depth]) for depth in range(1, len(above) + 1))
+        matched = next(filter(matches, named), None)
+        if matched is not None:
+            below = "/" if len(file.path.split("/")) == len(matched.split("/")) + 1 else "/**/"
+            wider = pattern.rstrip("/") + below + "*" + PurePosixPath(name).suffix
+            return DataNotFoundError(
+                f"{printable(pattern)} (a glob): it matches folders, such as {printable(matched)}, and no files. Add "
+                f"the files in them: {printable(wider)}"
+            )
+    return DataNotFoundError(f"{printable(pattern)} (a glob): no data files; found nothing that matches.")
 
 
 def _names_suffix(pattern: str) -> bool:
