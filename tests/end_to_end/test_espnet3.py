@@ -174,13 +174,16 @@ def test_total_shards_is_divisible_by_the_world_size() -> None:
 
 
 def test_total_shards_needs_shard() -> None:
-    assert "total_shards=8 is set but shard() is not implemented: Plain" in rule([Plain(64)], 4, **ROTATE)
+    told = rule([Plain(64)], 4, **ROTATE)
+    assert "total_shards=8 is set but shard() is not implemented: dataset 0 (Plain) needs" in told
     half = Plain(64)
     half.total_shards, half.dist_world_size = 8, 4
     assert "total_shards=8 is set but shard() is not implemented" in rule([half], 4)
     unset = Utterances(64)
     unset.total_shards = None
-    assert "Utterances has shard(), but total_shards=None: expected a whole number" in rule([unset], 4, **ROTATE)
+    assert "dataset 0 (Utterances) has shard(), but total_shards=None: expected a whole number" in rule(
+        [unset], 4, **ROTATE
+    )
     unset.total_shards, unset.dist_world_size = 8, None
     assert "dist_world_size=None: expected a whole number" in rule([unset], 4, **ROTATE)
 
@@ -192,13 +195,13 @@ def test_a_base_class_without_shard_is_the_same_error() -> None:
 
     for options in ({}, ROTATE, {"sharding": "contiguous"}):
         told = rule([Unfinished(64)], 4, **options)
-        assert "total_shards=8 is set but shard() is not implemented: Unfinished needs shard(i)" in told
+        assert "total_shards=8 is set but shard() is not implemented: dataset 0 (Unfinished) needs shard(i)" in told
     assert epoch_of([Unfinished(8, 1, 1)], 1, 0) == [list(range(8))]
 
 
 def test_sharded_and_plain_are_not_mixed(tmp_path: Path) -> None:
-    told = rule([Utterances(64), Plain(8)], 4)
-    assert "sharded and plain map-style datasets are mixed (Utterances: sharded, Plain: plain)" in told
+    told = rule({"read": Utterances(64), "spoken": Plain(8)}, 4)
+    assert "datasets are mixed (dataset 'read' (Utterances): sharded, dataset 'spoken' (Plain): plain)" in told
     # Files are cut into any number of shards: they go with both.
     files = structured(write(tmp_path / "a", 100, 60))
     assert sum(map(len, epoch_of([files, Utterances(64)], 4, **ROTATE))) == 30 + 32
@@ -206,11 +209,12 @@ def test_sharded_and_plain_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_datasets_agree_on_total_shards_and_dist_world_size() -> None:
-    told = rule([Utterances(64), Utterances(64, 16)], 4, sharding="rotate")
-    assert "must share one total_shards and dist_world_size: Utterances: 8 and 4, Utterances: 16 and 4" in told
-    assert "Utterances: 8 and 2" in rule([Utterances(64), Utterances(64, 8, 2)], 4)
+    told = rule({"read": Utterances(64), "spoken": Utterances(64, 16)}, 4, sharding="rotate")
+    assert "must share one total_shards and dist_world_size: dataset 'read' (Utterances): 8 and 4" in told
+    assert "dataset 'spoken' (Utterances): 16 and 4." in told
+    assert "dataset 1 (Utterances): 8 and 2" in rule([Utterances(64), Utterances(64, 8, 2)], 4)
     told = rule([Utterances(64)], 4, **ROTATE | {"total_shards": 16})
-    assert "total_shards=16, but Utterances has total_shards=8" in told
+    assert "total_shards=16, but dataset 0 (Utterances) has total_shards=8" in told
 
 
 def test_overlapping_shards_are_found() -> None:

@@ -288,8 +288,14 @@ def test_other_policies_deal_given_shards_as_files() -> None:
 
 
 def test_as_many_given_shards_as_total_shards() -> None:
-    with pytest.raises(ShardingError, match="total_shards=4, but dataset 0 has 2 shards"):
-        combined([given_shards([2, 2])], 2, [Part(total_shards=2)], sharding="rotate", total_shards=4)
+    with pytest.raises(ShardingError, match="total_shards=4, but dataset 'speech' has 2 shards"):
+        combined(
+            [given_shards([2, 2])],
+            2,
+            [Part(total_shards=2, name="dataset 'speech'")],
+            sharding="rotate",
+            total_shards=4,
+        )
 
 
 def test_a_dataset_is_made_for_a_number_of_ranks() -> None:

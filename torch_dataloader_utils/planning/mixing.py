@@ -132,7 +132,7 @@ def dataset_shares(
         seeded = replace(options, seed=derive_key("part", options.seed, number)) if number else options
         assigned_by, shards = policy, None
         if part.total_shards is not None and options.total_shards is not None:
-            shards = _shard_ends(table.splits, number, options.total_shards)
+            shards = _shard_ends(table.splits, number, options.total_shards, part.name)
             assigned_by = _given_shards(shards)
         shares.append(DatasetShare(table, first, last, assigned_by, seeded, part.weight, shards))
     return tuple(shares)
@@ -158,12 +158,12 @@ def share_of_rest(rest: Order, policy: Policy, options: PlanOptions) -> DatasetS
     return DatasetShare(rest.table, 0, len(rest.table.splits), policy, options, rest=rest)
 
 
-def _shard_ends(splits: Splits, part: int, total_shards: int) -> I64:
+def _shard_ends(splits: Splits, part: int, total_shards: int, name: str) -> I64:
     of_part = np.array([file.info.part == part for file in splits.files], dtype=np.bool_)
     shards = splits.of_each_file[of_part]
     if len(shards) != total_shards:
         raise ShardingError(
-            f"total_shards={total_shards}, but dataset {part} has {len(shards)} shards: use the same number for both."
+            f"total_shards={total_shards}, but {name} has {len(shards)} shards: use the same number for both."
         )
     return np.cumsum(shards)
 

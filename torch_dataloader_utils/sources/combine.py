@@ -90,7 +90,9 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     trees, names, mixed = weight_trees(group), group.paths, is_mixed(options, len(datasets))
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
-    sharded_alike([dataset for dataset in datasets if not isinstance(dataset, Source)], options.shard.total_shards)
+    named = zip(labels(names), datasets, strict=True)
+    plain = {_of_kind(label, item): item for label, item in named if not isinstance(item, Source)}
+    sharded_alike(plain, options.shard.total_shards)
     if mixed:
         check_mixable(options)
     members = [
@@ -237,7 +239,7 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
 
 
 def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Member:
-    name = f"{label} ({type(dataset).__name__})"
+    name = _of_kind(label, dataset)
     if options.worker.worker_mode == "process" and options.worker.num_workers:
         _check_pickles(dataset, name)
     samples = first_samples(dataset, name)
@@ -255,6 +257,11 @@ def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Memb
     return _Member(
         name, files, splits_of(files, split), SampleScan(dataset, name, keys, _is_arrow(options)), True, part
     )
+
+
+def _of_kind(label: str, dataset: object) -> str:
+    """A map-style dataset, for messages."""
+    return f"{label} ({type(dataset).__name__})"
 
 
 def _is_arrow(options: Options) -> bool:

@@ -50,29 +50,29 @@ def own_shards(datasets: Sequence[object]) -> int | None:
     return shards if shards > 1 else None
 
 
-def sharded_alike(datasets: Sequence[Any], total_shards: int | None) -> None:
+def sharded_alike(datasets: Mapping[str, Any], total_shards: int | None) -> None:
     """Check that map-style datasets declare valid shards, and all the same.
 
     Args:
-        datasets: all map-style datasets of a combination.
+        datasets: all map-style datasets of a combination, by their names in messages.
         total_shards: the loader's option, if given.
 
     Raises:
         ShardingError: they do not; the message lists the values.
     """
-    sharded = [dataset for dataset in datasets if is_sharded(dataset)]
+    sharded = {name: dataset for name, dataset in datasets.items() if is_sharded(dataset)}
     if sharded and len(sharded) < len(datasets):
-        kinds = ", ".join(f"{_name(x)}: {'sharded' if is_sharded(x) else 'plain'}" for x in datasets)
+        kinds = ", ".join(f"{name}: {'sharded' if name in sharded else 'plain'}" for name in datasets)
         raise ShardingError(
             f"sharded and plain map-style datasets are mixed ({kinds}): if one has shard(i), total_shards and "
             "dist_world_size, all must, and the same numbers. Give the plain ones a shard(i) that returns every "
             "total_shards-th sample from i on, or combine only the plain ones, without shard() on any."
         )
-    for dataset in datasets:
-        _check_contract(dataset, total_shards)
-    values = {(dataset.total_shards, dataset.dist_world_size) for dataset in sharded}
+    for name, dataset in datasets.items():
+        _check_contract(name, dataset, total_shards)
+    values = {(dataset.total_shards, dataset.dist_world_size) for dataset in sharded.values()}
     if len(values) > 1:
-        listed = ", ".join(f"{_name(x)}: {x.total_shards} and {x.dist_world_size}" for x in sharded)
+        listed = ", ".join(f"{name}: {x.total_shards} and {x.dist_world_size}" for name, x in sharded.items())
         raise ShardingError(f"all sharded datasets must share one total_shards and dist_world_size: {listed}.")
 
 
@@ -122,7 +122,7 @@ def sample_files(
     try:
         lengths = [len(dataset.shard(shard)) for shard in range(dataset.total_shards)]
     except NotImplementedError as error:  # of ESPnet3's base class
-        raise _no_shard(_name(dataset), dataset.total_shards) from error
+        raise _no_shard(name, dataset.total_shards) from error
     _check_coverage(name, lengths, len(dataset))
     return tuple(size.file(f"{name}, shard {shard}", number, rows, shard) for shard, rows in enumerate(lengths))
 
@@ -136,8 +136,8 @@ def _makes_shards(dataset: object) -> bool:
     return True
 
 
-def _check_contract(dataset: Any, total_shards: int | None) -> None:
-    name, given = _name(dataset), getattr(dataset, "total_shards", None)
+def _check_contract(name: str, dataset: Any, total_shards: int | None) -> None:
+    given = getattr(dataset, "total_shards", None)
     if not _makes_shards(dataset):
         if given not in (None, 1) or total_shards is not None:
             raise _no_shard(name, given if total_shards is None else total_shards)
@@ -198,7 +198,3 @@ class _Size:
         return DataFile(
             DataFileInfo(name, 0, rows, part=part), FileLayout(segments, task_rows=task_rows, metadata=shard)
         )
-
-
-def _name(dataset: object) -> str:
-    return type(dataset).__name__
