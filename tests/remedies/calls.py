@@ -86,6 +86,8 @@ def write_data(folder: Path) -> None:
     pq.write_table(pa.table({"x": [None, [1], [2, None]] * 10}), folder / "null_lists" / "part.parquet")
     (folder / "intervals").mkdir()
     write_intervals(folder / "intervals" / "part.arrow")
+    (folder / "late").mkdir()
+    pq.write_table(pa.table({"at": pa.array([2**55] * 40, pa.timestamp("ms"))}), folder / "late" / "part.parquet")
     (folder / "units").mkdir()
     for unit in ("ms", "us"):
         pq.write_table(pa.table({"at": pa.array(time, pa.timestamp(unit))}), folder / "units" / f"{unit}.parquet")
@@ -317,6 +319,7 @@ CALLS: dict[str, Failing] = {
         {"nulls": "fill", "fill_values": {"x": [0, 0]}}, NullValueError, path="null_lists"
     ),
     "an interval that pyarrow cannot read": Failing({}, UnsupportedTypeError, path="intervals"),
+    "a time that Python has not": Failing({"output_format": "dict"}, UnsupportedTypeError, path="late"),
     "times beside numbers": Failing(call=combined_times, path="times"),
     "a stack of times and numbers": Failing({"stack": {"x": ["at", "number"]}}, path="times"),
     "a jagged entry of times and numbers": Failing({"jagged": {"x": ["moments", "numbers"]}}, path="times"),

@@ -15,6 +15,7 @@ from torch_dataloader_utils.batching.devices import Target
 from torch_dataloader_utils.batching.sent import SentForm
 from torch_dataloader_utils.batching.tensors import TensorForm
 from torch_dataloader_utils.reading.blocks import Block
+from torch_dataloader_utils.schemas.columns import python_rows
 
 
 def make_form(
@@ -36,7 +37,7 @@ def make_form(
     if output_format == "arrow":
         return ArrowForm(lambda batch: batch)
     if output_format == "dict":
-        return ArrowForm(lambda batch: batch.to_pydict())
+        return ArrowForm(python_rows)
     if output_format == "numpy":
         return ColumnForm(keys, numpy_column, jagged or {}, numpy_jagged)
     if target is not None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import Output, Result, Screen
 from torch_dataloader_utils.printing import plural, shortened
+from torch_dataloader_utils.schemas.columns import python_rows
 
 _CELL = 32  # characters of a value
 _TENSOR_VALUES = 4
@@ -32,13 +33,20 @@ def _first_rows(data: Data, output: Output, rows: int, epoch: int) -> Result:
                 break
         dataset.close()
     table = pa.Table.from_batches(batches).slice(0, rows) if batches else dataset.schema.empty_table()
-    return Result(table.to_pylist(), partial(show_rows, table))
+    columns = python_rows(table)
+    return Result(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], partial(show_rows, table)
+    )
 
 
 def show_rows(table: pa.Table, screen: Screen) -> None:
     """Print rows, with long values shortened."""
     right = [item.name for item in table.schema if pa.types.is_integer(item.type) or pa.types.is_floating(item.type)]
-    screen.table(table.column_names, [[_cell(value) for value in row.values()] for row in table.to_pylist()], right)
+    screen.table(
+        table.column_names,
+        [[_cell(value) for value in row] for row in zip(*python_rows(table).values(), strict=True)],
+        right,
+    )
     screen.line(f"{plural(len(table), 'row')}, {plural(table.num_columns, 'column')}", "dim")
 
 

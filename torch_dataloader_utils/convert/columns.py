@@ -20,6 +20,7 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.kernels import join_offsets, take_ranges
 from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.schemas.columns import python_values
 
 Array: TypeAlias = npt.NDArray[Any]
 Memory: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]  # a writable array of so many bytes
@@ -237,8 +238,7 @@ class Objects:
 
     def to_list(self, first: int = 0, last: int | None = None) -> list[Any]:
         """The rows `[first, last)` as Python objects, None where a row is null."""
-        objects: list[Any] = self.slice(first, len(self) if last is None else last).chunks.to_pylist()
-        return objects
+        return python_values(self.slice(first, len(self) if last is None else last).chunks)
 
     def parts(self) -> tuple[Header, list[Array]]:
         """A header and one uint8 array: the rows as an Arrow IPC stream."""

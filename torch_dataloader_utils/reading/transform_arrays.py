@@ -21,6 +21,7 @@ from torch_dataloader_utils.convert.elements import Element
 from torch_dataloader_utils.convert.plan import column_plans
 from torch_dataloader_utils.errors import NullValueError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.schemas.columns import python_values
 
 Returned: TypeAlias = "pa.Array | list[Any]"
 """A column that a transform returned; a list if its type cannot be inferred from its values."""
@@ -42,7 +43,7 @@ def numpy_given(batch: pa.RecordBatch) -> dict[str, Array]:
 def _numpy(name: str, array: pa.Array) -> Array:
     converted = _converted(name, array)
     if converted is None:
-        return _objects(array.to_pylist())
+        return _objects(python_values(array, name, ()))
     element, column, valid = converted
     if isinstance(column, Dense) and element is not None:
         return _masked(_timed(column.array, element.type), valid)
@@ -160,7 +161,7 @@ def torch_given(batch: pa.RecordBatch) -> dict[str, Any]:
 def _torch(name: str, array: pa.Array, make: Callable[[Array], Any]) -> Any:
     converted = _converted(name, array)
     if converted is None:
-        return array.to_pylist()
+        return python_values(array, name, ())
     _, column, valid = converted
     if isinstance(column, Dense):
         if valid is not None and column.array.dtype.kind != "f":

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
+from torch_dataloader_utils.errors import ColumnNotFoundError, Remedy, SchemaMismatchError, UnsupportedTypeError, use
 from torch_dataloader_utils.late_imports import pc
 
 
@@ -162,3 +162,34 @@ def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
 def column_at(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
     """The column at `path`; the fields of a null struct are null."""
     return pc.struct_field(table[path[0]], list(path[1:])) if len(path) > 1 else table[path[0]]
+
+
+def python_values(
+    column: pa.Array | pa.ChunkedArray, name: str = "", remedies: Sequence[Remedy] = (use(output_format="arrow"),)
+) -> list[Any]:
+    """The rows of a column as Python objects, None for nulls.
+
+    Args:
+        column: the column.
+        name: for errors; "" if it is not known.
+        remedies: what mends the error.
+
+    Raises:
+        UnsupportedTypeError: Python has no such value: a date or time outside the years 1 to 9999, or an unknown zone.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        raise
+    except (OverflowError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
+        raise UnsupportedTypeError(
+            f"{f'column {name!r}' if name else 'a column'} of type {column.type} has a value that Python has not: "
+            f"{error}. Convert it to numbers or text in an Arrow transform.",
+            remedies=remedies,
+        ) from error
+    return values
+
+
+def python_rows(batch: pa.RecordBatch | pa.Table) -> dict[str, list[Any]]:
+    """The columns as lists of Python objects, by name; raises as `python_values`."""
+    return {name: python_values(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
