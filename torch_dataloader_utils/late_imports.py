@@ -7,13 +7,15 @@ reading needs neither. `pa.array` imports pandas, too, so what is read goes thro
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["acero", "as_arrow", "ds", "pc"]
+__all__ = ["acero", "as_arrow", "ds", "import_now", "pc"]
 
 if TYPE_CHECKING:
     import pyarrow.acero as acero
@@ -33,6 +35,16 @@ else:
             return value
 
     acero, ds, pc = map(_Late, ("pyarrow.acero", "pyarrow.dataset", "pyarrow.compute"))
+
+
+def import_now(names: Iterable[str]) -> None:
+    """Import modules before they are needed, because pyarrow's own import of pandas, in C++, swallows a Ctrl-C.
+
+    What is not installed is left out: pyarrow does without.
+    """
+    for name in names:
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def as_arrow(values: npt.NDArray[Any]) -> pa.Array:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 
 from torch_dataloader_utils.batching.batches import Form, Part
 from torch_dataloader_utils.batching.columns import ColumnForm, Jagged, numpy_column, numpy_jagged
@@ -43,6 +44,31 @@ def make_form(
     if target is not None:
         return SentForm(keys, jagged or {}, target)
     return TensorForm(keys, pin_memory, jagged or {})
+
+
+def first_imports(output_format: str, report: Mapping[str, Mapping[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
+    """The modules that pyarrow imports when it first makes Python objects, or other batches than plain numbers.
+
+    Args:
+        output_format: its name.
+        report: the kind of each key, as `Scan.report` tells it.
+        schema: of the rows before they are converted.
+    """
+    kinds = [kind for item in schema for kind in _all_types(item.type)]
+    if output_format in ("torch", "numpy"):
+        plain = all(pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) for kind in kinds)
+        objects = any(entry.get("kind") == "list" for entry in report.values())
+    else:
+        plain = False
+        objects = output_format == "dict" and any(pt.is_timestamp(kind) or pt.is_duration(kind) for kind in kinds)
+    of_objects = ["pandas", "pyarrow.pandas_compat", "pyarrow.vendored.version"]
+    return (*["pyarrow.compute"] * (not plain), *of_objects * objects)
+
+
+def _all_types(kind: pa.DataType) -> list[pa.DataType]:
+    """The type and all within it."""
+    fields = [kind.field(number).type for number in range(kind.num_fields)]
+    return [kind, *(inner for field in fields for inner in _all_types(field))]
 
 
 class ArrowForm:

@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import IterableDataset
 
+from torch_dataloader_utils.batching.output_formats import first_imports
 from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import Event
+from torch_dataloader_utils.late_imports import import_now
 from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, load_state, state_of_all_ranks
@@ -40,6 +42,8 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
         self._options = options
         self._local = LocalEpochs(source, options, self._renew, self._followed)
         self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
+        # Not within `next`: that would block the training thread for up to a second, and lose a Ctrl-C.
+        import_now(first_imports(options.batch.output_format, source.scan.report(), source.scan.output_schema))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {summary(self._epochs, self._options, waits=self._waits())}>"
