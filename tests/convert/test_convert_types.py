@@ -40,6 +40,7 @@ DENSE = [
     case("int64 beyond float64", pa.int64(), [2**53 + 1, -(2**63), 2**63 - 1], dtype="int64"),
     case("uint64 beyond int64", pa.uint64(), [2**63 + 1, 2**64 - 1, 0], dtype="uint64"),
     case("bool", pa.bool_(), [True, False, True], dtype="bool"),
+    case("bool8", newer("bool8"), [True, False, True], dtype="bool"),
     case("date32", pa.date32(), [DAY], [2], "int32"),
     case("date64", pa.date64(), [DAY], [2 * 86400000], "int64"),
     case("time32", pa.time32("ms"), [dt.time(0, 0, 1)], [1000], "int64"),
@@ -93,7 +94,7 @@ OBJECTS = [
     case("vectors of vectors", pa.list_(pa.list_(pa.int8(), 1), 1), [[[1]]]),
     case("vectors of strings", pa.list_(pa.string(), 1), [["a"]]),
     case("struct without fields", pa.struct([]), [{}, {}]),
-    case("other extension", newer("bool8"), [True, False]),
+    case("other extension", newer("opaque", pa.int64(), "type", "vendor"), [1, 2]),
     case("interval", pa.month_day_nano_interval(), [(1, 2, 3)]),
 ]
 
@@ -308,6 +309,18 @@ def test_scaled_decimals():
         found = convert(pa.array(values, type_), decimals="scaled", nulls="mask")
         assert found["x"].array.dtype == np.int64
         assert rows_of(found["x"]) == [123, 0, -999999999999999999, 7]
+
+
+@pytest.mark.skipif(not hasattr(pa, "bool8"), reason="this pyarrow has no such type")
+def test_bools_of_a_byte_are_bools():
+    bools = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None, 5], pa.int8()))
+    found = convert(bools, nulls="mask")
+    assert found["x"].array.dtype == np.bool_
+    assert rows_of(found["x"]) == [True, False, False, True]
+    assert rows_of(found["x_valid"]) == [True, True, False, True]
+    lists = pa.ListArray.from_arrays([0, 2, 2], bools.slice(0, 2))
+    assert rows_of(convert(lists)["x"]) == [[True, False], []]
+    assert convert(bools, dtypes={"x": "float32"})["x"].array.dtype == np.float32
 
 
 @pytest.mark.parametrize("fill", [[], [5], [7, 8, 9]])

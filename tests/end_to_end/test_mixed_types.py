@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,24 @@ def test_filters_find_the_same_rows_whichever_type_a_file_has(
     expected = [float(value) for value in [*ints, *floats] if tests[sign](value)]
     given_literal = [literal] if sign == "in" else literal
     assert read(folder, filters=[("x", sign, given_literal)]) == expected
+
+
+@pytest.mark.skipif(not hasattr(pa, "bool8"), reason="this pyarrow has no such type")
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_bools_of_a_byte_are_a_tensor_of_bools_and_can_be_filtered(tmp_path: Path, suffix: str) -> None:
+    bools = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, 1, 5], pa.int8()))
+    WRITERS[suffix](pa.table({"x": bools, "id": range(4)}), tmp_path / f"a.{suffix}")
+    (batch,) = StructuredDataset.create_dataloader(str(tmp_path), batch_size=9)[0]
+    assert batch["x"].dtype == torch.bool
+    assert batch["x"].tolist() == [True, False, True, True]
+    (batch,) = StructuredDataset.create_dataloader(str(tmp_path), batch_size=9, filters=[("x", "=", True)])[0]
+    assert batch["id"].tolist() == [0, 2, 3]
+
+
+def test_ints_beside_decimals_that_hold_them_are_decimals(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([2**63 - 1, None], pa.int64())}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": pa.array([Decimal(7)], pa.decimal128(38, 0))}), tmp_path / "b.parquet")
+    for filters in (None, [("x", ">", 6)]):
+        loader, _ = StructuredDataset.create_dataloader(str(tmp_path), output_format="arrow", filters=filters)
+        (batch,) = list(loader)
+        assert batch["x"].drop_null().to_pylist() == [Decimal(2**63 - 1), Decimal(7)]

@@ -107,6 +107,7 @@ def _from_view(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 _STEPS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "storage": lambda array: array.storage,
+    "bool8": lambda array: array.storage.cast(pa.bool_()),
     "dictionary": lambda array: array.dictionary_decode(),
     "run_end": lambda array: pc.run_end_decode(array),
     "string_view": lambda array: _from_view(array, pa.large_string()),
@@ -114,6 +115,7 @@ _STEPS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "fixed_size_binary": lambda array: array.cast(pa.binary()),
 }
 
+_BOOL8 = "arrow.bool8"  # a bool per byte
 # Other extension types become Python objects.
 _STORED = ("arrow.uuid", "arrow.json", "arrow.fixed_shape_tensor")
 
@@ -122,6 +124,8 @@ def plain_type(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
     """The type without encodings (dictionary, run-end, view, extension), and the steps by which `plain` gets there."""
     if isinstance(type_, pa.BaseExtensionType) and type_.extension_name in _STORED:
         step, inner = "storage", type_.storage_type
+    elif isinstance(type_, pa.BaseExtensionType) and type_.extension_name == _BOOL8:
+        step, inner = "bool8", pa.bool_()
     elif pt.is_dictionary(type_):
         step, inner = "dictionary", type_.value_type
     elif pt.is_run_end_encoded(type_):

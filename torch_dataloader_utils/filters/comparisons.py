@@ -139,9 +139,11 @@ def _is_missing(value: Any) -> bool:
 
 
 def _value_type(declared: pa.DataType) -> pa.DataType:
-    """The type of a column's values: a dictionary's value type, an extension type's storage type."""
+    """The type of a column's values: a dictionary's value type, an extension type's storage type, bool for bool8."""
     kind = plain_type(declared)
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.bool_() if kind.extension_name == "arrow.bool8" else kind.storage_type
+    return kind
 
 
 def _kernel_type(declared: pa.DataType) -> pa.DataType:

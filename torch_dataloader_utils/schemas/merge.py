@@ -269,7 +269,8 @@ def holds(wide: pa.DataType, narrow: pa.DataType, checked: bool = False) -> bool
     Args:
         wide: the merged type.
         narrow: one of the types that were merged.
-        checked: whether any float counts as holding ints, because each value is checked when it is read.
+        checked: whether any float counts as holding ints, because each value is checked when it is read; and decimals
+            with enough digits.
     """
     if wide.equals(narrow) or pt.is_null(narrow):
         return True
@@ -277,6 +278,8 @@ def holds(wide: pa.DataType, narrow: pa.DataType, checked: bool = False) -> bool
         digits = narrow.bit_width - pt.is_signed_integer(narrow)
         if pt.is_floating(wide):
             return checked or bool(digits <= _FLOAT_DIGITS[wide.bit_width])
+        if pt.is_decimal(wide):  # whose statistics would be compared with those of ints: only to read
+            return checked and bool(wide.precision - wide.scale >= len(str(2**digits)))
         signs = pt.is_signed_integer(wide) or pt.is_unsigned_integer(narrow)
         return bool(pt.is_integer(wide) and signs and digits <= wide.bit_width - pt.is_signed_integer(wide))
     if pt.is_timestamp(narrow) and pt.is_timestamp(wide):
