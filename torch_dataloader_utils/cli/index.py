@@ -10,7 +10,7 @@ from torch_dataloader_utils.cli.output import GOOD, Output, Result, Screen
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import ReadOptions, parse_options
 from torch_dataloader_utils.printing import in_bytes, plural
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.sources.manifest_changes import ManifestChanges, manifest_changes, rewrite_manifest
 
 _SHOWN = 20  # paths of each kind of change
@@ -29,7 +29,7 @@ def _written(data: Data, manifest: str, read: ReadOptions) -> Result:
     inspected, size = rewrite_manifest(data.where, manifest, read)
     layouts = [file.layout for file in inspected.files]
     values = {
-        "manifest": printable(manifest),
+        "manifest": redacted(manifest),
         "bytes": size,
         "format": inspected.format,
         "files": len(layouts),
@@ -42,8 +42,8 @@ def _written(data: Data, manifest: str, read: ReadOptions) -> Result:
 
 def _checked(data: Data, manifest: str, read: ReadOptions) -> Result:
     changes = manifest_changes(data.where, manifest, read)
-    values = {"manifest": printable(manifest), "stale": changes.any, **asdict(changes)}
-    return Result(values, partial(_show, changes, printable(manifest)), failed=changes.any)
+    values = {"manifest": redacted(manifest), "stale": changes.any, **asdict(changes)}
+    return Result(values, partial(_show, changes, redacted(manifest)), failed=changes.any)
 
 
 def _show(changes: ManifestChanges, manifest: str, screen: Screen) -> None:

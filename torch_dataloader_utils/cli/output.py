@@ -38,8 +38,7 @@ class Screen:
 
     def line(self, text: str | Text = "", style: str = "") -> None:
         """A line, or a paragraph that is wrapped where it is longer than the terminal is wide."""
-        shown = Text(text) if isinstance(text, str) else text
-        self.console.print(shown, style=style or None, soft_wrap=not self.console.is_terminal)
+        self.console.print(_safe(text), style=style or None, soft_wrap=not self.console.is_terminal)
 
     def heading(self, text: str) -> None:
         """The title of a section."""
@@ -50,14 +49,14 @@ class Screen:
         """Names, each with a text."""
         table = Table.grid(padding=(0, 2, 0, 0))
         for name, text in items:
-            table.add_row(Text(f"  {name}", FAINT), Text(text, overflow="fold"))
+            table.add_row(_safe(f"  {name}", FAINT), Text(printable(text), overflow="fold"))
         self._put(table)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], numbers: Collection[str] = ()) -> None:
         """A table; the columns in `numbers` are aligned to the right. None is a number that is not known."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
         for name in header:
-            table.add_column(Text(name, FAINT), justify="right" if name in numbers else "left", overflow="fold")
+            table.add_column(_safe(name, FAINT), justify="right" if name in numbers else "left", overflow="fold")
         for row in rows:
             table.add_row(*map(_cell, row))
         self._put(table)
@@ -150,7 +149,7 @@ class Output:
         finally:
             _LOG.removeHandler(handler)
             _LOG.propagate = before
-            self.notes.warnings([text for text in handler.texts if text not in shown()])
+            self.notes.warnings([text for text in handler.texts if text not in map(printable, shown())])
 
     @contextmanager
     def no_warnings(self) -> Iterator[None]:
@@ -207,7 +206,14 @@ def leave_closed_pipe() -> NoReturn:
 
 def _cell(value: Cell) -> Text:
     if isinstance(value, Text):
-        return value
+        return _safe(value)
     if value is None:
         return Text("unknown", FAINT)
-    return Text(value if isinstance(value, str) else f"{value:,}")
+    return _safe(value if isinstance(value, str) else f"{value:,}")
+
+
+def _safe(text: str | Text, style: str = "") -> Text:
+    """The text as a terminal may get it: what it would obey is escaped. All that people are shown passes here."""
+    if isinstance(text, str):
+        return Text(printable(text), style)
+    return text if printable(text.plain) == text.plain else Text(printable(text.plain), text.style)

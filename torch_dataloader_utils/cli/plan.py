@@ -22,7 +22,7 @@ from torch_dataloader_utils.planning.plan_table import common_folder
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.spans import plan_spans
 from torch_dataloader_utils.printing import plural
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.sources.source import Source
 
 _RANKS_SHOWN, _FILES_SHOWN, _BAR = 32, 24, 24
@@ -151,7 +151,7 @@ def _file_shares(source: Source, plans: Sequence[RankPlan]) -> Iterator[FileShar
         ranks = tuple(sorted(readers.get(file.info.key, ())))
         spans = plan_spans(file.layout)
         rows = None if spans is None else sum(stop - start for start, stop in spans)
-        yield FileShare(printable(file.info.path), rows, len(file.layout.segments), splits, ranks)
+        yield FileShare(redacted(file.info.path), rows, len(file.layout.segments), splits, ranks)
 
 
 def _values(found: Overview) -> dict[str, Any]:

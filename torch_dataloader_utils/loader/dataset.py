@@ -23,7 +23,7 @@ from torch_dataloader_utils.loader.planned import PlannedDataset, epoch_number, 
 from torch_dataloader_utils.loader.short_texts import steps_unknown, summary
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.redaction import revealing_nothing
+from torch_dataloader_utils.redaction import printable, revealing_nothing
 from torch_dataloader_utils.sources.source import Source
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -46,7 +46,7 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
         import_now(first_imports(options.batch.output_format, source.scan.report(), source.scan.output_schema))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {summary(self._epochs, self._options, waits=self._waits())}>"
+        return printable(f"<{type(self).__name__}: {summary(self._epochs, self._options, waits=self._waits())}>")
 
     def _repr_html_(self) -> str:
         return self.describe()._repr_html_()

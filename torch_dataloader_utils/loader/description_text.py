@@ -9,6 +9,7 @@ from html import escape
 from typing import TypeAlias
 
 from torch_dataloader_utils.printing import Row, html_table, shortened, text_table
+from torch_dataloader_utils.redaction import printable
 
 _WIDTH = 96  # characters per line
 _CELL_WIDTH = 44
@@ -81,7 +82,7 @@ Section: TypeAlias = "Facts | Table | Sentences"
 def text_of(sections: Sequence[Section]) -> str:
     """The sections as text, one below another."""
     parts = ["\n".join([*([section.title] if section.title else []), *section.lines()]) for section in sections]
-    return "\n\n".join(parts)
+    return printable("\n\n".join(parts))
 
 
 def html_of(sections: Sequence[Section]) -> str:
@@ -91,7 +92,7 @@ def html_of(sections: Sequence[Section]) -> str:
         + section.html()
         for section in sections
     ]
-    return f"<div>{''.join(parts)}</div>"
+    return printable(f"<div>{''.join(parts)}</div>")
 
 
 def _hanging(start: str, text: str) -> list[str]:

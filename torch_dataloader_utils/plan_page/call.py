@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions, options_of
 from torch_dataloader_utils.plan_page.literals import quoted, written
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.source import Source
 
 Values = dict[str, Any]
@@ -83,7 +83,7 @@ def _datasets(names: Any) -> str:
     variables = [f"dataset_{number}" for number in range(len(names))]
     if not all(isinstance(name, str) for name in names):
         return f"[{', '.join(variables)}]"
-    return f"{{{', '.join(f'{quoted(printable(name))}: {of}' for name, of in zip(names, variables, strict=True))}}}"
+    return f"{{{', '.join(f'{quoted(redacted(name))}: {of}' for name, of in zip(names, variables, strict=True))}}}"
 
 
 def _newest(dataset: str, source: Source, of_table: Mapping[str, Values]) -> str | None:
@@ -142,9 +142,9 @@ def _sized(size: Any) -> Any:
 
 
 def _has_secret(value: Any) -> bool:
-    """Whether a text in it has a part that `printable` leaves out; without it, the option would be another one."""
+    """Whether a text in it has a part that `redacted` leaves out; without it, the option would be another one."""
     if isinstance(value, (str, os.PathLike)):
-        return printable(str(value)) != str(value)
+        return redacted(str(value)) != str(value)
     if isinstance(value, Mapping):
         return any(map(_has_secret, [*value.keys(), *value.values()]))
     return isinstance(value, (list, tuple)) and any(map(_has_secret, value))

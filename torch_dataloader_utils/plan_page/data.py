@@ -18,7 +18,7 @@ from torch_dataloader_utils.planning.advice import unknown_steps_advice, unknown
 from torch_dataloader_utils.planning.plan import PLAN_VERSION
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import assignment_of
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.sources.source import Source, splits_of
 
 Values = dict[str, Any]
@@ -52,7 +52,7 @@ def page_data(
         "unknown": _unknown(options),
         "by_length": _by_length(options),
         "unit": "token" if options.pack.wraps else "row",
-        "files": [[printable(file.info.path), file.info.record_count] for file in source.files],
+        "files": [[redacted(file.info.path), file.info.record_count] for file in source.files],
         "file_bytes": [file.info.file_size for file in source.files],
         "file_parts": [file.info.part for file in source.files],
         "splits": split_lists(source, options, fixed=reason is not None),

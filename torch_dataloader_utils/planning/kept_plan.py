@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch_dataloader_utils.model import DataFileInfo, FileKey
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import redacted
 
 
 def packed(values: Mapping[str, Any]) -> bytes:
@@ -28,7 +28,7 @@ def _names(keys: Iterable[FileKey]) -> dict[FileKey, str]:
     taken: set[FileKey] = set()
     numbers: Counter[FileKey] = Counter()
     for part, path in keys:
-        name = plain = printable(path)
+        name = plain = redacted(path)
         while (part, name) in taken:
             numbers[part, plain] += 1
             name = f"{plain} ({numbers[part, plain] + 1})"
@@ -45,5 +45,5 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, DataFileInfo):
             return NotImplemented
-        path = self._names.get(value.key) or printable(value.path)
+        path = self._names.get(value.key) or redacted(value.path)
         return NotImplemented if path == value.path else replace(value, path=path).__reduce_ex__(4)

@@ -12,7 +12,7 @@ from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.windows import ShuffleWindow
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.printing import Row, html_table, plural, shortened, text_table
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import printable, redacted
 
 _SHOWN = 8  # pieces, over all workers
 _LEAST_SHOWN = 2  # pieces of a worker
@@ -32,7 +32,7 @@ def text_of_plan(title: str, shards: Shards, unit: str) -> str:
     """The title and a table of the first reads of each worker, in units such as rows, as text."""
     folder, header, rows = _short_table(shards, unit)
     below = [f"files in {folder}"] if folder else []
-    return "\n".join([title, *below, *(f"  {line}" for line in text_table(header, rows))])
+    return printable("\n".join([title, *below, *(f"  {line}" for line in text_table(header, rows))]))
 
 
 def html_of_plan(title: str, shards: Shards, unit: str) -> str:
@@ -40,7 +40,7 @@ def html_of_plan(title: str, shards: Shards, unit: str) -> str:
     folder, header, rows = _short_table(shards, unit)
     below = f"<div>files in {escape(folder)}</div>" if folder else ""
     heading = escape(title).replace("\n", "<br/>")
-    return f"<div><b>{heading}</b>{below}{html_table(header, rows)}</div>"
+    return printable(f"<div><b>{heading}</b>{below}{html_table(header, rows)}</div>")
 
 
 def window_in_words(window: ShuffleWindow, batch_rows: int, by_length: bool = False, unit: str = "row") -> str:
@@ -78,7 +78,7 @@ def _read(piece: Piece, **place: Any) -> Read:
     return {
         "worker": place["worker"],
         "order": place["order"],
-        "file": printable(split_of(piece).file.path),
+        "file": redacted(split_of(piece).file.path),
         "first_row": rows.row(0) if rows is not None and known else None,
         "last_row": rows.row(len(rows) - 1) if rows is not None and known else None,
         "rows": None if rows is None else len(rows),

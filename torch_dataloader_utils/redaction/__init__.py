@@ -1,15 +1,15 @@
 """Leaves secrets out of everything that people or programs may keep: messages, notes, causes, logs, reprs, plans.
 
-`printable` is the one function that does it. It knows what secrets look like (`patterns`) and which ones this process
-was given (`known`, filled by `learn`). Our errors and loggers call it themselves; public calls hide what the errors of
-others show (`errors`).
+`redacted` is the one function that does it. It knows what secrets look like (`patterns`) and which ones this process
+was given (`known`, filled by `learn`). Our errors and loggers call it themselves, by `printable`, which also
+escapes control characters, for people; public calls hide what the errors of others show (`errors`).
 """
 
 from torch_dataloader_utils.redaction.errors import guarded, instead_of, revealing_nothing, safe_repr
 from torch_dataloader_utils.redaction.known import learn, learn_environment
 from torch_dataloader_utils.redaction.logs import guard_log
 from torch_dataloader_utils.redaction.patterns import secrets_of, user_and_password
-from torch_dataloader_utils.redaction.text import printable
+from torch_dataloader_utils.redaction.text import printable, redacted
 
 __all__ = [
     "guarded",
@@ -17,6 +17,7 @@ __all__ = [
     "learn",
     "learn_environment",
     "printable",
+    "redacted",
     "revealing_nothing",
     "safe_repr",
     "secrets_of",

@@ -9,7 +9,7 @@ from operator import is_
 from typing import Any, ParamSpec, TypeVar
 
 from torch_dataloader_utils.redaction.known import without_known
-from torch_dataloader_utils.redaction.text import printable
+from torch_dataloader_utils.redaction.text import printable, redacted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,8 +63,14 @@ def instead_of(error: BaseException) -> BaseException | None:
     return None if clean is error else clean
 
 
-def _cleaned(error: BaseException, seen: dict[int, BaseException | None]) -> BaseException | None:
-    """The error or one in its place, after the errors before it; None for one that comes after itself."""
+def _cleaned(error: BaseException, seen: dict[int, BaseException | None], ours: bool = False) -> BaseException | None:
+    """The error or one in its place, after the errors before it; None for one that comes after itself.
+
+    Args:
+        error: the error.
+        seen: errors and what takes their places.
+        ours: whether it is the reason for an error of this package.
+    """
     key = id(error)
     if key in seen:
         return seen[key]
@@ -73,18 +79,20 @@ def _cleaned(error: BaseException, seen: dict[int, BaseException | None]) -> Bas
     for link in ("__cause__", "__context__"):
         before = getattr(error, link)
         if before is not None:
-            setattr(error, link, _cleaned(before, seen))
+            setattr(error, link, _cleaned(before, seen, ours or _is_ours(error)))
     error.__suppress_context__ = suppressed  # setting a cause changes it
     _rewrite(error)
+    if ours and len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (printable(error.args[0]),)  # a decoder's message, with names and values of the data
     if isinstance(error, BaseExceptionGroup):
-        error = _regrouped(error, [_cleaned(part, seen) or part for part in error.exceptions])
+        error = _regrouped(error, [_cleaned(part, seen, ours) or part for part in error.exceptions])
     seen[key] = _stand_in(error) if _reveals(error) else error
     return seen[key]
 
 
 def _regrouped(group: BaseExceptionGroup[Any], parts: list[BaseException]) -> BaseException:
     """The group of these errors, or another one of them if it, or its message, cannot stay."""
-    message = printable(group.message)
+    message = redacted(group.message)
     if message == group.message and all(map(is_, parts, group.exceptions)):
         return group
     return _in_place_of(group, BaseExceptionGroup(message, parts))
@@ -108,7 +116,7 @@ def _plain(value: Any, depth: int = 2) -> Any:
     """The value without secrets in its texts, and in those of plain containers, down to this depth."""
     kind = type(value)
     if isinstance(value, str):
-        return printable(value)
+        return redacted(value)
     if kind is bytes:
         text = value.decode("latin-1")
         return value if (clean := without_known(text)) == text else clean.encode("latin-1")
@@ -131,7 +139,7 @@ def _reveals(error: BaseException) -> bool:
     texts = [_text(error), *(arg for arg in error.args if isinstance(arg, str))]
     if type(error).__repr__ is not BaseException.__repr__ or not all(isinstance(arg, str) for arg in error.args):
         texts.append(repr(error))
-    if any(printable(text) != text for text in texts):
+    if any(redacted(text) != text for text in texts):
         return True
     return isinstance(error, BaseExceptionGroup) and any(map(_reveals, error.exceptions))
 
@@ -148,6 +156,10 @@ def _in_place_of(error: BaseException, clean: E) -> E:
     for note in getattr(error, "__notes__", ()):
         clean.add_note(note)
     return clean.with_traceback(error.__traceback__)
+
+
+def _is_ours(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _text(error: BaseException) -> str:

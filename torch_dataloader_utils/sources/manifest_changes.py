@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from torch_dataloader_utils.errors import DataNotFoundError
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries
 from torch_dataloader_utils.sources.inspection import asked_by, sound_files
 from torch_dataloader_utils.sources.manifest_bytes import Inspected, unpack_manifest
@@ -15,7 +16,7 @@ from torch_dataloader_utils.sources.manifest_file import name_of, new_manifest, 
 from torch_dataloader_utils.sources.manifest_roots import check_roots
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile
-from torch_dataloader_utils.storage import open_storage, printable
+from torch_dataloader_utils.storage import open_storage
 
 Paths: TypeAlias = "AnyPath | Sequence[AnyPath]"
 
@@ -77,7 +78,7 @@ def _changes(before: Sequence[FoundFile | SkippedFile], now: Sequence[FoundFile]
     old, new = {file.path: file for file in before}, {file.path: file for file in now}
     changed = [path for path, file in new.items() if path in old and _other(old[path], file)]
     groups = ([path for path in new if path not in old], [path for path in old if path not in new], changed)
-    return ManifestChanges(len(new), *(tuple(map(printable, paths)) for paths in groups))
+    return ManifestChanges(len(new), *(tuple(map(redacted, paths)) for paths in groups))
 
 
 def _other(before: FoundFile | SkippedFile, now: FoundFile) -> bool:

@@ -26,7 +26,7 @@ from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.schemas.depth import has_values
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
@@ -110,7 +110,7 @@ class Source:
 
 def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
     """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
-    paths = tuple(printable(url_of(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
+    paths = tuple(redacted(url_of(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
     name = ", ".join(paths)
 
     def manifest(sharers: Sharers) -> FileManifest:
@@ -127,7 +127,7 @@ def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
     """The source over a snapshot of a table; the options are checked against it as they are against files."""
     source = source_of(lambda _: snapshot.manifest(options), options, snapshot.name)
-    return replace(source, paths=(printable(snapshot.name),), snapshot=snapshot)
+    return replace(source, paths=(redacted(snapshot.name),), snapshot=snapshot)
 
 
 def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: str) -> Source:

@@ -11,7 +11,7 @@ from torch_dataloader_utils.cli.benchmark.passes import Measured
 from torch_dataloader_utils.cli.data import DATASETS, Data
 from torch_dataloader_utils.cli.declared import declared
 from torch_dataloader_utils.errors import DataLoaderUtilsError
-from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.storage import usable_cores
 
 GAIN = 1.1  # a setting is advised if it is faster by this factor: measurements differ by some per cent
@@ -111,7 +111,7 @@ def best_of(found: Sequence[Trial]) -> Trial | None:
 
 def call_of(data: Data) -> str:
     """The call that makes the loader, as Python. Credentials, and values that are no plain ones, are left out."""
-    where = [printable(each) for each in data.where] if isinstance(data.where, list) else printable(data.where)
+    where = [redacted(each) for each in data.where] if isinstance(data.where, list) else redacted(data.where)
     known = declared()
     given = [
         f"{key}={'...' if key in known and not known[key].repr else _shown(value)}"
