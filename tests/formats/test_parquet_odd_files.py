@@ -16,7 +16,7 @@ import pytest
 from tests.formats.reading import read_all
 from tests.fuzz.corpus import COMPRESSIONS, TABLE, WHEN
 from torch_dataloader_utils import StructuredDataset
-from torch_dataloader_utils.errors import DamagedFileError, FileReadError
+from torch_dataloader_utils.errors import DamagedFileError, FileReadError, SchemaMismatchError
 from torch_dataloader_utils.formats.parquet import thrift
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
@@ -190,6 +190,39 @@ def test_int96_timestamps_beyond_nanoseconds_are_an_error(tmp_path: Path, kind: 
     with pytest.raises(FileReadError, match=r"f, row groups 0, columns a: .*column a has INT96 timestamps outside"):
         reader.read([0], ["a"])
     reader.close()
+
+
+@pytest.mark.parametrize("year", [1, 2024, 9999])
+@pytest.mark.parametrize("unit", ["us", "s"])
+def test_int96_timestamps_beyond_nanoseconds_are_read_as_the_coarser_unit_that_is_declared(
+    tmp_path: Path, year: int, unit: str
+) -> None:
+    far, micro = datetime.datetime(year, 2, 3, 4, 5, 6), pa.timestamp("us")
+    table = pa.table({"a": pa.array([WHEN, far, None], micro), "l": pa.array([[far], [], None], pa.list_(micro))})
+    int96(tmp_path / "f.parquet", table.append_column("i", [[1, 2, 3]]))
+    kind = pa.timestamp(unit)
+    schema = pa.schema({"l": pa.list_(kind), "i": pa.int64(), "a": kind})
+    when = WHEN if unit == "us" else WHEN.replace(microsecond=0)
+    if when != WHEN:
+        with pytest.raises(SchemaMismatchError, match="'a'"):
+            list(StructuredDataset.create_dataloader(str(tmp_path), schema=schema, output_format="dict")[0])
+        schema = pa.schema({"l": pa.list_(kind), "i": pa.int64()})
+    for shuffle in (False, True):
+        loader, _ = StructuredDataset.create_dataloader(
+            str(tmp_path), schema=schema, output_format="arrow", shuffle=shuffle
+        )
+        (batch,) = list(loader)
+        assert batch.schema.field("l").type.value_type == kind
+        rows = {row["i"]: row for row in batch.to_pylist()}
+        assert [rows[i]["l"] for i in (1, 2, 3)] == [[far], [], None]
+        assert "a" not in schema.names or [rows[i]["a"] for i in (1, 2, 3)] == [WHEN, far, None]
+
+
+def test_fractions_of_a_microsecond_in_int96_are_not_cut_off(tmp_path: Path) -> None:
+    int96(tmp_path / "f.parquet", pa.table({"a": pa.array([1_001, 5], pa.timestamp("ns"))}))
+    loader, _ = StructuredDataset.create_dataloader(str(tmp_path), schema=pa.schema({"a": pa.timestamp("us")}))
+    with pytest.raises(FileReadError, match="fractions of a microsecond"):
+        list(loader)
 
 
 # ------------------------------------------------------------------------------------------------------- encryption

@@ -16,7 +16,15 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.dictionaries import check_dictionaries
 from torch_dataloader_utils.formats.parquet.footer import checked_footer
-from torch_dataloader_utils.formats.parquet.int96 import COARSE, check_coarse, int96_columns
+from torch_dataloader_utils.formats.parquet.int96 import (
+    COARSE,
+    FLOORED,
+    MICRO,
+    check_coarse,
+    check_whole,
+    declared_coarser,
+    int96_columns,
+)
 from torch_dataloader_utils.formats.parquet.lists import list_values
 from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
@@ -47,6 +55,14 @@ class ParquetReader(Reader):
         self._file = pq.ParquetFile(self.source, **self._options)
         self.schema = self._file.schema_arrow
         self._int96 = int96_columns(self._metadata, self.schema)
+        # INT96 columns that are declared in another unit than nanoseconds, and how they are read.
+        self._micro = frozenset(name for name in self._int96 if declared_coarser(schema, name))
+        self._floored = bool(options.get(FLOORED))
+        self._in_micro: pq.ParquetFile | None = None
+        if self._micro:
+            self._in_micro = pq.ParquetFile(self.source, coerce_int96_timestamp_unit=MICRO, **self._options)
+            micro = self._in_micro.schema_arrow
+            self.schema = pa.schema([micro.field(f.name) if f.name in self._micro else f for f in self.schema])
         self._local = storage.local
         self._leaves = [] if storage.local else _leaves_of(self._metadata, schema.names)
         self._fetched: list[int] = []  # the row groups that were prefetched
@@ -55,7 +71,7 @@ class ParquetReader(Reader):
         self._polars: PolarsDecoder | None = None
         if storage.local and usable(options["engine"]):
             verified = options["page_checksums"]
-            self._polars = PolarsDecoder(self.path, self.source, self.metadata, self.schema, verified)
+            self._polars = PolarsDecoder(self.path, self.source, self.metadata, self._file.schema_arrow, verified)
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these row groups, from one decoder call in the calling thread.
@@ -67,7 +83,7 @@ class ParquetReader(Reader):
             if self._leaves:
                 self._fetch(groups, names)
             try:
-                arrays = _read(self._file, groups, names)
+                arrays = self._decoded(groups, names)
             except (pa.ArrowException, OSError) as error:
                 self._reject_wide_deltas(groups, names, error)
                 raise
@@ -75,7 +91,7 @@ class ParquetReader(Reader):
             for column in arrays:
                 check_dictionaries(column)
             if self._int96:
-                self._check_int96(groups, names)
+                self._check_int96(groups, names, arrays)
             return arrays
 
     def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
@@ -125,13 +141,27 @@ class ParquetReader(Reader):
         groups = map(self._metadata.row_group, segment_numbers)
         return [_place(group.column(leaf)) for group in groups for leaf in self._leaves]
 
-    def _check_int96(self, groups: list[int], names: list[str]) -> None:
-        """Raise for timestamps that overflowed when pyarrow read them."""
+    def _decoded(self, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
+        """One array per column; INT96 in microseconds where it is declared in a coarser unit than nanoseconds."""
+        micro = [name for name in names if name in self._micro]
+        if self._in_micro is None or not micro:
+            return _read(self._file, groups, names)
+        others = [name for name in names if name not in self._micro]
+        arrays = dict(zip(micro, _read(self._in_micro, groups, micro), strict=True))
+        arrays |= zip(others, _read(self._file, groups, others) if others else (), strict=True)
+        return [arrays[name] for name in names]
+
+    def _check_int96(self, groups: list[int], names: list[str], arrays: Sequence[pa.ChunkedArray]) -> None:
+        """Raise for timestamps that overflowed when pyarrow read them, or lost their nanoseconds."""
         doubtful = [name for name in names if name in self._int96]
         if doubtful:
             file = pq.ParquetFile(self.source, coerce_int96_timestamp_unit=COARSE, **self._options)
             for name, column in zip(doubtful, _read(file, groups, doubtful), strict=True):
-                check_coarse(name, column)
+                check_coarse(name, column, micro=name in self._micro)
+        micro = [] if self._floored else [name for name in doubtful if name in self._micro]
+        read = dict(zip(names, arrays, strict=True))
+        for name, exact in zip(micro, _read(self._file, groups, micro) if micro else (), strict=True):
+            check_whole(name, read[name], exact)
 
     def _check_rows(self, groups: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> None:
         """Raise if the pages' rows differ from the footer's, which pyarrow detects only for two or more columns."""

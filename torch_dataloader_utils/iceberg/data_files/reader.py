@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.events import during
 from torch_dataloader_utils.formats.base import Format, Reader
+from torch_dataloader_utils.formats.parquet.int96 import FLOORED
 from torch_dataloader_utils.iceberg.data_files.columns import ROW_NUMBERS, encoded_fields, projection_of, table_columns
 from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
 from torch_dataloader_utils.iceberg.data_files.equality import EqualityDeletes, equality_deletes
@@ -84,7 +85,7 @@ class IcebergReader:
         with during("delete"):
             self._positions = deleted_positions(file, storage, sum(segment.rows or 0 for segment in inner.segments))
         hints = _hints(inner, wanted, table, file.format)
-        self._inner: Reader = form.open(info, inner, storage, given, hints)
+        self._inner: Reader = form.open(info, inner, storage, {**given, FLOORED: True}, hints)
         try:
             self._decide(info, file, table, storage, wanted)
         except BaseException:
