@@ -463,3 +463,18 @@ def test_a_union_without_types_is_refused(tmp_path: Path, mode: str) -> None:
             pass
         with pytest.raises(FileReadError, match=r"f\.arrow.*column 'u' is a union without types"):
             StructuredDataset.create_dataloader(tmp_path / "f.arrow")
+
+
+@pytest.mark.parametrize("column", [pa.array([0, 1]).view(pa.date64()), pa.array([0, 2**40]).view(pa.time64("us"))])
+def test_a_value_that_its_type_does_not_have_is_an_error_that_names_its_column_alone(
+    tmp_path: Path, column: pa.Array
+) -> None:
+    table = pa.table({"id": [1, 2], "when": column, "word": ["a", "b"]})
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    info = DataFileInfo(str(tmp_path / "a.arrow"), 0)
+    layout, schema = FORM.layout(info, Storage(), {})
+    reader = FORM.open(info, layout, Storage(), {}, schema)
+    with pytest.raises(FileReadError, match=r"ArrowInvalid: column 'when': "):
+        reader.read([0], ["id", "when", "word"])
+    reader.close()

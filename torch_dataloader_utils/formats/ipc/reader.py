@@ -133,8 +133,11 @@ class IpcReader(BatchReader):
         options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
         with pa.ipc.open_stream(pa.py_buffer(content), options=options) as stream:
             batches = [stream.read_next_batch() for _ in numbers]
-        for column in (column for batch in batches for column in batch.columns):
-            check(column)
+        for name, column in (pair for batch in batches for pair in zip(batch.schema.names, batch.columns, strict=True)):
+            try:
+                check(column)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
         return batches
 
 
