@@ -72,6 +72,8 @@ def write_data(folder: Path) -> None:
         ("beside", few),
         ("folders/a", few),
         ("folders/b", few),
+        ("hive/day=1", few),
+        ("hive/hour=1", few),
     ):
         (folder / name).mkdir(parents=True)
         pq.write_table(pa.table(values), folder / name / "part.parquet", row_group_size=5)
@@ -320,6 +322,7 @@ CALLS: dict[str, Failing] = {
     ),
     "an interval that pyarrow cannot read": Failing({}, UnsupportedTypeError, path="intervals"),
     "a time that Python has not": Failing({"output_format": "dict"}, UnsupportedTypeError, path="late"),
+    "folders of other keys": Failing({"partitioning": "hive"}, path="hive"),
     "times beside numbers": Failing(call=combined_times, path="times"),
     "a stack of times and numbers": Failing({"stack": {"x": ["at", "number"]}}, path="times"),
     "a jagged entry of times and numbers": Failing({"jagged": {"x": ["moments", "numbers"]}}, path="times"),

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from fsspec.utils import glob_translate
 
-from torch_dataloader_utils.errors import DataNotFoundError, OptionError
+from torch_dataloader_utils.errors import DataNotFoundError, OptionError, use
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.table_folders import reject_tables
@@ -299,8 +299,8 @@ def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> li
     if partitioning == "auto":
         return [{} for _ in paths]
     raise OptionError(
-        f"partitioning='hive': {_different_keys(paths, values, differing)}: all files must have the same keys. Give "
-        "partitioning=None to read them without these columns."
+        f"partitioning='hive': {_different_keys(paths, values, differing)}: all files must have the same keys.",
+        remedies=[use("reads them without these columns", partitioning=None)],
     )
 
 
