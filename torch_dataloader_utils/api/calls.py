@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from torch_dataloader_utils.distributed.meeting import note_failure
 from torch_dataloader_utils.file_limit import reject_too_many
 from torch_dataloader_utils.redaction import guarded, learn, learn_environment
 
@@ -29,8 +30,10 @@ def made_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]:
             learn(*args[:1], *map(options.get, _WITH_SECRETS))
             try:
                 return make(*args, **options)
-            except OSError as error:
-                reject_too_many(error)
+            except Exception as error:
+                note_failure()
+                if isinstance(error, OSError):
+                    reject_too_many(error)
                 raise
 
         return cast(Signature, call)

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.checkpoint.positions import BlockLog
-from torch_dataloader_utils.errors import EmptyDatasetError
+from torch_dataloader_utils.errors import EmptyDatasetError, StaleIteratorError, WorkerError
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -251,6 +252,9 @@ def exactly(batches: Iterator[Any], steps: int, units: str) -> Iterator[Any]:
         )
 
 
+_FAILED = -1  # batches of a rank that cannot go on
+
+
 def in_step(batches: Iterator[Any], every: int, agree: Callable[[int], int]) -> Iterator[Any]:
     """Batches until the first rank runs out: all ranks stop after the same number (`even="sync"`).
 
@@ -258,10 +262,22 @@ def in_step(batches: Iterator[Any], every: int, agree: Callable[[int], int]) -> 
         batches: the batches of this rank.
         every: the number of batches to buffer before the ranks compare.
         agree: a collective that maps this rank's number of buffered batches to the smallest one of all ranks.
+
+    Raises:
+        WorkerError: another rank cannot go on.
     """
     while True:
-        at_hand = list(itertools.islice(batches, every))
+        try:
+            at_hand = list(itertools.islice(batches, every))
+        except StaleIteratorError:  # another thread has ended the pass here
+            raise
+        except Exception:
+            with suppress(RuntimeError):  # this error matters more
+                agree(_FAILED)  # the others wait for this rank
+            raise
         granted = agree(len(at_hand))
+        if granted == _FAILED:
+            raise WorkerError("another rank failed in this pass (even='sync'): see the error in its own output.")
         yield from at_hand[:granted]
         if granted < every:
             surplus = len(at_hand) - granted

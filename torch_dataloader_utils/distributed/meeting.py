@@ -42,7 +42,19 @@ _ANSWER = 5.0  # seconds in which a store answers
 _SLOW = 30.0  # seconds until the first rank to arrive logs for whom it waits
 _STEPS: Counter[tuple[int, ...]] = Counter()  # steps so far, by members: all take the same ones in the same order
 _MET: dict[tuple[int, ...], int] = {}  # the last step at which all met, by members
+_FAILURES: Counter[None] = Counter()  # errors of this process, each of which may have kept it from steps of the others
+_KNOWN: Counter[tuple[int, ...]] = Counter()  # of these, how many there were when it took its last step, by members
 _STUCK: list[threading.Thread] = []  # what still waits for a store that did not answer
+
+
+def note_failure() -> None:
+    """Note that an error ended something that this process did, perhaps before it met the others.
+
+    The others wait for it, and give the step up in the end. When this process next takes a step, it leaves out those
+    that were given up before it came, so that it meets the others where they are. A process without an error that comes
+    too late fails as they did: it is about to do what they gave up.
+    """
+    _FAILURES[None] += 1
 
 
 def meet(peers: Peers, step: Step) -> Board:
@@ -72,11 +84,14 @@ class Board:
         self._rank = dist.get_rank()
         self._members = members
         self.step = step
-        _STEPS[members] += 1
-        self.number = _STEPS[members]
+        self._take_number()
         # Members are in the name: other loaders of this process may have other peers.
         self._prefix = f"tdu-{hashlib.blake2b(repr(members).encode(), digest_size=8).hexdigest()}-"
         self.record(ENTERED)
+
+    def _take_number(self) -> None:
+        _STEPS[self._members] += 1
+        self.number = _STEPS[self._members]
 
     def record(self, state: str) -> None:
         """Record where this process is, over its last record."""
@@ -94,6 +109,7 @@ class Board:
 
     def agree(self) -> str:
         """_AGREED once all have arrived at this step; else what is wrong."""
+        self._catch_up()
         same = json.dumps([self.step.does, dict(self.step.options)])
         first, arrived = self._store.compare_set(self._key("first"), "", same).decode(), 0
         if first != same:
@@ -105,6 +121,19 @@ class Board:
             self._forget(_MET.get(self._members))
         _MET[self._members] = self.number
         return self._verdict(first=arrived == 1)
+
+    def _catch_up(self) -> None:
+        """Leave out the steps that the others gave up while this process was kept from them by an error of its own."""
+        failures, begun = _FAILURES[None], self.number
+        while failures > _KNOWN[self._members] and self._is_given_up():
+            self._take_number()
+        _KNOWN[self._members] = failures
+        if self.number > begun:
+            self.record(ENTERED)
+
+    def _is_given_up(self) -> bool:
+        key = self._key("verdict")
+        return bool(self._store.check([key])) and self._store.get(key).decode() != _AGREED
 
     def asked(self, ask: Callable[[], T], limit: float) -> T:
         """What `ask` learns from the store.
@@ -156,7 +185,9 @@ class Board:
         records = self.records()
         missing = absent(records, self._members, self.number)
         here = {rank: record for rank, record in records.items() if record.number == self.number}
-        return difference(here) or lateness(records, missing, self.step)
+        text = difference(here) or lateness(records, missing, self.step)
+        self._settle(text)  # for those that come later
+        return text
 
     def _arrived(self) -> dict[int, Record]:
         """The records of those that have arrived at this step; others may arrive within a moment."""

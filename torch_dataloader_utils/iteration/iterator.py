@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Self
 
+from torch_dataloader_utils.distributed.meeting import note_failure
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.file_limit import reject_too_many
 from torch_dataloader_utils.iteration.begun_pass import END, Pass
@@ -58,6 +59,7 @@ class BatchIterator:
                 if current is not None and meter.returned >= current.shown.due:
                     current.shown.update(current)
         except BaseException as error:
+            note_failure()
             let_go(error)
             del self, meter, current  # this frame is part of the error
             raise
