@@ -25,6 +25,10 @@ from torch_dataloader_utils import (
     StructuredDataset,
     UnsupportedTypeError,
 )
+from torch_dataloader_utils.events import BlockEvent
+from torch_dataloader_utils.model import DataFileInfo, Piece, Split, Task
+from torch_dataloader_utils.planning import tasks
+from torch_dataloader_utils.rows import Rows
 from torch_dataloader_utils.transforms import DecodeImages
 
 SIZE = (6, 8)
@@ -353,3 +357,89 @@ def test_ranks_resume_in_the_middle_with_the_right_pixels(path: str, workers: di
             assert torch.equal(batch["image"], torch.from_numpy(expected))
             seen += batch["id"].tolist()
     assert sorted(seen) == list(range(ROWS))
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def tiny(path: Path, rows: int, groups: int) -> str:
+    """Images of a hundred bytes, of which a row group makes very much more."""
+    images = [encoded(Image.new("RGB", (1, 1), (row % 251, row // 251, 7))) for row in range(rows)]
+    return written(path, images, groups)
+
+
+def _plain(column: Any) -> Any:
+    """The values, comparable."""
+    if isinstance(column, torch.Tensor):
+        return column.numpy().tobytes()
+    return getattr(column, "storage", column).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_workers": 0, "batch_size": 7},
+        {"num_workers": 2, "worker_mode": "process"},
+        {"shuffle": True},
+        {"shuffle": True, "num_workers": 2, "shuffle_buffer_size": 300},
+        {"shuffle": "splits", "num_ranks": 2, "rank": 1, "even": "drop"},
+        {"shuffle": True, "num_ranks": 2, "rank": 1, "even": "pad", "batch_size": 48},
+        {"steps_per_epoch": 40},
+        {"filters": [("id", "<", 700)], "count_rows": True, "shuffle": True},
+        {"filters": [("id", "<", 700)]},  # counts are unknown: tasks stay whole
+        {"output_format": "arrow", "shuffle": True},
+    ],
+    ids=str,
+)
+def test_a_row_group_of_many_small_images_is_decoded_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    path = tiny(tmp_path / "tiny.parquet", 1000, 500)
+    given = {"batch_size": 32, "transform": DecodeImages("image", 32), **options}
+
+    def epoch(state: Any = None) -> tuple[list[Any], list[int], list[Any]]:
+        loader, dataset = StructuredDataset.create_dataloader(path, **given)
+        blocks: list[int] = []
+        dataset.on_event(lambda event: blocks.append(event.nbytes) if isinstance(event, BlockEvent) else None)
+        if state is not None:
+            loader.load_state_dict(state)
+        batches, states = [], [loader.state_dict()]
+        for batch in loader:
+            batches.append([_plain(batch["id"]), _plain(batch["image"])])
+            states.append(loader.state_dict())
+        return batches, blocks, states
+
+    whole, large, states = epoch()
+    monkeypatch.setattr(tasks, "MADE_BYTES", 200_000)
+    parts, small, other = epoch()
+    assert parts == whole
+    assert other == states  # states do not depend on how tasks are cut
+    assert epoch(states[5])[0] == whole[5:]
+    assert max(large) > 1_000_000
+    if options.get("filters") is None or options.get("count_rows"):
+        assert max(small) < 400_000
+
+
+def test_row_groups_whose_bytes_are_not_small_beside_the_images_are_read_once(tmp_path: Path) -> None:
+    """Parts decode a row group again, so they are as few as that is cheap."""
+    made = Task((Piece(Split(DataFileInfo("x", 0, 100)), Rows(0, 100)),), 100, 10_000_000)
+    assert [len(list(tasks.parted(made, row_bytes))) for row_bytes in (0, 1, 400_000, 2_684_355, 10_000_000)] == [
+        *(1, 1, 1, 2, 4)
+    ]
+    small = Task(made.pieces, 100, 1000)
+    parts = list(tasks.parted(small, 10_000_000))
+    assert sum(part.rows or 0 for part in parts) == 100
+    assert [row for part in parts for piece in part.pieces for row in piece.rows.numbers()] == list(range(100))  # type: ignore[union-attr]
+    assert all(part.size_bytes <= tasks.MADE_BYTES for part in parts)
+
+
+def test_the_error_of_a_part_names_the_file_and_its_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "MADE_BYTES", 20_000)
+    path = written(tmp_path / "bad.parquet", [*[png(row) for row in range(90)], b"none", *[png(0)] * 9], 50)
+    for shuffle in (False, True):
+        loader, _ = StructuredDataset.create_dataloader(
+            path, transform=DecodeImages("image", 32), batch_size=10, shuffle=shuffle
+        )
+        with pytest.raises(FileReadError, match=r"bad.parquet, row groups? .*row \d+ of the \d+ rows read: the image"):
+            list(loader)

@@ -175,6 +175,7 @@ class Epochs:
         return Recipe(
             plan_of=lambda lap: plan if lap == 0 else self._plan_at(place, lap),
             execution=self._execution,
+            row_bytes=self.source.scan.made_bytes if isinstance(self.source.scan, ScanSpec) else 0,
             cut=self._cut(plan),
             form=self._form,
             sent=self.target is not None,

@@ -35,6 +35,7 @@ from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPa
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, rows_of_batches
 from torch_dataloader_utils.planning.schedule import turns
+from torch_dataloader_utils.planning.tasks import parted
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
 Tasks = Sequence[Sequence[Task]]
@@ -47,6 +48,7 @@ class Recipe:
     Attributes:
         plan_of: the plan of a lap, with the shards that are read here.
         execution: opens drivers of tasks by shard.
+        row_bytes: bytes that a transform makes of each row; 0 if unknown, or if tasks must not be cut.
         cut: how shards are cut into batches.
         form: of the batches.
         sent: whether these are `Sent`.
@@ -60,6 +62,7 @@ class Recipe:
 
     plan_of: Callable[[int], RankPlan]
     execution: Execution
+    row_bytes: int
     cut: Cut
     form: Form
     sent: bool
@@ -234,8 +237,15 @@ class RankRun:
         """The tasks of each shard in a lap."""
         if lap not in self._tasks:
             plan = self._recipe.plan_of(lap)
-            self._tasks[lap] = [plan.tasks(shard) for shard in range(len(plan.shards))]
+            self._tasks[lap] = [self._parted(plan.tasks(shard)) for shard in range(len(plan.shards))]
         return self._tasks[lap]
+
+    def _parted(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """The tasks, in parts where a transform makes very much of one. Cursors of unknown counts name whole tasks."""
+        row_bytes = self._recipe.row_bytes
+        if not row_bytes or not self.exact:
+            return tasks
+        return [part for task in tasks for part in parted(task, row_bytes)]
 
     def _head(self, shard: int) -> Iterator[Block]:
         """The blocks of a shard from its beginning."""

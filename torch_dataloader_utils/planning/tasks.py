@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Task, Window, split_of, split_pieces
@@ -17,6 +17,8 @@ from torch_dataloader_utils.planning.spans import plan_spans
 
 TASK_ROWS = 65_536
 TASK_BYTES = 16 * 2**20
+MADE_BYTES = 256 * 2**20  # that a transform makes of the rows of a task
+_READ_PART = 4  # what parts of a task read again takes at most this part of what is made of it
 
 
 class FileSegments:
@@ -133,6 +135,33 @@ def make_tasks(pieces: Iterable[Piece], segments: SegmentTable, epoch: int = 0) 
         else:
             tasks.append(_window_task(tuple(run), segments, epoch))
     return tuple(tasks)
+
+
+def parted(task: Task, row_bytes: int) -> Iterator[Task]:
+    """The task in parts of which a transform makes at most `MADE_BYTES`, in order of delivery; most tasks whole.
+
+    Each part decodes the segments that it needs by itself: if these are not small beside what is made of them, the
+    parts are larger.
+
+    Args:
+        task: with known rows.
+        row_bytes: bytes that the transform makes of a row; 0 if unknown.
+    """
+    rows = task.rows or 0
+    made = rows * row_bytes
+    count = max(1, min(-(-made // MADE_BYTES), made // max(1, _READ_PART * task.size_bytes), rows))
+    if count == 1:
+        yield task
+        return
+    ends = [0, *accumulate(map(len, task.pieces))]
+    for part in range(count):
+        first, last = part * rows // count, (part + 1) * rows // count
+        spans = [
+            (piece, max(first - start, 0), min(last - start, len(piece)))
+            for piece, start in zip(task.pieces, ends, strict=False)
+        ]
+        pieces = tuple(piece.cut(start, stop) for piece, start, stop in spans if start < stop)
+        yield replace(task, pieces=pieces, rows=last - first, size_bytes=max(task.size_bytes, made // count))
 
 
 def _windows_of(piece: Piece) -> tuple[int, int, bool] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import Converter
+from torch_dataloader_utils.formats.sizes import fixed_width
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey
 from torch_dataloader_utils.reading.blocks import BlockReader
@@ -86,6 +87,13 @@ class ScanSpec:
             or self.chosen is not None
             or bool(self.converter.drop_columns)
         )
+
+    @property
+    def made_bytes(self) -> int:
+        """Bytes that the transform makes of a row, in columns of a fixed width; 0 if rows are not transformed alone."""
+        if self.transform is None or self.transform_rows != "same" or self.packing is not None:
+            return 0
+        return sum(fixed_width(item.type) or 0 for item in self.output_schema)
 
     @property
     def columns_stand_alone(self) -> bool:

@@ -23,7 +23,7 @@ from torch_dataloader_utils.reading.gather import Gather
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.shared import WindowRead, WindowReader, marks_of
 from torch_dataloader_utils.reading.transforms import transformed
-from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
+from torch_dataloader_utils.reading.windows import Span, of_windows, places_of, shuffled, spans_of
 from torch_dataloader_utils.schemas.columns import project
 
 if TYPE_CHECKING:
@@ -44,7 +44,32 @@ class TaskReader:
         if not of_windows(task):
             return self.read(task.pieces, task.pad, task.epoch)[0]
         shared = self.share(task)
+        if shared is None and self._is_part(task):
+            return self._part_of_windows(task)
         return (shared.read(self) if shared is not None else None) or shuffled(task, self.read, self._spec.pool.lease)
+
+    def _is_part(self, task: Task) -> bool:
+        """Whether the task delivers only some rows of its windows, so that only these should be transformed."""
+        known = self._spec.made_bytes and task.rows is not None
+        return bool(known) and (task.rows or 0) < sum(map(len, split_pieces(task.pieces)))
+
+    def _part_of_windows(self, task: Task) -> Block:
+        """The rows of a part of windows, taken before they are transformed."""
+        pieces = list(split_pieces(task.pieces))
+        runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
+        self._runs.announce(runs)
+        with noting(self._runs.where(runs), DataLoaderUtilsError):
+            tables = self._rows(runs, owners, pieces, task.epoch)
+            places = places_of(task.pieces, iter(spans_of([table.num_rows for table in tables])))
+            taken = joined(tables).take(pa.array(places))
+            try:
+                block, _ = self._converted([taken], self._runs.where(runs))
+            except Exception as error:  # noqa: BLE001 - raised again, of the piece that it is of
+                failed = error
+            else:
+                return block.marked(self._spec.valid_key, not task.pad)
+            self._blame(tables, [runs[owner] for owner in owners])
+            raise failed
 
     def share(self, task: Task) -> WindowRead | None:
         """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
