@@ -402,6 +402,30 @@ def test_strings_in_delta_encodings_are_read_as_codes_and_dictionaries(
         assert batch.to_pylist() == table.to_pylist()
 
 
+def test_nested_dictionaries_in_delta_encodings_are_read_as_strings(tmp_path: Path) -> None:
+    words = pa.array(["b", "a", "", "b"] * 50).dictionary_encode()
+    kind = pa.dictionary(pa.int32(), pa.string())
+    table = pa.table(
+        {
+            "n": pa.StructArray.from_arrays([words, pa.array(range(200))], ["x", "y"]),
+            "l": pa.array([["a", "b"]] * 200, pa.list_(kind)),
+            "m": pa.array([[("k", "v")]] * 200, pa.map_(pa.string(), kind)),
+            "other": pa.StructArray.from_arrays([words], ["x"]),
+            "top": words,
+        }
+    )
+    leaves = ("n.x", "l.list.element", "m.key_value.value", "top")
+    encodings = dict.fromkeys(leaves, "DELTA_BYTE_ARRAY")
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=["other.x"], column_encoding=encodings)
+    read = read_all(FORM, tmp_path / "a.parquet")
+    assert read.to_pydict() == table.to_pydict()
+    loader, dataset = StructuredDataset.create_dataloader(tmp_path, batch_size=200, output_format="arrow")
+    assert next(iter(loader)).to_pydict() == table.to_pydict()
+    assert dataset.schema.field("top").type == kind
+    assert dataset.schema.field("other").type == table.schema.field("other").type
+    assert dataset.schema.field("n").type.field("x").type == pa.string()
+
+
 # By DuckDB 2.0.1: COPY (...) TO ... (FORMAT parquet, PARQUET_VERSION v2, COMPRESSION snappy), of the int32 column i
 # with -2147483648, 2147483646 and -2147483646.
 DUCKDB = base64.b64decode(

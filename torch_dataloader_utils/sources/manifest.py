@@ -115,9 +115,10 @@ def build_manifest(
         OptionError: the files have no known format or several, or the filter is invalid.
     """
     storage, inspected = files_to_read(path, read, sharers or Sharers(), progress)
-    made = manifest_of(storage, inspected, partition_values(inspected.files, read.partitioning), read)
+    partitions = partition_values(inspected.files, read.partitioning)
+    made = manifest_of(storage, inspected, partitions, read)
     found = commits(file.path for file in inspected.files) if storage.protocol == "hf" else []
-    unused = without_partitions(inspected.files) if read.partitioning == "auto" else ""
+    unused = without_partitions(inspected.files) if read.partitioning == "auto" and not any(partitions) else ""
     return replace(made, origin=", ".join(f"commit {commit}" for commit in found), unused_folders=unused)
 
 

@@ -27,7 +27,7 @@ _DELTAS = frozenset({"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 def readable_types(footer: bytes, opened: pq.ParquetFile) -> tuple[bytes, pa.Schema]:
     """The footer with a stored Arrow schema that pyarrow can read as; most footers unchanged. And the file's schema.
 
-    The schema has no views; columns are dictionaries there that the returned footer has as plain values.
+    The schema has no views; top-level columns are dictionaries there that the returned footer has as plain values.
 
     Args:
         footer: a FileMetaData struct.
@@ -38,35 +38,48 @@ def readable_types(footer: bytes, opened: pq.ParquetFile) -> tuple[bytes, pa.Sch
     if stored is None:
         return footer, schema
     types = [(kind, without_views(kind)) for kind in schema.types]
-    dictionaries = {field.name for field in schema if pt.is_dictionary(field.type)}
-    plain = delta_strings(opened.metadata, dictionaries) if dictionaries else frozenset()
+    names = [name for name, (kind, _) in zip(schema.names, types, strict=True) if _without_dictionaries(kind) != kind]
+    plain = delta_strings(opened.metadata, names) if names else frozenset()
     if not plain and all(better is kind or better == kind for kind, better in types):
         return footer, schema
     fields = [field.with_type(better) for field, (_, better) in zip(schema, types, strict=True)]
-    schema = pa.schema(fields, schema.metadata)
-    read_as = pa.schema([_plain(field) if field.name in plain else field for field in fields], schema.metadata)
+    read_as = [_plain(field) if field.name in plain else field for field in fields]
+    # Nested strings are not encoded afterwards.
+    known = [field if pt.is_dictionary(field.type) else read for field, read in zip(fields, read_as, strict=True)]
+    schema, stored_as = (pa.schema(each, schema.metadata) for each in (known, read_as))
     # The last place with this key and value is the one: only the writer's name and the order of columns follow.
     before, after, end = footer.rpartition(_KEY + b"\x18" + coded_binary(stored))
-    value = base64.b64encode(read_as.serialize())
+    value = base64.b64encode(stored_as.serialize())
     return (b"".join([before, _KEY, b"\x18", coded_binary(value), end]) if after else footer), schema
 
 
 def delta_strings(metadata: pq.FileMetaData, names: Collection[str]) -> frozenset[str]:
-    """Those of these top-level columns with strings or bytes in delta encodings, in any row group.
-
-    Args:
-        metadata: a file's.
-        names: columns of strings or bytes.
-    """
-    leaves = [(i, metadata.schema.column(i).path) for i in range(metadata.num_columns)]
-    groups = range(metadata.num_row_groups)
-    return frozenset(
-        path
-        for leaf, path in leaves
-        if path in names
-        and any(not _DELTAS.isdisjoint(metadata.row_group(group).column(leaf).encodings) for group in groups)
-    )
+    """Those of these top-level columns that have strings or bytes in delta encodings, in any row group."""
+    groups, found = range(metadata.num_row_groups), set()
+    for leaf in range(metadata.num_columns):
+        path = metadata.schema.column(leaf).path
+        above = [name for name in names if f"{path}.".startswith(f"{name}.")]
+        if above and any(not _DELTAS.isdisjoint(metadata.row_group(g).column(leaf).encodings) for g in groups):
+            found.update(above)
+    return frozenset(found)
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    return field.with_type(field.type.value_type)
+    return field.with_type(_without_dictionaries(field.type))
+
+
+def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    """The type with dictionaries replaced by their values."""
+    if pt.is_dictionary(kind):
+        return kind.value_type
+    if pt.is_struct(kind):
+        return pa.struct([_plain(field) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_without_dictionaries(kind.key_type), _plain(kind.item_field), keys_sorted=kind.keys_sorted)
+    if pt.is_list(kind):
+        return pa.list_(_plain(kind.value_field))
+    if pt.is_large_list(kind):
+        return pa.large_list(_plain(kind.value_field))
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_field), kind.list_size)
+    return kind
