@@ -140,6 +140,15 @@ def test_descriptions_and_logs(data: Path, caplog: pytest.LogCaptureFixture) -> 
     assert plan.table()[0]["file"] == f"{data}/a{HOSTILE}.parquet"  # for programs
 
 
+def test_a_name_with_a_newline_makes_no_log_record_of_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pq.write_table(pa.table({"id": range(3)}), tmp_path / "a.parquet")
+    (tmp_path / "b\nERROR torch_dataloader_utils: all is lost\r.md").write_text("")
+    StructuredDataset.create_dataloader(tmp_path, batch_size=4)
+    (line,) = [record.getMessage() for record in caplog.records if "all is lost" in record.getMessage()]
+    assert r"b\nERROR torch_dataloader_utils: all is lost\r.md" in line
+    assert len(line.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "command",
     [

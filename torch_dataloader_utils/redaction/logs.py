@@ -1,4 +1,4 @@
-"""Our log records, without secrets."""
+"""Our log records, without secrets and control characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def guard_log() -> None:
 
 class _WithoutSecrets(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrites a record that holds a secret; keeps all records."""
+        """Rewrites a record that holds a secret or a control character; keeps all records."""
+        if isinstance(record.args, tuple) and any(map(_has_lines, record.args)):
+            record.args = tuple(_in_a_line(arg) if _has_lines(arg) else arg for arg in record.args)
         text = record.getMessage()
         clean = printable(text)
         if clean != text:
@@ -26,3 +28,12 @@ class _WithoutSecrets(logging.Filter):
             error = instead_of(record.exc_info[1]) or record.exc_info[1]
             record.exc_info = type(error), error, record.exc_info[2]
         return True
+
+
+def _has_lines(arg: object) -> bool:
+    return isinstance(arg, str) and ("\n" in arg or "\r" in arg)
+
+
+def _in_a_line(arg: object) -> str:
+    """A text in one line: a name with a newline could look like another record."""
+    return str(arg).replace("\r", "\\r").replace("\n", "\\n")
