@@ -54,7 +54,8 @@ class Faults:
 
     Attributes:
         kind: a key of `ANSWERS`; "reset" (connection); "truncated" or "stalled" (half of the body, then the end of the
-            connection, or that after `stall` seconds; what has no body passes); or "" for none.
+            connection, or that after `stall` seconds; what has no body passes); "silent" (nothing, and the end of the
+            connection after `stall` seconds); or "" for none.
         every: one request in so many fails; with 1, all do.
         match: only requests whose path contains this.
         seed: of the choice.
@@ -164,7 +165,9 @@ class Handler:
             if faults.hit(asked, self.times[asked]):
                 fault = faults.kind
         await asyncio.sleep(faults.latency)
-        if fault in ANSWERS or fault == "reset":
+        if fault == "silent":
+            await asyncio.sleep(faults.stall)
+        if fault in ANSWERS or fault in ("reset", "silent"):
             self.counts.faults[request.path] += 1
             return error(request, *ANSWERS[fault]) if fault in ANSWERS else reset(request)
         return await self.forward(request, faults if fault else None)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -232,3 +233,16 @@ def test_the_exit_of_the_interpreter_waits_for_no_hanging_store(store: HangingSt
         began = time.monotonic()
         assert job.wait(timeout=60) == 0
     assert time.monotonic() - began < 10 + SLACK  # decode threads are waited for, at most 10 seconds
+
+
+def test_opening_an_archive_of_a_hanging_store_waits_no_longer_than_timeout(store: HangingStore, folder: Path) -> None:
+    """The client of an archive reads it when it is created."""
+    with zipfile.ZipFile(folder / "rows.zip", "w") as archive:
+        archive.writestr("a.csv", "id\n1\n")
+    url = f"zip://a.csv::{store.url('rows.zip')}"
+    assert [batch["id"].tolist() for batch in StructuredDataset.create_dataloader(url, timeout=TIMEOUT)[0]] == [[1]]
+    store.hang("GET")
+    begin = time.monotonic()
+    with pytest.raises(BatchTimeoutError, match=r"opening zip://a\.csv::.*did not answer within timeout=1\.5 s"):
+        StructuredDataset.create_dataloader(url, timeout=TIMEOUT, storage_options={"http": {"block_size": 10}})
+    assert time.monotonic() - begin < TIMEOUT + SLACK

@@ -97,7 +97,7 @@ def again(table: Any) -> Any:
     """The table reloaded from its catalog, if it is a pyiceberg table of a catalog; otherwise `table` unchanged.
 
     Raises:
-        BatchTimeoutError: a REST catalog does not answer.
+        BatchTimeoutError: the catalog does not answer.
         CatalogError: the catalog cannot be reached or denies access.
     """
     if not isinstance(table, Table) or isinstance(table, StaticTable):

@@ -46,11 +46,12 @@ def loaded(catalog: Catalog, identifier: str | tuple[str, ...]) -> Table:
     """The table of this catalog, which the user created.
 
     Raises:
-        BatchTimeoutError: a REST catalog does not answer within the time limit of this context.
+        BatchTimeoutError: the catalog does not answer within the time limit of this context.
     """
-    if isinstance(catalog, RestCatalog):
-        return _limited(lambda: catalog.load_table(identifier), identifier)
-    return catalog.load_table(identifier)  # on this thread: a connection to SQLite is bound to it
+    dialect = getattr(getattr(catalog, "engine", None), "dialect", None)  # of a SQL catalog
+    if getattr(dialect, "name", None) == "sqlite":
+        return catalog.load_table(identifier)  # on this thread, to which a connection to SQLite is bound
+    return _limited(lambda: catalog.load_table(identifier), identifier)
 
 
 def _limited(load: Callable[[], Table], identifier: str | tuple[str, ...]) -> Table:

@@ -27,7 +27,7 @@ from torch_dataloader_utils.storage.hub_client import Commits, at_commit, is_hub
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.storage import Storage
-from torch_dataloader_utils.storage.waiting import limit
+from torch_dataloader_utils.storage.waiting import answered, limit
 
 _WEB = frozenset({"http", "https"})
 _EXTRAS = {
@@ -129,8 +129,13 @@ def _at_commit(fs: Any, path: str, url: str, commits: Commits) -> str:
 
 
 def _url_to_fs(url: str, protocol: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    def connect() -> tuple[Any, str]:
+        found: tuple[Any, str] = url_to_fs(url, **_with_home_clients(url, client_options(url, options)))
+        return found
+
+    local = protocol in ("file", "local") and "::" not in url
     try:
-        fs, path = url_to_fs(url, **_with_home_clients(url, client_options(url, options)))
+        fs, path = answered(connect, 0 if local else limit(), f"opening {printable(url)}")
     except DataLoaderUtilsError:
         raise
     except Exception as error:
