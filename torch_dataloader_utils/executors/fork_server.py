@@ -58,6 +58,13 @@ def end() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def preloaded() -> list[str]:
+    """The modules that the fork server imports when it starts."""
+    from multiprocessing import forkserver
+
+    return list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
+
+
 def _server() -> Any:
     """Python's record of its fork server, which no public name reaches; None before a module of Python loads it."""
     return getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)

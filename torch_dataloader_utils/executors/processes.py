@@ -21,13 +21,15 @@ from torch_dataloader_utils.executors.described import describe
 from torch_dataloader_utils.executors.guard import end_if_importing
 from torch_dataloader_utils.executors.member import Member, end_all
 from torch_dataloader_utils.executors.script import WORKER_NAME, deferred, worker_name
+from torch_dataloader_utils.executors.signals import held_back
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, stopped
 from torch_dataloader_utils.storage.locks import renew_in_children
 
 # What workers import, loaded once in the process that forks them; other formats are loaded by the workers.
-_PRELOAD = [
+_SHIELD = "torch_dataloader_utils.executors.in_fork_server"
+_PRELOAD = [_SHIELD] + [
     f"torch_dataloader_utils.{module}"
     for module in ("executors.worker", "reading.scan", "reading.windows", "formats.parquet", "storage")
 ]
@@ -47,8 +49,9 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
             f"multiprocessing_context={context!r}: expected one that this system has: {', '.join(methods)}."
         )
     chosen = multiprocessing.get_context(context or ("forkserver" if "forkserver" in methods else "spawn"))
-    if context is None and chosen.get_start_method() == "forkserver":
-        chosen.set_forkserver_preload(_PRELOAD)
+    if chosen.get_start_method() == "forkserver":
+        own = _PRELOAD if context is None else [*fork_server.preloaded(), _SHIELD]
+        chosen.set_forkserver_preload(list(dict.fromkeys(own)))
     return chosen
 
 
@@ -155,7 +158,8 @@ def _started(context: BaseContext, name: str, arguments: tuple[Any, ...]) -> Bas
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
         target=worker_main, args=arguments, name=name, daemon=True
     )
-    process.start()
+    with held_back():  # also from the fork server, which the first process starts
+        process.start()
     return process
 
 

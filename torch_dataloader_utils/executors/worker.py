@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
 from torch_dataloader_utils.executors.script import started
+from torch_dataloader_utils.executors.signals import ignore
 from torch_dataloader_utils.executors.slots import WritableSlot, dump_error, pack
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
@@ -48,7 +48,7 @@ def worker_main(
         deferred: whether the user's script is imported only when something names it.
     """
     started(deferred)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
+    ignore()  # the main process handles them
     for other in inherited:
         other.close()
     if open_reader is None:
