@@ -22,7 +22,11 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _TORCH = "torch.distributed"
 _TORCHRUN = ("RANK", "WORLD_SIZE")
 _HOROVOD = ("HOROVOD_RANK", "HOROVOD_SIZE")
-_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+_MPI = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),  # MVAPICH2
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and Intel MPI; srun sets them, too, with --mpi=pmi2
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def _detected() -> World:
         _check_whole(*_TORCHRUN)
     launched = _present(_of_variables(*_TORCHRUN), _of_variables(*_HOROVOD))
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # else they belong to the processes that run torchrun
-        launched += _present(_of_mpi(), _of_slurm())
+        launched += _present(*_of_mpi(), _of_slurm())
     world = agreed_world(running, launched)
     if world is None:
         for names in _variables_in_use():
@@ -162,8 +166,8 @@ def _of_accelerate() -> World | None:
     return _launched(World(process.num_processes, process.process_index, "Accelerate"))
 
 
-def _of_mpi() -> World | None:
-    return _launched(_of_variables(*_MPI))
+def _of_mpi() -> list[World | None]:
+    return [_launched(_of_variables(*names)) for names in _MPI]
 
 
 def _of_slurm() -> World | None:
@@ -182,7 +186,7 @@ def _variables_in_use() -> list[tuple[str, str]]:
     """The launchers' variables for the rank and the number of ranks, as far as they describe this process."""
     names = [_TORCHRUN, _HOROVOD]
     if "TORCHELASTIC_RUN_ID" not in os.environ:
-        names += [_MPI, *([_slurm()] if "SLURM_STEP_ID" in os.environ else [])]
+        names += [*_MPI, *([_slurm()] if "SLURM_STEP_ID" in os.environ else [])]
     return names
 
 
