@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,18 @@ class CompiledKernels(BuildHookInterface[Any]):
         folder = Path(self.root, KERNELS)
         library = runpy.run_path(str(folder / "library.py"))["path"]()
         if not (problem := compiled(folder / "rows.c", library)):
-            for old in set(folder.glob("rows-*.library")) - {library}:
+            for old in set(folder.glob("rows-*.library*")) - {library, digest_of(library)}:
                 old.unlink()
-            build_data["artifacts"].append(f"{KERNELS}/{library.name}")
+            build_data["artifacts"] += [f"{KERNELS}/{library.name}", f"{KERNELS}/{digest_of(library).name}"]
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{next(sys_tags()).platform}"
         else:
             self.app.display_warning(f"rows.c was not compiled, so shuffling rows takes longer: {problem}")
+
+
+def digest_of(library: Path) -> Path:
+    """The file with the digest of a library, by which a damaged copy is told before it is loaded."""
+    return library.with_name(f"{library.name}.sha256")
 
 
 def compiled(source: Path, library: Path) -> str | None:
@@ -43,5 +49,6 @@ def compiled(source: Path, library: Path) -> str | None:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             return f"{shlex.join(command)} failed:\n{done.stderr}"
+        digest_of(library).write_text(sha256(made.read_bytes()).hexdigest())
         made.replace(library)
     return None

@@ -129,11 +129,14 @@ def test_types_are_shipped():
     assert resources.files(torch_dataloader_utils).joinpath("py.typed").is_file()
 
 
+LIBRARY = (".library", ".sha256")
+
+
 @pytest.mark.parametrize("builder", [WheelBuilder, SdistBuilder])
 def test_wheel_and_sdist_hold_all_files_of_the_package(builder):
     packed = {item.distribution_path for item in builder(str(ROOT)).recurse_included_files()}
     paths = (ROOT / "torch_dataloader_utils").rglob("*")
-    ours = {str(path.relative_to(ROOT)) for path in paths if path.is_file() and path.suffix not in (".pyc", ".library")}
+    ours = {str(path.relative_to(ROOT)) for path in paths if path.is_file() and path.suffix not in (".pyc", *LIBRARY)}
     assert {".py", ".js", ".c"} < {Path(path).suffix for path in ours}
     assert ours <= packed
 
@@ -144,9 +147,9 @@ def test_a_wheel_holds_the_library_if_it_can_be_compiled(compiler, tmp_path, mon
         pytest.skip("no C compiler")
     monkeypatch.setenv("CC", compiler)
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    compiled = {name for name in ZipFile(wheel).namelist() if name.endswith(".library")}
-    found = compiler == "cc"
-    assert compiled == ({str(library.path().relative_to(ROOT))} if found else set())
+    compiled = {name for name in ZipFile(wheel).namelist() if name.endswith(LIBRARY)}
+    found, file = compiler == "cc", str(library.path().relative_to(ROOT))
+    assert compiled == ({file, f"{file}.sha256"} if found else set())
     tag = Path(wheel).stem.split("-", 2)[-1]
     assert tag == (f"py3-none-{next(sys_tags()).platform}" if found else "py3-none-any")
     assert ("shuffling rows takes longer" in capsys.readouterr().err) != found

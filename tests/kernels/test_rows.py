@@ -1,5 +1,7 @@
 """Rows taken, put and joined: by the compiled library and by numpy and Arrow, as plain Python would do it."""
 
+import runpy
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,32 @@ def test_a_library_of_another_source_is_not_loaded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(library, "SOURCE", changed)
     assert library.path().name != present
     assert library.library.__wrapped__() is None
+
+
+def test_a_damaged_library_is_left_alone_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To load one that is cut off would end the process."""
+    present = library.path()
+    copied = [Path(shutil.copy(file, tmp_path)) for file in (library.SOURCE, present, f"{present}.sha256")]
+    monkeypatch.setattr(library, "SOURCE", copied[0])
+    assert library.library.__wrapped__() is not None
+    copied[1].write_bytes(present.read_bytes()[:9000])
+    assert library.library.__wrapped__() is None
+    assert [record.message for record in caplog.records] == [
+        f"{copied[1]} is damaged (its bytes do not match their digest): numpy does its work, and shuffling rows takes "
+        "longer. Install the package again."
+    ]
+
+
+def test_a_library_without_its_functions_is_left_alone_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "rows.c"
+    source.write_text("int other(void) { return 1; }")
+    monkeypatch.setattr(library, "SOURCE", source)
+    compiled = runpy.run_path(str(Path(__file__).parents[2] / "hatch_build.py"))["compiled"]
+    assert compiled(source, library.path()) is None  # no problem
+    assert library.library.__wrapped__() is None
+    assert "damaged" in caplog.text
+    assert "tdu_take" in caplog.text

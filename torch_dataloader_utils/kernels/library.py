@@ -2,16 +2,20 @@
 
 `hatch_build.py` compiles it into the file that `path` names, for which it runs this file, without the package's
 dependencies. The name holds a digest of the source, so that a library of another version of rows.c is never loaded. It
-does not end in `.so`: whatever walks through the package's modules would import it as one.
+does not end in `.so`: whatever walks through the package's modules would import it as one. A file beside it holds the
+digest of its bytes: to load a library of which the end is missing ends the process (SIGBUS).
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 from ctypes import c_int, c_size_t, c_uint32, c_void_p
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 SOURCE = Path(__file__).with_name("rows.c")
 _ARGUMENTS = {
@@ -35,11 +39,28 @@ def path() -> Path:
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """The library, whose functions release the GIL; None if there is none for this source and machine."""
+    file = path()
     try:
-        loaded = ctypes.CDLL(str(path()))
-    except OSError:  # not compiled, not readable, or for another processor
+        whole = sha256(file.read_bytes()).hexdigest() == file.with_name(f"{file.name}.sha256").read_text()
+    except (OSError, ValueError):  # not compiled, or not readable
         return None
-    for name, arguments in _ARGUMENTS.items():
-        function = getattr(loaded, name)
-        function.argtypes, function.restype = arguments, None
+    if not whole:
+        return _refused(file, "its bytes do not match their digest")
+    try:
+        loaded = ctypes.CDLL(str(file))
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(loaded, name)
+            function.argtypes, function.restype = arguments, None
+    except OSError:  # for another processor
+        return None
+    except AttributeError as error:
+        return _refused(file, str(error))
     return loaded
+
+
+def _refused(file: Path, problem: str) -> None:
+    _LOG.warning(
+        "%s is damaged (%s): numpy does its work, and shuffling rows takes longer. Install the package again.",
+        file,
+        problem,
+    )
