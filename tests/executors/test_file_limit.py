@@ -97,3 +97,41 @@ def test_causes_are_looked_at_too() -> None:
     assert not too_many_files(OSError(errno.ENOENT, "No such file"))
     error.__cause__ = error
     assert not too_many_files(error)
+
+
+WORKERS = """
+import json, os, resource, sys
+from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
+
+def outcome(path, few):
+    loader, dataset = StructuredDataset.create_dataloader(
+        path, batch_size=64, num_ranks=1, rank=0, num_workers=4, worker_mode="process", multiprocessing_context="fork"
+    )
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + few, before[1]))
+        return sum(len(batch["x"]) for batch in loader)
+    except DataLoaderUtilsError as error:
+        return f"ours: {error}"
+    except BaseException as error:
+        return f"{type(error).__module__}.{type(error).__name__}: {error}"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        dataset.close()
+
+if __name__ == "__main__":
+    print(json.dumps([outcome(sys.argv[1], few) for few in range(8, 100, 3)]))
+"""
+
+
+def test_each_limit_that_worker_processes_meet_is_named(folder: Path) -> None:
+    """Descriptors of their memory arrive with messages; the system leaves out, in silence, those beyond the limit."""
+    command = [sys.executable, "-c", WORKERS, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout)
+    assert outcomes[-1] == FILES * ROWS
+    wrong = [each for each in outcomes if each != FILES * ROWS]
+    assert any("items of ancdata" in each for each in wrong)
+    assert all(each.startswith("ours: ") and "ulimit -n" in each for each in wrong), wrong

@@ -17,10 +17,11 @@ from multiprocessing.reduction import ForkingPickler, recv_handle
 from pathlib import Path
 from typing import Any
 
-from torch_dataloader_utils.errors import BatchTimeoutError, WorkerError
+from torch_dataloader_utils.errors import BatchTimeoutError, FileReadError, WorkerError
 from torch_dataloader_utils.executors import fork_server
 from torch_dataloader_utils.executors.guard import cause_of_death
 from torch_dataloader_utils.executors.slots import MappedSlot, unpack
+from torch_dataloader_utils.file_limit import remedy
 from torch_dataloader_utils.reading.blocks import Block
 
 _LOOK = 0.1  # seconds between checks whether the pass or the process has ended; blocks are received without delay
@@ -93,7 +94,11 @@ class Member:
                     continue
                 message = self.conn.recv()
                 if message[0] == "slot":
-                    self._slots.append(MappedSlot(recv_handle(self.conn)))
+                    try:
+                        self._slots.append(MappedSlot(recv_handle(self.conn)))
+                    except RuntimeError as error:  # the system leaves out descriptors beyond the limit
+                        self._jammed = True  # a slot is missing
+                        return FileReadError(f"no block can be taken from a worker process: {error}. {remedy()}")
                     continue
             except (EOFError, ConnectionResetError):
                 return self._dead()
