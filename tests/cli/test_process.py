@@ -50,6 +50,16 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"tdu (torch-dataloader-utils) {__version__}\n")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_no_exit_code(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n2\n")
+    for command, code in (("verify a.csv", 0), ("describe none.csv", 2)):
+        line = f'"$0" -m torch_dataloader_utils {command} {closed}'
+        done = subprocess.run(["bash", "-c", line, sys.executable], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert "Error: " not in done.stderr
+
+
 def test_the_script_of_the_package_is_the_command():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     from torch_dataloader_utils.cli import main

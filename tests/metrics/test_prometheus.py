@@ -83,6 +83,12 @@ def test_any_value_is_written_so_that_it_reads_the_same(value: float, rank: int)
     assert samples["tdu_rows_total", f'rank="{rank}"'] == rank
 
 
+def test_names_that_have_no_bytes_are_escaped() -> None:
+    text = prometheus_text({"rows/a\udcff": 1.0}, 0)
+    assert 'source="a\\udcff"' in text
+    assert text.encode()
+
+
 def test_other_keys_are_refused() -> None:
     with pytest.raises(ValueError, match=r"'loss' is no metric of a loader: expected the dict that loader.metrics"):
         prometheus_text({"loss": 1.0}, 0)

@@ -55,9 +55,14 @@ def prometheus_text(metrics: Mapping[str, float], rank: int) -> str:
             continue
         family, labels = _sample(key)
         pairs = {"rank": str(rank)} | labels
-        text = ",".join(f'{name}="{label.translate(_LABEL)}"' for name, label in pairs.items())
+        text = ",".join(f'{name}="{_escaped(label)}"' for name, label in pairs.items())
         samples.setdefault(family, []).append(f"{_PREFIX}{family.name}{{{text}}} {float(value)!r}")
     return "".join(f"{line}\n" for family, lines in samples.items() for line in (*_header(family), *lines))
+
+
+def _escaped(label: str) -> str:
+    """The label as the format has it; lone surrogates, of names that are not UTF-8, have no bytes of their own."""
+    return label.translate(_LABEL).encode("utf-8", "backslashreplace").decode()
 
 
 def _header(family: _Family) -> Iterator[str]:
