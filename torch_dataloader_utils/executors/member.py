@@ -96,9 +96,9 @@ class Member:
                 if message[0] == "slot":
                     try:
                         self._slots.append(MappedSlot(recv_handle(self.conn)))
-                    except RuntimeError as error:  # the system leaves out descriptors beyond the limit
+                    except RuntimeError as missing:  # the system leaves out descriptors beyond the limit
                         self._jammed = True  # a slot is missing
-                        return FileReadError(f"no block can be taken from a worker process: {error}. {remedy()}")
+                        return FileReadError(f"no block can be taken from a worker process: {missing}. {remedy()}")
                     continue
             except (EOFError, ConnectionResetError):
                 return self._dead()

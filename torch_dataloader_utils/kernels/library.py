@@ -45,7 +45,8 @@ def library() -> ctypes.CDLL | None:
     except (OSError, ValueError):  # not compiled, or not readable
         return None
     if not whole:
-        return _refused(file, "its bytes do not match their digest")
+        _warn(file, "its bytes do not match their digest")
+        return None
     try:
         loaded = ctypes.CDLL(str(file))
         for name, arguments in _ARGUMENTS.items():
@@ -54,11 +55,12 @@ def library() -> ctypes.CDLL | None:
     except OSError:  # for another processor
         return None
     except AttributeError as error:
-        return _refused(file, str(error))
+        _warn(file, str(error))
+        return None
     return loaded
 
 
-def _refused(file: Path, problem: str) -> None:
+def _warn(file: Path, problem: str) -> None:
     _LOG.warning(
         "%s is damaged (%s): numpy does its work, and shuffling rows takes longer. Install the package again.",
         file,
