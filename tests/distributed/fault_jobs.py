@@ -24,7 +24,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 import torch_dataloader_utils
 from torch_dataloader_utils import StructuredDataset
-from torch_dataloader_utils.distributed import agreement
+from torch_dataloader_utils.distributed import agreement, meeting
+from torch_dataloader_utils.distributed.meeting import Board
 
 STALL = 6.0  # seconds that a rank stalls, or is stopped
 LIMIT = 1.5  # the timeout of the others
@@ -91,6 +92,26 @@ def apart(data: str, out: Path) -> dict[str, Any]:
     found["manifests"] = tried(lambda: create(data, manifest=str(out / f"of_{rank}.parquet"), count_rows=True))
     # Rank 1 fails before it meets the others: the last, because they are one step ahead of it then.
     found["option"] = tried(lambda: create(data, count_rows=True, timeout=LIMIT, batch_size=0 if rank == 1 else 8))
+    return found
+
+
+def apart_in_turn(data: str, out: Path) -> dict[str, Any]:
+    """Options that only some ranks pass; rank 1 is at each loader when the others have given it up already."""
+    rank = dist.get_rank()
+    if rank == 1:  # it has arrived, and the others are done before it looks
+        Board.agree = slowly(Board.agree, 0.3)  # type: ignore[method-assign]
+    found = {
+        "first": tried(lambda: create(data, timeout=12, count_rows=rank == 0)),
+        "second": tried(lambda: create(data, timeout=12, on_error="skip" if rank == 2 else "raise")),
+    }
+    if rank == 1:  # it arrives when the others no longer wait for it
+        time.sleep(2 * meeting._SIGN)
+    found["third"] = tried(lambda: create(data, timeout=12, count_rows=rank == 2))
+    found["shared"] = tried(lambda: create(f"{data}/none", timeout=12, manifest=str(out / "m.parquet")))
+    if rank == 1:
+        time.sleep(2 * meeting._SIGN)
+    found["fourth"] = tried(lambda: create(data, timeout=12, count_rows=rank == 0))
+    found["same"] = tried(lambda: create(data, timeout=12))
     return found
 
 

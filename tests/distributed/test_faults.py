@@ -66,6 +66,22 @@ def test_options_that_some_ranks_lack_are_named_on_all(data: str, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_rank_that_comes_late_after_a_failure_of_all_does_not_skip_a_loader(data: str, tmp_path: Path) -> None:
+    ranks = launch("apart_in_turn", data, tmp_path, 3, "fault_jobs.py")
+    words = {
+        "first": "count_rows is True on process(es) 0, False on process(es) 1, 2",
+        "second": "on_error is 'raise' on process(es) 0, 1, 'skip' on process(es) 2",
+        "third": "count_rows is False on process(es) 0, True on process(es) 2",  # rank 1 had not come
+        "shared": "/none",
+        "fourth": "count_rows is True on process(es) 0, False on process(es) 2",
+    }
+    for found in ranks:
+        for name, expected in words.items():
+            assert expected in str(found[name]["error"]), name
+    assert rows(ranks, "same") == list(range(ROWS))
+
+
+@pytest.mark.slow
 def test_a_first_rank_whose_store_hangs_is_named(data: str, tmp_path: Path) -> None:
     found = [each["manifest"] for each in launch("stalled", data, tmp_path, 3, "fault_jobs.py")]
     stalled = "BatchTimeoutError: {}listing .*: the store did not answer within timeout="

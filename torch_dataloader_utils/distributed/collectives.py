@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_dataloader_utils.distributed.meeting import Board, meet
+from torch_dataloader_utils.distributed.meeting import Board, expect_failure, meet
 from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.distributed.ranks import initialized_distributed
 from torch_dataloader_utils.distributed.records import DONE, LATE, Step, listed
@@ -58,7 +58,10 @@ def sent_by_first(value: object, peers: Peers, step: Step) -> Any:
 
 
 def smallest(peers: Peers, step: Step) -> Callable[[int], int]:
-    """A function that returns the smallest of all peers' numbers: an all_reduce(MIN)."""
+    """A function that returns the smallest of all peers' numbers: an all_reduce(MIN).
+
+    A negative one says that its process cannot go on: all of them raise an error then.
+    """
     dist = initialized_distributed()
 
     def agree(own_number: int) -> int:
@@ -67,6 +70,8 @@ def smallest(peers: Peers, step: Step) -> Callable[[int], int]:
             for group in peers.groups:
                 least = least.to(_device(dist, group))
                 wait(dist.all_reduce(least, op=dist.ReduceOp.MIN, group=group, async_op=True))
+        if least.item() < 0:
+            expect_failure(peers.members)
         return int(least.item())
 
     return agree

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch_dataloader_utils import errors
-from torch_dataloader_utils.distributed.meeting import meet
+from torch_dataloader_utils.distributed.meeting import expect_failure, meet
 from torch_dataloader_utils.distributed.peers import Peers, job_peers
 from torch_dataloader_utils.distributed.ranks import initialized_distributed
 from torch_dataloader_utils.distributed.records import Step
@@ -49,7 +49,10 @@ class Sharers:
                 meet(self.peers, self._step(does))
 
     def exchange(self, does: str) -> Callable[[object], list[Any]] | None:
-        """A collective that maps this process's object to those of all; None if there is nobody to share with."""
+        """A collective that maps this process's object to those of all; None if there is nobody to share with.
+
+        A string is what went wrong on its process: all of them raise an error then.
+        """
         peers = self.peers
         if peers is None:
             return None
@@ -59,7 +62,10 @@ class Sharers:
             if self.apart:
                 return []
             with self._together():
-                return gathered_objects(part, peers, self._step(does))
+                parts = gathered_objects(part, peers, self._step(does))
+            if any(isinstance(each, str) for each in parts):
+                expect_failure(peers.members)
+            return parts
 
         return exchanged
 
@@ -124,6 +130,7 @@ def from_first_rank(make: Callable[[], T], sharers: Sharers, does: str) -> T:
     if sharers.index:
         value, failure = sharers.sent(None, peers, does)
         if failure is not None:
+            expect_failure(peers.members)
             raise _error_of_first(*failure)
         return value  # type: ignore[no-any-return]  # what the first rank's `make` returned
     try:
@@ -131,6 +138,7 @@ def from_first_rank(make: Callable[[], T], sharers: Sharers, does: str) -> T:
     except Exception as error:
         with suppress(PlanMismatchError):  # this error matters more
             sharers.sent((None, (type(error).__name__, str(error))), peers, does)
+            expect_failure(peers.members)
         raise
     sharers.sent((made, None), peers, does)
     return made

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any, TypeVar
 
@@ -51,10 +51,18 @@ def note_failure() -> None:
     """Note that an error ended something that this process did, perhaps before it met the others.
 
     The others wait for it, and give the step up in the end. When this process next takes a step, it leaves out those
-    that were given up before it came, so that it meets the others where they are. A process without an error that comes
-    too late fails as they did: it is about to do what they gave up.
+    that were given up without it, so that it meets the others where they are. A process without an error of its own
+    that comes too late fails as they did: it is about to do what they gave up.
     """
     _FAILURES[None] += 1
+
+
+def expect_failure(members: tuple[int, ...]) -> None:
+    """Note that the error which this process is about to raise is raised on all members, at the same step of theirs.
+
+    It keeps no member from later steps, so none is left out after it.
+    """
+    _KNOWN[members] = _FAILURES[None] + 1
 
 
 def meet(peers: Peers, step: Step) -> Board:
@@ -66,6 +74,7 @@ def meet(peers: Peers, step: Step) -> Board:
     board = Board(peers.members, step)
     verdict = board.asked(board.agree, step.limit and step.limit + _ANSWER)
     if verdict != _AGREED:
+        expect_failure(peers.members)
         raise PlanMismatchError(verdict)
     return board
 
@@ -113,7 +122,9 @@ class Board:
         same = json.dumps([self.step.does, dict(self.step.options)])
         first, arrived = self._store.compare_set(self._key("first"), "", same).decode(), 0
         if first != same:
-            self._settle(difference(self._arrived()) or "the ranks are at different steps")
+            arrived_records = self._arrived()
+            text = difference(arrived_records) or "the ranks are at different steps"
+            self._settle(text, not_here(arrived_records, self._members, self.number))
         else:
             arrived = self._store.add(self._key("count"), 1)
         if arrived == len(self._members):
@@ -123,17 +134,25 @@ class Board:
         return self._verdict(first=arrived == 1)
 
     def _catch_up(self) -> None:
-        """Leave out the steps that the others gave up while this process was kept from them by an error of its own."""
+        """Leave out the steps that the others gave up while this process was kept from them by an error of its own.
+
+        Not those at which it has arrived: what it is about to do there is what the others were about to do.
+        """
         failures, begun = _FAILURES[None], self.number
-        while failures > _KNOWN[self._members] and self._is_given_up():
+        while failures > _KNOWN[self._members] and self._is_missed():
             self._take_number()
         _KNOWN[self._members] = failures
         if self.number > begun:
             self.record(ENTERED)
 
-    def _is_given_up(self) -> bool:
-        key = self._key("verdict")
-        return bool(self._store.check([key])) and self._store.get(key).decode() != _AGREED
+    def _is_missed(self) -> bool:
+        """Whether the others gave this step up before this process arrived at it."""
+        return bool(self._store.check([self._key("verdict")])) and self._rank in self._settled()[1]
+
+    def _settled(self) -> tuple[str, list[int]]:
+        """The verdict of this step, and the members that had not arrived by then."""
+        text, missing = json.loads(self._store.get(self._key("verdict")))
+        return text, missing
 
     def asked(self, ask: Callable[[], T], limit: float) -> T:
         """What `ask` learns from the store.
@@ -186,7 +205,7 @@ class Board:
         missing = absent(records, self._members, self.number)
         here = {rank: record for rank, record in records.items() if record.number == self.number}
         text = difference(here) or lateness(records, missing, self.step)
-        self._settle(text)  # for those that come later
+        self._settle(text, not_here(records, self._members, self.number))  # for those that come later
         return text
 
     def _arrived(self) -> dict[int, Record]:
@@ -203,21 +222,22 @@ class Board:
             waited = time.monotonic() - begin
             if self.step.limit and waited > self.step.limit:
                 records = self.records()
-                self._settle(lateness(records, not_here(records, self._members, self.number), self.step))
+                missing = not_here(records, self._members, self.number)
+                self._settle(lateness(records, missing, self.step), missing)
             elif first and waited > _SLOW:
                 first, missing = False, not_here(self.records(), self._members, self.number)
                 _LOG.warning("waiting for process(es) %s to %s", listed(missing), self.step.does)
             time.sleep(pause)
             pause = max(min(2 * pause, _MOST), _LOOK * len(self._members))
-        return str(self._store.get(self._key("verdict")).decode())
+        return self._settled()[0]
 
     def _forget(self, number: int | None) -> None:
         """Delete the keys of an earlier step, which all have left; not every step has some."""
         for name in ("first", "count", "verdict") if number is not None else ():
             self._store.delete_key(self._key(name, number))
 
-    def _settle(self, verdict: str) -> None:
-        self._store.compare_set(self._key("verdict"), "", verdict)
+    def _settle(self, verdict: str, missing: Sequence[int] = ()) -> None:
+        self._store.compare_set(self._key("verdict"), "", json.dumps([verdict, list(missing)]))
 
     def _key(self, name: str, number: int | None = None) -> str:
         return f"{self._prefix}{self.number if number is None else number}-{name}"
