@@ -56,8 +56,14 @@ def restarted(data: dict[str, Any], replay: float = 0, **place: Any) -> Any:
 
 
 def replaying(data: dict[str, Any], **options: Any) -> Any:
-    """A loader of the rows appended since the snapshot, and older ones."""
-    given = {"catalog_config": data["config"], "start_snapshot_id": data["start"], "replay": 0.5, **OPTIONS, **options}
+    """A loader of the rows appended since the snapshot, and older ones.
+
+    Which older rows, and how many of them, follows from the paths of data files, which Iceberg draws at random. With
+    small batches and windows, each of three ranks has several batches whatever they are.
+    """
+    small = {"batch_size": 2, "shuffle_buffer_size": 5}
+    given = {"catalog_config": data["config"], "start_snapshot_id": data["start"], "replay": 0.5}
+    given |= {**OPTIONS, **small, **options}
     return IcebergDataset.create_dataloader("ns.t", **given)[0]
 
 
