@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather as pf
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,6 +29,8 @@ COLUMNS: dict[str, Any] = {
     "null": pa.nulls(10),
     "date": pa.array([date(2026, 1, 2)] * 10),
     "time": pa.array([time(1)] * 10),
+    "time_s": pa.array([time(1)] * 10, pa.time32("s")),
+    "time_ns": pa.array([time(1)] * 10, pa.time64("ns")),
     "timestamp": pa.array([MOMENT] * 10),
     "timestamp_ns": pa.array([MOMENT] * 10, pa.timestamp("ns")),
     "timestamp_utc": pa.array([MOMENT] * 10, pa.timestamp("us", "UTC")),
@@ -43,6 +46,11 @@ COLUMNS: dict[str, Any] = {
     "struct": pa.array([{"x": 1}] * 10),
     "struct_of_strings": pa.array([{"x": "a"}] * 10),
 }
+NANOSECONDS = COLUMNS["timestamp_ns"]
+COLUMNS_OF_IPC: dict[str, Any] = {  # Parquet keeps only the values
+    "dictionary_ns": NANOSECONDS.dictionary_encode(),
+    "extension_ns": pa.ExtensionArray.from_storage(pa.opaque(NANOSECONDS.type, "name", "vendor"), NANOSECONDS),
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +58,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("types")
     for name, column in COLUMNS.items():
         pq.write_table(pa.table({name: column}), folder / f"{name}.parquet")
+    for name, column in COLUMNS_OF_IPC.items():
+        pf.write_feather(pa.table({name: column}), folder / f"{name}.arrow")
     return sorted(folder.iterdir())
 
 
@@ -80,4 +90,4 @@ def test_the_first_batch_imports_no_foreign_module(files: list[Path], options: d
 @pytest.mark.parametrize("output_format", ["torch", "dict"])
 def test_a_ctrl_c_during_the_first_batch_is_not_lost(files: list[Path], output_format: str) -> None:
     lost = found("interrupts", {"output_format": output_format, "num_workers": 0}, files)
-    assert lost == dict.fromkeys(COLUMNS, False)
+    assert lost == dict.fromkeys([*COLUMNS, *COLUMNS_OF_IPC], False)

@@ -60,15 +60,20 @@ def first_imports(output_format: str, report: Mapping[str, Mapping[str, Any]], s
         objects = any(entry.get("kind") == "list" for entry in report.values())
     else:
         plain = False
-        objects = output_format == "dict" and any(pt.is_timestamp(kind) or pt.is_duration(kind) for kind in kinds)
+        moments = any(pt.is_timestamp(kind) or pt.is_duration(kind) or pt.is_time(kind) for kind in kinds)
+        objects = output_format == "dict" and moments
     of_objects = ["pandas", "pyarrow.pandas_compat", "pyarrow.vendored.version"]
     return (*["pyarrow.compute"] * (not plain), *of_objects * objects)
 
 
 def _all_types(kind: pa.DataType) -> list[pa.DataType]:
     """The type and all within it."""
-    fields = [kind.field(number).type for number in range(kind.num_fields)]
-    return [kind, *(inner for field in fields for inner in _all_types(field))]
+    within = [kind.field(number).type for number in range(kind.num_fields)]
+    if pt.is_dictionary(kind):
+        within.append(kind.value_type)
+    elif isinstance(kind, pa.BaseExtensionType):
+        within.append(kind.storage_type)
+    return [kind, *(inner for one in within for inner in _all_types(one))]
 
 
 class ArrowForm:
