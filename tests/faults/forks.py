@@ -91,23 +91,29 @@ def fork_round(parent: Parent, context: Any, chance: random.Random) -> Outcome:
     mode, mode_of_parent = chance.choice(modes), chance.choice(modes)
     what = f"{kind} ({source}, {mode}) in a child by {method}"
     loader, dataset = parent.create(source, mode_of_parent)
-    iterator, begun = None, []
-    if kind in ("loader", "iterator"):
-        what = f"the parent's {kind} ({source}, {mode_of_parent}) in a child by {method}"
-        iterator = iter(loader)
-        begun = [next(iterator)["id"].tolist() for _ in range(3)]
-    given = {"dataset": pickle.dumps(dataset) if kind == "dataset" and method != "fork" else dataset}
-    given |= {"loader": loader, "iterator": iterator, **{name: (name, *parent.places[name], mode) for name in SOURCES}}
-    attempt, closing = _in_child(context, what, kind, given[kind])
-    errors = (DataLoaderUtilsError,) if kind in ("loader", "iterator") else ()
-    fail_unless(attempt.error is None or isinstance(attempt.error, errors), f"{what}: {attempt.error!r}")
-    if attempt.error is None and kind != "iterator":
-        fail_unless(sorted(attempt.ids) == list(range(rows.ROWS)), f"{what}: {len(attempt.ids)} rows")
-    if iterator is not None:
-        rest = sum(begun, []) + rows.ids_of(iterator)
-        fail_unless(sorted(rest) == list(range(rows.ROWS)), f"{what}: the parent got {len(rest)} rows")
-        fail_unless(kind != "iterator" or attempt.error is not None, f"{what}: the child took the parent's batches")
-    dataset.close()
+    try:
+        iterator, begun = None, []
+        if kind in ("loader", "iterator"):
+            what = f"the parent's {kind} ({source}, {mode_of_parent}) in a child by {method}"
+            iterator = iter(loader)
+            begun = [next(iterator)["id"].tolist() for _ in range(3)]
+        given = {"dataset": pickle.dumps(dataset) if kind == "dataset" and method != "fork" else dataset}
+        given |= {
+            "loader": loader,
+            "iterator": iterator,
+            **{name: (name, *parent.places[name], mode) for name in SOURCES},
+        }
+        attempt, closing = _in_child(context, what, kind, given[kind])
+        errors = (DataLoaderUtilsError,) if kind in ("loader", "iterator") else ()
+        fail_unless(attempt.error is None or isinstance(attempt.error, errors), f"{what}: {attempt.error!r}")
+        if attempt.error is None and kind != "iterator":
+            fail_unless(sorted(attempt.ids) == list(range(rows.ROWS)), f"{what}: {len(attempt.ids)} rows")
+        if iterator is not None:
+            rest = sum(begun, []) + rows.ids_of(iterator)
+            fail_unless(sorted(rest) == list(range(rows.ROWS)), f"{what}: the parent got {len(rest)} rows")
+            fail_unless(kind != "iterator" or attempt.error is not None, f"{what}: the child took the parent's batches")
+    finally:
+        dataset.close()  # also after a broken promise: its workers hold what the server waits for
     return Outcome(what, attempt.name, attempt.waited, closing)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import sys
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, use
@@ -55,16 +55,6 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
     return chosen
 
 
-_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    # Before multiprocessing's own function, which would wait for a stopped process forever.
-    for pool in list(_POOLS):
-        pool.close()
-
-
 class WorkerPool:
     """The worker processes of one loader.
 
@@ -84,9 +74,9 @@ class WorkerPool:
         self._numbers = 0
         self._known: list[set[FileKey]] = [set() for _ in range(count)]
         self._pid = os.getpid()
-        self._finalizer = weakref.finalize(self, _end, self.members, self._pid)
-        self._finalizer.atexit = False
-        _POOLS.add(self)
+        # At exit, also of a process that multiprocessing started, before it terminates its children and joins them,
+        # which would wait forever for stopped ones, and for these, as they outlive SIGTERM.
+        self._finalizer = Finalize(self, end_all, args=(self.members,), exitpriority=0)
         renew_in_children(self)
         fork = context.get_start_method() == "fork"
         packed = None if fork else _packed(open_reader)
@@ -136,7 +126,7 @@ class WorkerPool:
     @property
     def closed(self) -> bool:
         """Whether the processes have been ended, or belong to the parent that this process was forked from."""
-        return not self._finalizer.alive or os.getpid() != self._pid
+        return not self._finalizer.still_active() or os.getpid() != self._pid
 
     @property
     def broken(self) -> bool:
@@ -148,18 +138,17 @@ class WorkerPool:
         self._finalizer()
 
 
-def _end(members: Sequence[Member], pid: int) -> None:
-    if os.getpid() == pid:  # a forked child shares its parent's pipes: the workers must not receive messages from it
-        end_all(members)
-
-
 def _started(context: BaseContext, name: str, arguments: tuple[Any, ...]) -> BaseProcess:
     """A new worker process."""
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
         target=worker_main, args=arguments, name=name, daemon=True
     )
+    if context.get_start_method() != "fork":
+        with held_back():
+            resource_tracker.ensure_running()  # which lets some of them through: not as a part of the start
     with held_back():  # also from the fork server, which the first process starts
         process.start()
+    process.terminate = process.kill  # type: ignore[method-assign] # it outlives SIGTERM
     return process
 
 

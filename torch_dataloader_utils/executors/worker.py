@@ -10,7 +10,6 @@ their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by t
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 import traceback
@@ -19,14 +18,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
 from torch_dataloader_utils.executors.script import started
-from torch_dataloader_utils.executors.signals import ignore
+from torch_dataloader_utils.executors.signals import end_with_parent, outlive
 from torch_dataloader_utils.executors.slots import WritableSlot, dump_error, pack
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
 from torch_dataloader_utils.reading.windows import of_windows
 
 _AHEAD = 3  # blocks packed and not yet delivered
-_PARENT_CHECK = 5.0  # seconds between checks whether the main process is still alive
 
 OpenReader = Callable[[dict[FileKey, DataFile]], BlockReader]
 
@@ -48,7 +46,8 @@ def worker_main(
         deferred: whether the user's script is imported only when something names it.
     """
     started(deferred)
-    ignore()  # the main process handles them
+    outlive()
+    end_with_parent()
     for other in inherited:
         other.close()
     if open_reader is None:
@@ -77,11 +76,10 @@ class _Worker:
         self._waiting = 0  # blocks packed and not delivered
         self._used = 0  # their bytes
         self._full = 0.0  # seconds waited for room since the last task
-        self._parent = os.getppid()
 
     def run(self) -> None:
         """Decode while there is work and room; otherwise wait for messages."""
-        while os.getppid() == self._parent:
+        while True:
             while self._polled():
                 message = self._conn.recv()
                 if message is None:
@@ -95,7 +93,7 @@ class _Worker:
         if self._may_decode():
             return self._conn.poll(0)
         began = time.perf_counter()
-        polled = self._conn.poll(_PARENT_CHECK)
+        polled = self._conn.poll(None)
         if self._tasks:
             self._full += time.perf_counter() - began
         return polled
@@ -144,7 +142,7 @@ class _Worker:
             # All slots hold blocks that wait or that the user keeps: take more memory rather than wait.
             slot = WritableSlot()
             self._conn.send(("slot", len(self._slots)))
-            send_handle(self._conn, slot.fd, self._parent)
+            send_handle(self._conn, slot.fd, None)
             self._free.append(len(self._slots))
             self._slots.append(slot)
         return self._free[-1]
