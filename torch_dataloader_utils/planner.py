@@ -314,6 +314,6 @@ def digest(parts: Any) -> int:
     """A 63-bit digest of these texts."""
     state = hashlib.blake2b(digest_size=8)
     for part in parts:
-        state.update(part.encode())
+        state.update(part.encode("utf-8", "surrogatepass"))  # a path need not be valid UTF-8
         state.update(b"\0")
     return int.from_bytes(state.digest(), "little") >> 1

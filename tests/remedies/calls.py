@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,9 @@ class Failing:
     path: str = "rows"
 
 
+BYTES = os.fsdecode(b"\xff")  # in a name that is not valid UTF-8
+
+
 def write_data(folder: Path) -> None:
     """Rows of several types, documents of tokens, and both without row counts."""
     rows = {
@@ -74,9 +78,13 @@ def write_data(folder: Path) -> None:
         ("folders/b", few),
         ("hive/day=1", few),
         ("hive/hour=1", few),
+        ("bytes", few),
+        (f"key={BYTES}", few),
     ):
         (folder / name).mkdir(parents=True)
-        pq.write_table(pa.table(values), folder / name / "part.parquet", row_group_size=5)
+        with open(folder / name / "part.parquet", "wb") as file:
+            pq.write_table(pa.table(values), file, row_group_size=5)
+    (folder / "bytes" / "part.parquet").rename(folder / "bytes" / f"part-{BYTES}.parquet")
     for name, text in (("doubled", "1,1\n2,3\n"), ("semicolons", "a;b\n1;2\n")):
         (folder / name).mkdir()
         (folder / name / "part.csv").write_text(text)
@@ -323,6 +331,8 @@ CALLS: dict[str, Failing] = {
     "an interval that pyarrow cannot read": Failing({}, UnsupportedTypeError, path="intervals"),
     "a time that Python has not": Failing({"output_format": "dict"}, UnsupportedTypeError, path="late"),
     "folders of other keys": Failing({"partitioning": "hive"}, path="hive"),
+    "a folder whose value is no text": Failing({}, path=f"key={BYTES}"),
+    "a manifest of a file whose name is no text": Failing({"manifest": "/tmp/tdu-names"}, path="bytes"),
     "times beside numbers": Failing(call=combined_times, path="times"),
     "a stack of times and numbers": Failing({"stack": {"x": ["at", "number"]}}, path="times"),
     "a jagged entry of times and numbers": Failing({"jagged": {"x": ["moments", "numbers"]}}, path="times"),

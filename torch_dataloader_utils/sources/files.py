@@ -21,7 +21,7 @@ from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.table_folders import reject_tables
 from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage, printable
 from torch_dataloader_utils.storage.cache import cache_options
-from torch_dataloader_utils.storage.spelling import one_spelling
+from torch_dataloader_utils.storage.spelling import is_utf8, one_spelling
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -288,13 +288,15 @@ def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> li
     "auto" returns values only if all files have the same keys.
 
     Raises:
-        OptionError: partitioning="hive", and files have different keys; the message names one.
+        OptionError: partitioning="hive", and files have different keys; or a key or value is not text. The message
+            names a file.
     """
     if partitioning is None:
         return [{} for _ in files]
     paths = [file.path for file in files]
     values, differing = _keys_of_all(paths)
     if differing is None:
+        _reject_bytes(paths, values)
         return values
     if partitioning == "auto":
         return [{} for _ in paths]
@@ -302,6 +304,18 @@ def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> li
         f"partitioning='hive': {_different_keys(paths, values, differing)}: all files must have the same keys.",
         remedies=[use("reads them without these columns", partitioning=None)],
     )
+
+
+def _reject_bytes(paths: Sequence[str], values: Sequence[Mapping[str, str | None]]) -> None:
+    """Reject keys and values that are no text: columns could not hold them."""
+    folders = {id(texts): (path, texts) for path, texts in zip(paths, values, strict=True)}  # one object per folder
+    for path, texts in folders.values():
+        if not all(is_utf8(text) for item in texts.items() for text in item if text is not None):
+            raise OptionError(
+                f"{printable(path)}: a folder named key=value would become a column, but its name is not valid UTF-8, "
+                "until it is renamed.",
+                remedies=[use("reads the files without these columns", partitioning=None)],
+            )
 
 
 def without_partitions(files: Sequence[FoundFile]) -> str:

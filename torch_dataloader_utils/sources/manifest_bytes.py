@@ -23,6 +23,7 @@ from torch_dataloader_utils.redaction import printable, secrets_of
 from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.sources.manifest_roots import plain_path
 from torch_dataloader_utils.sources.skipped import SkippedFile
+from torch_dataloader_utils.storage.spelling import is_utf8
 
 VERSION = 3  # covers the manifest file and the `pack` of every format
 
@@ -130,6 +131,13 @@ def pack_manifest(inspected: Inspected, asked: Asked) -> bytes:
         OptionError: a file's path must not be stored.
     """
     reject_secrets(file.path for file in inspected.found)
+    for file in inspected.files:
+        if not is_utf8(file.path):
+            raise OptionError(
+                f"manifest= with {printable(file.path)}: a manifest holds paths as text, but this one is not valid "
+                "UTF-8, until the file or folder is renamed.",
+                remedies=[leave_out("manifest")],
+            )
     form = format_named(inspected.format)
     rows = [(f.path, f.size, f.relative, f.version, f.decoded, form.pack(f.layout, f.schema)) for f in inspected.files]
     columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in _COLUMNS]

@@ -81,7 +81,8 @@ class LocalFile(pa.OSFile):  # type: ignore[misc]
         """Opens the file; a pipe in its place would be waited for without end."""
         if not stat.S_ISREG(os.stat(file.path).st_mode):
             raise replaced(file)
-        return super().__new__(cls, file.path, "rb")  # type: ignore[no-any-return]
+        # Bytes, because a name need not be valid UTF-8.
+        return super().__new__(cls, os.fsencode(file.path), "rb")  # type: ignore[no-any-return]
 
     def __init__(self, file: DataFileInfo, remedy: str = "") -> None:
         self._planned, self._remedy = file, remedy

@@ -27,6 +27,15 @@ _FILE = re.compile("file:(?=/(?!/))")  # as Hadoop spells URLs of local files
 _ODD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")  # an empty part, or one of dots
 
 
+def is_utf8(name: str) -> bool:
+    """Whether a name is text: one of the local disk may be any bytes, which Python holds as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def one_spelling(path: str, protocol: str = "") -> str:
     """The path or URL in a spelling that all its names share, as a URL; for comparisons only.
 
