@@ -76,7 +76,7 @@ def read_iceberg(proxy: Proxy, folder: Path, **options: Any) -> list[int]:
 
 
 def test_the_table_has_its_rows(proxy: Proxy) -> None:
-    assert read(proxy) == [row for row in range(20) if row % 10 not in (1, 2)]
+    assert read(proxy, timeout=SLACK) == [row for row in range(20) if row % 10 not in (1, 2)]
     counts = proxy.counts()
     for kind in ("_last_checkpoint", ".checkpoint.parquet", "deletion_vector_", "part-"):
         assert counts.of(kind)["gets"], f"no request for {kind}: what hangs below is not read"
@@ -105,7 +105,7 @@ ICEBERG_FILES = [".metadata.json", "snap-", "-m0.avro", "/data/"]
 
 
 def test_the_iceberg_table_has_its_rows(proxy: Proxy, iceberg_table: Path) -> None:
-    assert read_iceberg(proxy, iceberg_table) == [row for row in range(20) if row % 10 not in (1, 2)]
+    assert read_iceberg(proxy, iceberg_table, timeout=SLACK) == [row for row in range(20) if row % 10 not in (1, 2)]
     for kind in ICEBERG_FILES:
         assert proxy.counts().of(kind)["gets"], f"no request for {kind}: what hangs below is not read"
 
