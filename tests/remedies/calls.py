@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -13,10 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
 
 from tests.formats.interval_writing import write_intervals
-from torch_dataloader_utils import Shard, Split, StructuredDataset, combine
+from torch_dataloader_utils import DeltaDataset, IcebergDataset, Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
+    ColumnNotFoundError,
     CountsRequiredError,
     DataLoaderUtilsError,
     FileReadError,
@@ -24,6 +29,8 @@ from torch_dataloader_utils.errors import (
     OptionError,
     SchemaMismatchError,
     ShardingError,
+    SnapshotError,
+    UnknownOptionError,
     UnknownValueError,
     UnsupportedTypeError,
 )
@@ -101,8 +108,22 @@ def write_data(folder: Path) -> None:
     (folder / "units").mkdir()
     for unit in ("ms", "us"):
         pq.write_table(pa.table({"at": pa.array(time, pa.timestamp(unit))}), folder / "units" / f"{unit}.parquet")
+    (folder / "text").write_text("no manifest")
+    write_iceberg(folder)
+    write_deltalake(folder / "delta", pa.table(few))
     (folder / "lines").mkdir()
     (folder / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
+
+
+def write_iceberg(folder: Path) -> None:
+    """A table of format version 2, whose last snapshot deleted rows; "iceberg" is its metadata's address."""
+    with SqlCatalog("c", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse") as catalog:
+        catalog.create_namespace("n")
+        table = catalog.create_table("n.t", pa.schema({"id": pa.int64()}))
+        for _ in range(2):
+            table.append(pa.table({"id": range(40)}))
+        table.delete("id < 5")
+        (folder / "iceberg").write_text(table.metadata_location)
 
 
 def read(path: Any, **keywords: Any) -> None:
@@ -129,6 +150,40 @@ def read_with_other(path: str, **keywords: Any) -> None:
         keywords["manifest"] = f"{path}_other.parquet"
         StructuredDataset.create_dataloader(f"{path}/../tokens", manifest=keywords["manifest"])
     read(path, **keywords)
+
+
+def read_with_newer(path: str, **keywords: Any) -> None:
+    """Make a loader with the manifest of a newer version of the package."""
+    if "manifest" in keywords:
+        place = keywords["manifest"] = f"{path}_newer.parquet"
+        StructuredDataset.create_dataloader(path, manifest=place)
+        table = pq.read_table(place)
+        [(key, header)] = table.schema.metadata.items()
+        newer = {key: json.dumps(json.loads(header) | {"version": 99})}
+        pq.write_table(table.replace_schema_metadata(newer), place)
+    read(path, **keywords)
+
+
+def read_with_file(path: str, **keywords: Any) -> None:
+    """Make a loader whose manifest is a file beside its data."""
+    if "manifest" in keywords:
+        keywords["manifest"] = f"{path}/../{keywords['manifest']}"
+    read(path, **keywords)
+
+
+def read_delta(path: str, **keywords: Any) -> None:
+    """Make a loader of a Delta table, and read an epoch."""
+    for _ in DeltaDataset.create_dataloader(path, batch_size=4, **keywords)[0]:
+        pass
+
+
+def read_iceberg(path: str, **keywords: Any) -> None:
+    """Make a loader of an Iceberg table, and read an epoch."""
+    place = Path(path).read_text()
+    if "start_snapshot_id" in keywords:
+        keywords["start_snapshot_id"] = StaticTable.from_metadata(place).history()[0].snapshot_id
+    for _ in IcebergDataset.create_dataloader(place, batch_size=4, **keywords)[0]:
+        pass
 
 
 class Generating:
@@ -357,6 +412,33 @@ CALLS: dict[str, Failing] = {
     "a manifest that is a folder": Failing({"manifest": "/tmp"}),
     "a manifest among the data": Failing({"manifest": "manifest.parquet"}, call=read_beside, path="beside"),
     "a manifest of other data": Failing({"manifest": "other"}, call=read_with_other),
+    "a manifest that is no Parquet": Failing({"manifest": "text"}, FileReadError, call=read_with_file),
+    "a manifest that is other Parquet": Failing(
+        {"manifest": "tokens/part.parquet"}, FileReadError, call=read_with_file
+    ),
+    "a manifest of a newer version": Failing({"manifest": "newer"}, FileReadError, call=read_with_newer),
+    "wrap under a filter": Failing(
+        {**PACK, "pack_method": "wrap", "filters": [("id", "<", 30)], "columns": ["ids"]},
+        CountsRequiredError,
+        path="mixed",
+    ),
+    "source_key that is a column": Failing({"source_key": "id"}, call=combined),
+    "even='drop' of a mix of few rows": Failing(
+        {"even": "drop", "batch_size": 64, "batches": "proportional", **TWO}, ShardingError, call=combined
+    ),
+    "filesystem with a Delta table": Failing(
+        {"filesystem": pa.fs.LocalFileSystem()}, UnknownOptionError, call=read_delta, path="delta"
+    ),
+    "rows of an Iceberg table by place": Failing({"fraction": 0.5}, call=read_iceberg, path="iceberg"),
+    "rows of an Iceberg table by ids that it lacks": Failing(
+        {"fraction": 0.5, "subset_by": ["_row_id"]}, call=read_iceberg, path="iceberg"
+    ),
+    "a metadata column among the columns": Failing(
+        {"columns": ["id", "_file"]}, ColumnNotFoundError, call=read_iceberg, path="iceberg"
+    ),
+    "appended rows up to a deletion": Failing(
+        {"start_snapshot_id": "the first"}, SnapshotError, call=read_iceberg, path="iceberg"
+    ),
     "canonical_ranks with batch_tokens": Failing(
         {"canonical_ranks": 2, "batch_tokens": 64, "lists": "padded"}, CountsRequiredError, path="tokens"
     ),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyiceberg.schema import Schema
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.iceberg.planned import PlannedFile
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.storage import printable
@@ -27,7 +27,8 @@ def hashes_row_ids(options: SubsetOptions, schema: Schema, format_version: int) 
     if ROW_KEY in options.subset_by and format_version < 3:
         raise OptionError(
             f"subset_by={ROW_KEY!r} exists only in tables of format version 3 or later, and this table has version "
-            f"{format_version}. Pass subset_by= with a key column, or subset_unit='file'."
+            f"{format_version}. Pass subset_by= with a key column.",
+            remedies=[use("chooses files", subset_unit="file", without=["subset_by"])],
         )
     return ROW_KEY in options.subset_by
 
@@ -43,5 +44,6 @@ def check_row_ids(name: str, files: Sequence[PlannedFile]) -> None:
         raise OptionError(
             f"{printable(name)}: rows of {without} of {len(files)} files have no row ids, because nothing was written "
             "since the table was upgraded to format version 3. Pass subset_by= with a key column, or commit to the "
-            "table first."
+            "table first.",
+            remedies=[use("chooses files", subset_unit="file", without=["subset_by"])],
         )

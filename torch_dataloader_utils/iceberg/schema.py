@@ -33,7 +33,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 from torch_dataloader_utils.iceberg.metadata import OpenTable
@@ -125,8 +125,9 @@ def _check_asked(schema: Schema, columns: Sequence[str], metadata_columns: Seque
     for name in columns:
         if name in METADATA_COLUMNS and name not in names and name not in metadata_columns:
             raise ColumnNotFoundError(
-                f"columns: {name!r} is not a column of the table but a metadata column: pass "
-                f"metadata_columns={(*metadata_columns, name)!r}, and keep it in columns only to set its position."
+                f"columns: {name!r} is not a column of the table but a metadata column, which is kept in columns "
+                "only to set its position.",
+                remedies=[use(metadata_columns=(*metadata_columns, name))],
             )
 
 

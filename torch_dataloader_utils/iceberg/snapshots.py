@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from torch_dataloader_utils.errors import OptionError, SnapshotError
+from torch_dataloader_utils.errors import OptionError, SnapshotError, use
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.sources.tables import SnapshotCursor
@@ -250,7 +250,7 @@ def _is_append(snapshot: Snapshot, skipped: frozenset[Operation]) -> bool:
         raise SnapshotError(
             f"snapshot {snapshot.snapshot_id} ({utc(snapshot.timestamp_ms)}) is not an append but "
             f"{'of an unknown kind' if operation is None else repr(operation.value)}: between two snapshots, only "
-            "appended rows can be read. End before it, start from it, or leave out overwrites and deletes by "
-            "non_appends='ignore'."
+            "appended rows can be read. End before it, or start from it.",
+            remedies=[use("leaves out overwrites and deletes", non_appends="ignore")] if operation else [],
         )
     return bool(operation == Operation.APPEND)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from torch_dataloader_utils.checkpoint.state_dict import is_begun
-from torch_dataloader_utils.errors import OptionError, ShardingError
+from torch_dataloader_utils.errors import OptionError, ShardingError, leave_out
 from torch_dataloader_utils.iteration.begun_pass import END
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.loader.iterators import StatefulIterator
@@ -105,7 +105,8 @@ def check_accelerator(accelerator: Any, split_batches: bool, device: str | None 
     if device is not None and accelerator.device_placement and not _same(torch.device(device), accelerator.device):
         raise OptionError(
             f"device={device!r}, but the accelerator puts batches on its own device, {str(accelerator.device)!r}: "
-            "leave out device, or pass device=accelerator.device."
+            "pass device=accelerator.device.",
+            remedies=[leave_out("device")],
         )
     if getattr(accelerator, "split_batches", False) and not split_batches:
         raise OptionError(

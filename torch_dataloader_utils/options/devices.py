@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from torch_dataloader_utils.errors import OptionError, leave_out
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.printing import shown
 
 _NAMES = re.compile(r"cpu|cuda(:\d+)?")
@@ -44,6 +44,6 @@ def _check_gpu(torch: Any, name: str, text: str) -> None:
     count, (_, _, number) = torch.cuda.device_count(), text.partition(":")
     if number and int(number) >= count:
         raise OptionError(
-            f"{name}={text!r}: this process sees {count} GPU(s), numbered from 0. Pass a lower number, or 'cuda' for "
-            "the current one (torch.cuda.set_device)."
+            f"{name}={text!r}: this process sees {count} GPU(s), numbered from 0. Pass a lower number.",
+            remedies=[use("the current one: torch.cuda.set_device", **{name: "cuda"})],
         )

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 
-from torch_dataloader_utils.errors import OptionError, UnknownOptionError, use
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError, leave_out, use
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.options.delta import DeltaOptions
 from torch_dataloader_utils.options.follow import FollowOptions
@@ -185,7 +185,8 @@ def parse_delta_options(keywords: Mapping[str, Any]) -> tuple[Options, DeltaOpti
     if "filesystem" in keywords:
         raise UnknownOptionError(
             "'filesystem' is no option for Delta tables, because deltalake reads the log with a client of its own: "
-            "pass storage_options."
+            "pass storage_options.",
+            remedies=[leave_out("filesystem")],
         )
     known = _known(keywords, option_defaults("delta"), "DeltaDataset.create_dataloader")
     return _options(known), _group(DeltaOptions, known)

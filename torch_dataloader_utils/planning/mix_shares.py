@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
+from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError, use
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.laps import even_counts
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, counts_by_stretch, sum_of, whole_steps
@@ -58,7 +58,8 @@ class MixShares:
             raise ShardingError(
                 f"even='drop' with N={total} rows in an epoch, R={self.num_ranks} ranks and batches of B={size}: one "
                 f"step needs R*B={self.num_ranks * size}"
-                f"{' of one dataset' if self._single else ''}. Use fewer ranks, or a smaller batch_size."
+                f"{' of one dataset' if self._single else ''}. Use fewer ranks, or a smaller batch_size.",
+                remedies=[use(batch_size=most)] if (most := max(taken) // self.num_ranks) else [],
             )
         if not once and (advice := self.never_read(names)):
             raise ShardingError(advice)

@@ -199,7 +199,9 @@ def _source_key(options: Options, keys: Sequence[str], names: Names) -> SourceKe
     if key is None:
         return None
     if key in keys:
-        raise OptionError(f"source_key={key!r} is already a key of the batches: pass another name.")
+        raise OptionError(
+            f"source_key={key!r} is already a key of the batches.", remedies=[use(source_key=f"{key}_dataset")]
+        )
     return SourceKey(key, (_given_names(names) or None) if _is_arrow(options) else None)
 
 

@@ -119,8 +119,8 @@ def reject_secrets(paths: Iterable[str]) -> None:
         if any(secrets_of(path)):
             raise OptionError(
                 f"manifest= with {printable(path)}: a manifest cannot hold URLs with a query or "
-                "a password, because these may be secrets. Pass credentials as storage_options=, or leave manifest= "
-                "out."
+                "a password, because these may be secrets. Pass credentials as storage_options=.",
+                remedies=[leave_out("manifest")],
             )
 
 
@@ -182,8 +182,9 @@ def unpack_manifest(data: bytes, asked: Asked, name: str) -> Inspected:
         raise
     except Exception as error:
         raise FileReadError(
-            f"manifest={name}: the file is damaged, or not a manifest: {type(error).__name__}: {error}. Use "
-            "another path; or, if it was a manifest, delete it, and the next run creates a new one."
+            f"manifest={name}: the file is damaged, or not a manifest: {type(error).__name__}: {error}. If "
+            "it was a manifest, delete it, and the next run creates a new one; if not, pass another path.",
+            remedies=[leave_out("manifest")],
         ) from error
 
 
@@ -220,13 +221,15 @@ def _header(metadata: Mapping[bytes, bytes] | None, name: str) -> dict[str, Any]
     if not metadata or _KEY not in metadata:
         raise FileReadError(
             f"manifest={name}: this Parquet file is not a manifest: pass the path of a manifest, or of a file that "
-            "does not exist yet, to create one there."
+            "does not exist yet, to create one there.",
+            remedies=[leave_out("manifest")],
         )
     header: dict[str, Any] = json.loads(metadata[_KEY])
     if header["version"] != VERSION:
         raise FileReadError(
             f"manifest={name}: it has version {header['version']}, but this package reads version {VERSION}. "
-            "Delete it to create a new one, or use another manifest=."
+            "Delete it to create a new one, or pass another path.",
+            remedies=[leave_out("manifest")],
         )
     return header
 

@@ -111,7 +111,8 @@ def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
         given = f"fraction={options.fraction}" if options.subset is None else f"subset={options.subset!r}"
         raise OptionError(
             f"{given} by {options.subset_unit} with an Iceberg table: its rows move when the table is rewritten. "
-            "Pass subset_by= with a key column, or subset_unit='file'. (Rows of tables of format version 3 have ids.)"
+            "Pass subset_by= with a key column. (Rows of tables of format version 3 have ids.)",
+            remedies=[use("chooses files", subset_unit="file")],
         )
     names = [_name(file, manifest.relative or {}) for file in manifest.files]
     if options.subset_unit != "row":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_dataloader_utils.convert.plan import ColumnPlan
-from torch_dataloader_utils.errors import CountsRequiredError
+from torch_dataloader_utils.errors import CountsRequiredError, use
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import PackOptions
 from torch_dataloader_utils.reading.row_count_scan import RowCounts
@@ -43,12 +43,13 @@ def tokens_unknown(name: str, combined: bool) -> CountsRequiredError:
         name: of the data.
         combined: whether it is a part of a combination.
     """
-    of_part = "count_rows=True in its create_dataloader, without limit= (combine then reads the token lists once), or "
-    counted = of_part if combined else "count_rows=True (reads the token lists once), or "
+    of_part = " Or pass count_rows=True, without limit=, to its create_dataloader: combine then reads the lists once."
+    counted = [] if combined else [use("reads the token lists once", count_rows=True)]
     return CountsRequiredError(
         f"pack_method='wrap' needs the number of tokens of {name}, which its footers do not say: because of a filter, "
-        "a subset, a transform or deleted rows, or because only Parquet files with statistics have it. Use "
-        f"{counted}pack_method='best_fit'."
+        "a subset, a transform or deleted rows, or because only Parquet files with statistics have it."
+        f"{of_part if combined else ''}",
+        remedies=[*counted, use(pack_method="best_fit")],
     )
 
 
