@@ -49,6 +49,10 @@ def compiled(source: Path, library: Path) -> str | None:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             return f"{shlex.join(command)} failed:\n{done.stderr}"
-        digest_of(library).write_text(sha256(made.read_bytes()).hexdigest())
+        digest = digest_of(made)
+        digest.write_text(sha256(made.read_bytes()).hexdigest())
+        # At no moment a library is beside the digest of another: without any, numpy does its work.
+        digest_of(library).unlink(missing_ok=True)
         made.replace(library)
+        digest.replace(digest_of(library))
     return None

@@ -2,6 +2,9 @@
 
 import runpy
 import shutil
+import subprocess
+import sys
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -105,15 +108,80 @@ def test_a_damaged_library_is_left_alone_with_a_line(
 ) -> None:
     """To load one that is cut off would end the process."""
     present = library.path()
+    if not Path(f"{present}.sha256").exists():
+        pytest.skip("there is no compiled library, with its digest, beside its source: install the package again")
     copied = [Path(shutil.copy(file, tmp_path)) for file in (library.SOURCE, present, f"{present}.sha256")]
     monkeypatch.setattr(library, "SOURCE", copied[0])
     assert library.library.__wrapped__() is not None
+    copied[1].unlink()  # it is loaded: cutting it off itself would end this process
     copied[1].write_bytes(present.read_bytes()[:9000])
     assert library.library.__wrapped__() is None
     assert [record.message for record in caplog.records] == [
-        f"{copied[1]} is damaged (its bytes do not match their digest): numpy does its work, and shuffling rows takes "
-        "longer. Install the package again."
+        f"{copied[1]} is not used (it is damaged: its bytes do not match their digest): numpy does its work, and "
+        "shuffling rows takes longer. Install the package again."
     ]
+
+
+def test_a_library_without_its_digest_is_left_alone_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "SOURCE", Path(shutil.copy(library.SOURCE, tmp_path)))
+    assert library.library.__wrapped__() is None
+    assert not caplog.records, "where there was no compiler, the installer was told"
+    library.path().write_bytes(b"compiled")
+    assert library.library.__wrapped__() is None
+    [line] = [record.message for record in caplog.records]
+    assert line.startswith(f"{library.path()} is not used (the file with its digest is missing beside it): numpy does")
+
+
+def test_a_library_of_another_processor_is_left_alone_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "SOURCE", Path(shutil.copy(library.SOURCE, tmp_path)))
+    library.path().write_bytes(b"compiled")
+    library.path().with_name(f"{library.path().name}.sha256").write_text(sha256(b"compiled").hexdigest())
+    assert library.library.__wrapped__() is None
+    assert "is not used" in caplog.text
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_at_no_moment_a_library_is_beside_the_digest_of_another(tmp_path: Path) -> None:
+    """Looked at before each change of a file while another compiler's library takes the place of the first."""
+    script = f"""
+import os, runpy, sys
+from hashlib import sha256
+from pathlib import Path
+
+compiled = runpy.run_path({str(Path(__file__).parents[2] / "hatch_build.py")!r})["compiled"]
+source, library = Path("rows.c"), Path("rows.library").resolve()
+source.write_text("int number(void) {{ return NUMBER; }}")
+digest, states = library.with_name("rows.library.sha256"), []
+
+def look():
+    whole = digest.exists() and library.exists()
+    states.append(sha256(library.read_bytes()).hexdigest() == digest.read_text() if whole else None)
+
+looking = []
+def hook(event, arguments):
+    if event in ("os.rename", "os.remove") or (event == "open" and arguments[1] and set(arguments[1]) & set("wax+")):
+        if not looking:
+            looking.append(event)
+            look()
+            looking.clear()
+
+for number in (1, 2):
+    os.environ["CC"] = f"cc -DNUMBER={{number}}"
+    assert compiled(source, library) is None
+    before = library.read_bytes() if number == 1 else before
+    look()
+    if number == 1:
+        sys.addaudithook(hook)
+assert library.read_bytes() != before
+assert None in states and True in states, states
+assert False not in states, states
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_library_without_its_functions_is_left_alone_with_a_line(
@@ -122,8 +190,8 @@ def test_a_library_without_its_functions_is_left_alone_with_a_line(
     source = tmp_path / "rows.c"
     source.write_text("int other(void) { return 1; }")
     monkeypatch.setattr(library, "SOURCE", source)
-    compiled = runpy.run_path(str(Path(__file__).parents[2] / "hatch_build.py"))["compiled"]
-    assert compiled(source, library.path()) is None  # no problem
+    compile_it = runpy.run_path(str(Path(__file__).parents[2] / "hatch_build.py"))["compiled"]
+    assert compile_it(source, library.path()) is None  # no problem
     assert library.library.__wrapped__() is None
-    assert "damaged" in caplog.text
+    assert "is not used" in caplog.text
     assert "tdu_take" in caplog.text

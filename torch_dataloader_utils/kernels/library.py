@@ -41,20 +41,23 @@ def library() -> ctypes.CDLL | None:
     """The library, whose functions release the GIL; None if there is none for this source and machine."""
     file = path()
     try:
-        whole = sha256(file.read_bytes()).hexdigest() == file.with_name(f"{file.name}.sha256").read_text()
-    except (OSError, ValueError):  # not compiled, or not readable
+        made = file.read_bytes()
+    except OSError:  # not compiled, or not readable
         return None
-    if not whole:
-        _warn(file, "its bytes do not match their digest")
+    try:
+        digest = file.with_name(f"{file.name}.sha256").read_bytes()
+    except OSError:
+        _warn(file, "the file with its digest is missing beside it")
+        return None
+    if sha256(made).hexdigest().encode() != digest:
+        _warn(file, "it is damaged: its bytes do not match their digest")
         return None
     try:
         loaded = ctypes.CDLL(str(file))
         for name, arguments in _ARGUMENTS.items():
             function = getattr(loaded, name)
             function.argtypes, function.restype = arguments, None
-    except OSError:  # for another processor
-        return None
-    except AttributeError as error:
+    except (OSError, AttributeError) as error:  # for another processor, or without one of the functions
         _warn(file, str(error))
         return None
     return loaded
@@ -62,7 +65,7 @@ def library() -> ctypes.CDLL | None:
 
 def _warn(file: Path, problem: str) -> None:
     _LOG.warning(
-        "%s is damaged (%s): numpy does its work, and shuffling rows takes longer. Install the package again.",
+        "%s is not used (%s): numpy does its work, and shuffling rows takes longer. Install the package again.",
         file,
         problem,
     )
