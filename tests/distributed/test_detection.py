@@ -289,7 +289,9 @@ def test_a_dataset_sent_elsewhere_takes_its_rank_there_or_says_why_not(
     _, dataset = made(data, accelerator=accelerator)
     assert dataset.world == World(2, 1, "accelerator", given=True)
     for copied in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(ShardingError, match="accelerator cannot be sent to another process: leave it out"):
+        with pytest.raises(
+            ShardingError, match=r"accelerator cannot be sent to another process: .*Leave out accelerator \(detects"
+        ):
             copied(dataset)
     _, dataset = made(data, accelerator=accelerator, num_ranks=2, rank=0)
     assert pickle.loads(pickle.dumps(dataset)).world == World(2, 0, "the arguments", given=True)

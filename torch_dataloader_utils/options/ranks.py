@@ -106,8 +106,8 @@ class RankOptions(Checked):
         given, starting = self._given_peers, get_spawning_popen() is not None
         if given and self.num_ranks is None and not starting:
             raise ShardingError(
-                f"{given[0]} cannot be sent to another process, where ranks are detected, or num_ranks and rank hold.",
-                remedies=[leave_out(given[0])],
+                f"{given[0]} cannot be sent to another process: pass num_ranks and rank.",
+                remedies=[leave_out(given[0], effect="detects ranks there")],
             )
         job = job_peers()
         if starting and self.num_ranks is None and job is not None:
