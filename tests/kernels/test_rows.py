@@ -184,6 +184,19 @@ assert False not in states, states
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_library_that_is_built_again_stays_as_it_is(tmp_path: Path) -> None:
+    """Other processes may be loading it."""
+    build = runpy.run_path(str(Path(__file__).parents[2] / "hatch_build.py"))["compiled"]
+    source, library = tmp_path / "rows.c", tmp_path / "rows.library"
+    source.write_text("int number(void) { return 1; }")
+    states = []
+    for _ in range(2):
+        assert build(source, library) is None
+        states.append({file.name: file.stat().st_ino for file in tmp_path.iterdir()})
+    assert states[0] == states[1]
+
+
 def test_a_library_without_its_functions_is_left_alone_with_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
