@@ -74,6 +74,12 @@ class Planner:
         """Whether the number of ranks cannot change any more."""
         return "world" in self.__dict__ or self._options.shard.num_ranks is not None
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether one process was settled, but this is one of several, such as a fork that became a rank of a job."""
+        given = self._options.shard.num_ranks is not None
+        return not given and self.is_settled and self.world.num_ranks == 1 and self._found_world().num_ranks > 1
+
     def _own_rank(self) -> int:
         return self.world.rank
 

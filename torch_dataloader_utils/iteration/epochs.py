@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.agreement import check_reports
 from torch_dataloader_utils.distributed.collectives import smallest
-from torch_dataloader_utils.errors import Example, ShardingError, use
+from torch_dataloader_utils.errors import Example, ShardingError, StaleIteratorError, use
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.iteration.checks import check_foreign, check_processes
 from torch_dataloader_utils.iteration.execution import Execution, reading_of
@@ -63,6 +64,7 @@ class Epochs:
         check_processes(options)
         check_foreign(options, worker)
         self.worker = worker
+        self._pid = os.getpid()
         self._options = options
         self._before_reading = before_reading
         self._before_epoch = before_epoch
@@ -149,6 +151,11 @@ class Epochs:
 
     def _start(self, place: EpochPosition) -> RankRun:
         """Begin to read this rank's share from a position on; with peers, only once all ranks have the same plan."""
+        if os.getpid() != self._pid and self.worker is None and self.planner.is_elsewhere:
+            raise StaleIteratorError(
+                "this iterator was made before its process was forked, and this is another rank now: call iter(loader) "
+                "here."
+            )
         if _fresh(place):
             self._next = self._next or self._before_epoch()
             self._take_next()  # the pass before has been closed

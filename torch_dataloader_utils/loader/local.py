@@ -20,13 +20,13 @@ from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source
+from torch_dataloader_utils.storage.locks import renew_in_children
 
 
 class LocalEpochs:
     """The epochs of this process; in a worker of a foreign loader, those of its shard.
 
     Attributes:
-        latest: the most recently requested epochs.
         state: where they begin, loaded once the ranks must be known; None: the beginning of an epoch.
     """
 
@@ -37,28 +37,52 @@ class LocalEpochs:
         before_reading: Callable[[], None],
         before_epoch: Callable[[], Source | None],
     ) -> None:
-        self._shard_of = partial(Epochs, options=options, before_reading=before_reading, before_epoch=before_epoch)
-        self.latest = self._shard_of(source)
+        self._before_reading = before_reading
+        self._shard_of = partial(Epochs, options=options, before_reading=self._begun, before_epoch=before_epoch)
+        self._latest = self._shard_of(source)
         self.state: Mapping[str, Any] | None = None
         self._parent: Epochs | None = None
+        self._forked = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Look in this process, which was forked, which rank it is: until its first pass, its parent's no longer count.
+
+        Launchers of notebooks fork the ranks, each of which learns its own only then.
+        """
+        self._forked = True
+
+    def _begun(self) -> None:
+        self._forked = False
+        self._before_reading()
+
+    @property
+    def latest(self) -> Epochs:
+        """The most recently requested epochs, with the rank of this process."""
+        if self._forked and get_worker_info() is None and self._latest.planner.is_elsewhere:
+            self._leave(None)
+        return self._latest
 
     def here(self) -> Epochs:
         """The epochs of this process, at their position."""
         info = get_worker_info()
         worker = None if info is None else (info.id, info.num_workers)
         if worker != self.latest.worker:
-            # The parent's passes continue in the parent; this process must not end them.
-            self._parent = self.latest
-            place = self._parent.passes.start
-            if self.state is None and place != EpochPosition(place.epoch):
-                self.state = self._parent.codec.state(place)
-            self.latest = self._shard_of(self._parent.source, worker=worker)
-            self.latest.passes.set_epoch(place.epoch)
+            self._leave(worker)
         if self.state is not None:
             state, self.state = self.state, None
-            self.latest.passes.load(self.latest.codec.place(state))
-        self.latest.settle()
-        return self.latest
+            self._latest.passes.load(self._latest.codec.place(state))
+        self._latest.settle()
+        return self._latest
+
+    def _leave(self, worker: tuple[int, int] | None) -> None:
+        """Leave the passes to the parent of this process, where they go on; those of this process begin as a copy's."""
+        parent = self._parent = self._latest
+        place = parent.passes.start
+        if self.state is None and place != EpochPosition(place.epoch):
+            self.state = parent.codec.state(place)
+        self._latest = self._shard_of(parent.source, worker=worker)
+        self._latest.passes.set_epoch(place.epoch)
 
 
 def rows_of_step(here: Epochs, epoch: int, step: int, rank: int) -> tuple[RowRange, ...]:
