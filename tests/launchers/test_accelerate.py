@@ -254,7 +254,7 @@ def test_device_of_the_loader_and_of_the_accelerator(data: str, accelerator: Any
     monkeypatch.setattr(accelerator.state, "device", torch.device("meta"))
     with pytest.raises(OptionError, match="device='cpu', but the accelerator puts batches on its own device, 'meta'"):
         accelerator.prepare(make(data, device="cpu")[0])
-    with pytest.raises(OptionError, match="leave out device"):
+    with pytest.raises(OptionError, match="Leave out device"):
         make(data, device="cpu", accelerator=accelerator)
     accelerator.device_placement = False
     assert not next(iter(accelerator.prepare(make(data, device="cpu")[0])))["id"].is_meta

@@ -36,8 +36,8 @@ def imports(loader: Any) -> list[str]:
 def interrupts(loader: Any) -> bool:
     """Whether a Ctrl-C is lost."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(BEFORE, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(BEFORE, os.kill, (os.getpid(), signal.SIGINT)).start()  # on a busy machine it comes within this
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             for _ in loader:

@@ -342,7 +342,7 @@ def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
     assert len(found) == steps
     assert sum(batch["input_ids"].numel() for batch in found) == (TOKENS + 400) // LENGTH * LENGTH
     filtered = StructuredDataset.create_dataloader(data, fraction=0.5, **options)[1]
-    with pytest.raises(CountsRequiredError, match=r"Use count_rows=True in its .*, or pack_method='best_fit'"):
+    with pytest.raises(CountsRequiredError, match=r"With count_rows=True in its .* Use pack_method='best_fit'"):
         combine([filtered, parts[1]], batches="splits", **packing, **options)
 
 

@@ -137,6 +137,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "transforms/tokens:_room",
         "transforms/tokens:_source",
         "transforms/tokens:_loaded",
+        "iteration/epochs:_start",
     ),
     "a change of keywords that is not data yet": (
         "convert/codes:given_vocabulary",

@@ -43,13 +43,13 @@ def tokens_unknown(name: str, combined: bool) -> CountsRequiredError:
         name: of the data.
         combined: whether it is a part of a combination.
     """
-    of_part = " Or pass count_rows=True, without limit=, to its create_dataloader: combine then reads the lists once."
+    of_part = " With count_rows=True in its create_dataloader, without limit=, combine reads the token lists once."
     counted = [] if combined else [use("reads the token lists once", count_rows=True)]
     return CountsRequiredError(
         f"pack_method='wrap' needs the number of tokens of {name}, which its footers do not say: because of a filter, "
         "a subset, a transform or deleted rows, or because only Parquet files with statistics have it."
         f"{of_part if combined else ''}",
-        remedies=[*counted, use(pack_method="best_fit")],
+        remedies=[*counted, use("needs no counts", pack_method="best_fit")],
     )
 
 
