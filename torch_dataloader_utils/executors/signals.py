@@ -24,7 +24,6 @@ SHIELDED = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
 
-
 _LOOK = 1.0  # seconds between looks at who this process's parent is
 _GRACE = 0.5  # seconds in which a process that waits for its parent's messages ends by itself
 

@@ -77,7 +77,7 @@ class LocalEpochs:
 
     def _leave(self, worker: tuple[int, int] | None) -> None:
         """Leave the passes to the parent of this process, where they go on; those of this process begin as a copy's."""
-        parent = self._parent = self._latest
+        parent = self._parent = self._latest  # held, so that the garbage collector does not end its pass here
         place = parent.passes.start
         if self.state is None and place != EpochPosition(place.epoch):
             self.state = parent.codec.state(place)
