@@ -166,7 +166,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "sources/combine:combined_source",
         "sources/group:for_each",
         "sources/times:milliseconds",
-        "storage/open_file:_accepted",
+        "storage/storage:_accepted",
         "storage/waiting:answered",
     ),
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import cache_store
+from torch_dataloader_utils.storage import cache
 from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions
 from torch_dataloader_utils.storage.remote import Fetch, RangeFile, RemoteFile
 
@@ -58,7 +58,7 @@ def open_cached(identity: str, file: DataFileInfo, fetch: Fetch, options: CacheO
 
 def forget() -> None:
     """Be as a process that has just started: know nothing of the folder."""
-    cache_store._block_store.cache_clear()
+    cache._block_store.cache_clear()
 
 
 def block_files(options: CacheOptions) -> list[Path]:
@@ -67,7 +67,7 @@ def block_files(options: CacheOptions) -> list[Path]:
 
 def block_bytes(path: Path) -> int:
     """Those of the block, without its seal."""
-    return path.stat().st_size - cache_store._SEAL
+    return path.stat().st_size - cache._SEAL
 
 
 def stored_bytes(options: CacheOptions) -> int:

@@ -32,7 +32,7 @@ from tests.storage.cache_helpers import (
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import cache, cache_store
+from torch_dataloader_utils.storage import cache
 from torch_dataloader_utils.storage.cache import CacheOptions, cache_options, can_cache
 
 
@@ -269,18 +269,18 @@ def test_nothing_is_written_or_removed_behind_links_in_the_folder(
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    store = cache_store.BlockStore(options.folder, options.size_bytes)
+    store = cache.BlockStore(options.folder, options.size_bytes)
     key = f"{'ab' * 16}-0"
     (outside / f"{key}.block").write_bytes(b"x" * 100)
     (Path(options.folder) / "ab").symlink_to(outside)
     store.put(f"{'ab' * 16}-1", memoryview(b"data"))
-    cache_store.BlockStore(options.folder, 0)  # evicts all
+    cache.BlockStore(options.folder, 0)  # evicts all
     assert [path.name for path in outside.iterdir()] == [f"{key}.block"]
     assert "is a link: remove it" in warnings_of(caplog)[0]
     (tmp_path / "victim").write_bytes(b"precious")
     (Path(options.folder) / "count").unlink()
     (Path(options.folder) / "count").symlink_to(tmp_path / "victim")
-    cache_store.BlockStore(options.folder, options.size_bytes).put(key, memoryview(b"data"))
+    cache.BlockStore(options.folder, options.size_bytes).put(key, memoryview(b"data"))
     assert (tmp_path / "victim").read_bytes() == b"precious"
 
 
@@ -324,15 +324,13 @@ def test_files_that_killed_writers_left_are_removed_and_no_others(options: Cache
     for path in (*kept, left, stranger, strange_block):
         os.utime(path, (old, old))
     counted = Path(options.folder, "count")
-    total, _ = cache_store._COUNT.unpack(counted.read_bytes())
-    counted.write_bytes(cache_store._COUNT.pack(total, old))
+    total, _ = cache._COUNT.unpack(counted.read_bytes())
+    counted.write_bytes(cache._COUNT.pack(total, old))
     assert remote.read(options) == remote.files["a"]
     assert set(kept[0].parent.iterdir()) == {*kept, young, stranger, strange_block}
 
 
-@pytest.mark.parametrize(
-    "harm", [b"", b"no count" * 500, cache_store._COUNT.pack(0, 0.0), cache_store._COUNT.pack(-1, math.nan)]
-)
+@pytest.mark.parametrize("harm", [b"", b"no count" * 500, cache._COUNT.pack(0, 0.0), cache._COUNT.pack(-1, math.nan)])
 def test_a_damaged_count_is_made_anew(harm: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = CacheOptions(str(tmp_path), LEAST)
     remote = Remote(**{f"f{i}": content(5 * MIB, i) for i in range(8)})

@@ -33,7 +33,7 @@ from tests.storage.cache_helpers import (
     stored_bytes,
     warnings_of,
 )
-from torch_dataloader_utils.storage import cache_store
+from torch_dataloader_utils.storage import cache
 from torch_dataloader_utils.storage.cache import CacheOptions, cache_options
 
 FORKED = multiprocessing.get_context("forkserver")  # of a process that has imported torch: see conftest.py
@@ -97,8 +97,8 @@ def test_a_damaged_block_is_fetched_again_and_healed(
 def test_the_checksum_tells_every_single_change(data: bytes, place: int, bit: int) -> None:
     changed = bytearray(data)
     changed[place % len(data)] ^= 1 << bit
-    assert cache_store.checksum_of(memoryview(data)) != cache_store.checksum_of(memoryview(changed))
-    assert -(2**63) <= cache_store.checksum_of(memoryview(data)) < 2**63
+    assert cache.checksum_of(memoryview(data)) != cache.checksum_of(memoryview(changed))
+    assert -(2**63) <= cache.checksum_of(memoryview(data)) < 2**63
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -267,7 +267,7 @@ def test_a_child_forked_at_any_moment_shares_the_cache(tmp_path: Path) -> None:
 
     def child() -> None:
         read_at_random(remote, options, 99, 5)
-        store = cache_store.BlockStore(options.folder, LEAST)
+        store = cache.BlockStore(options.folder, LEAST)
         store.put(f"{'cd' * 16}-0", memoryview(b"of the child"))
         into = memoryview(bytearray(12))
         assert store.read(f"{'cd' * 16}-0", into)
@@ -298,7 +298,7 @@ def hold_the_count(folder: str, held: Any) -> None:
         held.set()
         time.sleep(600)
 
-    cache_store.BlockStore(folder, LEAST)._admit(MIB, stay)
+    cache.BlockStore(folder, LEAST)._admit(MIB, stay)
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ def test_a_writer_killed_while_it_counts_holds_up_nobody(
 def test_a_writer_that_stops_while_it_counts_costs_the_others_seconds(
     holder: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_store, "_BUSY", 0.2)
+    monkeypatch.setattr(cache, "_BUSY", 0.2)
     options, remote = CacheOptions(str(tmp_path), LEAST), Remote(a=content(MIB))
     for _ in range(3):
         assert remote.read(options) == remote.files["a"]
@@ -362,7 +362,7 @@ def check_clean(folder: Path, remote: Remote) -> None:
         for path in remote.files:
             assert remote.read(options, path, f"etag:{version}") == remote.files[path]
     assert stored_bytes(options) <= LEAST
-    store = cache_store.BlockStore(str(folder), LEAST)
+    store = cache.BlockStore(str(folder), LEAST)
     finished = [path for path in block_files(options) if path.name.count(".") == 1]
     assert finished
     for path in finished:

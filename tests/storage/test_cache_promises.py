@@ -21,7 +21,7 @@ from tests.storage.cache_helpers import MIB, Remote, block_files, content, forge
 from tests.storage.servers import Store
 from tests.storage.test_cache_failures import holder  # noqa: F401 (a fixture)
 from torch_dataloader_utils import StructuredDataset
-from torch_dataloader_utils.storage import cache, cache_store
+from torch_dataloader_utils.storage import cache
 from torch_dataloader_utils.storage.cache import CacheOptions, cache_options
 
 
@@ -66,7 +66,7 @@ def test_planted_pickles_are_not_executed(options: CacheOptions, tmp_path: Path)
 
 
 def test_the_cache_imports_nothing_that_executes_what_it_reads() -> None:
-    for module in (cache, cache_store):
+    for module in (cache,):
         assert module.__file__ is not None
         nodes = ast.walk(ast.parse(Path(module.__file__).read_text()))
         names = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
@@ -75,7 +75,7 @@ def test_the_cache_imports_nothing_that_executes_what_it_reads() -> None:
 
 def sealed(path: Path, data: bytes) -> bytes:
     """A block's file with other bytes, and a checksum that fits them."""
-    return data + cache_store._seal(path.stem, memoryview(data))
+    return data + cache._seal(path.stem, memoryview(data))
 
 
 def behind_a_link(path: Path, outside: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_peer_that_is_stopped_with_the_lock_costs_seconds_and_no_row(
     )
     for _ in range(2):
         assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(400))
-    assert time.monotonic() - began < 6 * cache_store._BUSY
+    assert time.monotonic() - began < 6 * cache._BUSY
     [message] = [message for message in warnings_of(caplog) if "cache_dir" in message]
     assert "another process has held" in message
     assert "Reading continues from the store" in message
@@ -167,8 +167,8 @@ def test_a_peer_that_is_stopped_with_the_lock_costs_seconds_and_no_row(
 
 def test_pauses_grow_while_the_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(cache_store.time, "monotonic", lambda: now[0])
-    store = cache_store.BlockStore(str(tmp_path), 1 << 24)
+    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
+    store = cache.BlockStore(str(tmp_path), 1 << 24)
     tries: list[float] = []
 
     def fail() -> None:

@@ -49,8 +49,8 @@ from torch_dataloader_utils.storage import (
     retries,
 )
 from torch_dataloader_utils.storage.clients import ArrowClient
-from torch_dataloader_utils.storage.open_file import HeldFile
 from torch_dataloader_utils.storage.remote import RangeFile
+from torch_dataloader_utils.storage.storage import HeldFile
 
 CONTENT = random.Random(0).randbytes(300_000)
 

@@ -63,19 +63,19 @@ LISTED: dict[str, dict[str, str]] = {
         ),
         TRIED,
     ),
-    "storage/fsspec_client.py": dict.fromkeys(
-        ("self.info", "self.fs.find", "self.fs.info", "self.fs.cat_file", "self._client.info", "fs.ls"), TRIED
-    ),
+    "storage/fsspec_client.py": {
+        **dict.fromkeys(
+            ("self.info", "self.fs.find", "self.fs.info", "self.fs.cat_file", "self._client.info", "fs.ls"), TRIED
+        ),
+        **dict.fromkeys(("pafs.S3FileSystem", "pafs.AwsStandardS3RetryStrategy"), BUILT),
+        "sync": TRIED,
+    },
     "storage/hub_client.py": {
         **dict.fromkeys(("self.info", "super().find", "self.fs.find", "super().info", "self.fs.info"), TRIED),
         **dict.fromkeys(("build_hf_headers", "get_session", "hf_raise_for_status"), TRIED),
         "HfApi": "`retried` around `at_commit`",
     },
     "storage/local_files.py": {"pafs.LocalFileSystem": BUILT},
-    "storage/native.py": {
-        **dict.fromkeys(("pafs.S3FileSystem", "pafs.AwsStandardS3RetryStrategy"), BUILT),
-        "sync": TRIED,
-    },
     "storage/opening.py": {
         "url_to_fs": f"{LIMITED}; of local files without",
         **dict.fromkeys(("stringify_path", "split_protocol", "available_protocols"), BUILT),

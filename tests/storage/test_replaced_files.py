@@ -24,7 +24,7 @@ from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import confirm_unchanged, open_storage
 from torch_dataloader_utils.storage.cache import cache_options
 from torch_dataloader_utils.storage.clients import Opened
-from torch_dataloader_utils.storage.opened_files import _KEPT, OpenedFiles
+from torch_dataloader_utils.storage.storage import _KEPT, OpenedFiles
 from torch_dataloader_utils.storage.versions import Facts
 
 SIZE = 1_000_000

@@ -13,7 +13,8 @@ import pyarrow.fs as pafs
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileChangedError
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage.errors import Naming, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage.errors import Naming
 
 # Each of fsspec's clients has its own key.
 _TIMES = ("lastmodified", "last-modified", "last_modified", "updated", "mtime", "modified", "created")
