@@ -16,7 +16,6 @@ from tests.memory import address_space
 from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
 from torch_dataloader_utils.formats import avro
 from torch_dataloader_utils.formats.avro import FORMAT, AvroReader
-from torch_dataloader_utils.formats.avro import blocks as avro_blocks
 from torch_dataloader_utils.formats.avro import container as avro_container
 from torch_dataloader_utils.formats.avro.schema import arrow_schema, without_logical_types
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
@@ -218,7 +217,7 @@ def test_columns_that_are_not_wanted_are_read_where_asked_for(tmp_path: Path) ->
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> int:
     """A limit of one mebibyte for blocks."""
-    for module in (avro, avro_container, avro_blocks):
+    for module in (avro, avro_container):
         monkeypatch.setattr(module, "MOST_BYTES", 2**20)
     return 2**20
 
@@ -313,5 +312,5 @@ def test_a_damaged_block_leaves_no_memory_behind() -> None:
     before = address_space()
     for _ in range(4):
         with pytest.raises(OSError, match="ZSTD"):
-            avro_blocks._zstandard(damaged, avro_container.MOST_BYTES)
+            avro._zstandard(damaged, avro_container.MOST_BYTES)
     assert address_space() - before < avro_container.MOST_BYTES

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.reading import read_all
-from torch_dataloader_utils.formats.parquet import FORMAT, bounds, thrift
+from torch_dataloader_utils.formats.parquet import FORMAT, guards, thrift
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage
 
@@ -79,13 +79,13 @@ def test_a_boolean_without_a_byte(tmp_path: Path) -> None:
 
 
 def test_common_footers_are_not_walked_and_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_replacement", lambda *args: pytest.fail("a column chunk was walked"))
+    monkeypatch.setattr(guards, "_replacement", lambda *args: pytest.fail("a column chunk was walked"))
     nested = pa.table({**TABLE_COLUMNS, "nested": pa.array([{"a": [{"b": 1}]}, None, {"a": []}])})
     for options in ({}, {"version": "1.0"}, {"write_statistics": False}, {"use_dictionary": False}):
         file = written(nested, write_page_index=True, row_group_size=2, **options)
         footer = footer_of(file)
         schema = pq.read_metadata(pa.BufferReader(file)).schema
-        assert bounds.without_bad_bounds(footer, schema) is footer
+        assert guards.without_bad_bounds(footer, schema) is footer
         assert thrift.end_of_struct(footer, 0) == len(footer)
 
 
@@ -98,13 +98,13 @@ def test_the_short_cut_judges_as_the_walk_does(data: st.DataObject) -> None:
         footer[data.draw(st.integers(0, len(footer) - 1))] = data.draw(st.integers(0, 255))
     quick = outcome(bytes(footer), schema)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "_end_of_common", lambda *args: None)
+        patch.setattr(guards, "_end_of_common", lambda *args: None)
         assert outcome(bytes(footer), schema) == quick
 
 
 def outcome(footer: bytes, schema: pq.ParquetSchema) -> bytes | str:
     try:
-        return bounds.without_bad_bounds(footer, schema)
+        return guards.without_bad_bounds(footer, schema)
     except (ValueError, IndexError):
         return "refused"
 
@@ -186,4 +186,4 @@ def test_a_used_field_that_is_there_again_is_refused(number: int) -> None:
     schema = pq.read_metadata(pa.BufferReader(file)).schema
     again = bytes([9, number << 1]) + b"\x0c"  # an empty list of structs
     with pytest.raises(ValueError, match="is there twice"):
-        bounds.without_bad_bounds(with_fields(footer, again, ["file"]), schema)
+        guards.without_bad_bounds(with_fields(footer, again, ["file"]), schema)

@@ -152,7 +152,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "distributed/ranks:_check_whole",
         "filters/comparisons:comparison",
         "formats/orc/__init__:batches",
-        "formats/parquet/int96:check_coarse",
+        "formats/parquet/guards:check_coarse",
         "formats/registry:entry_named",
         "formats/text/limits:long_line",
         "iceberg/schema:table_schema",

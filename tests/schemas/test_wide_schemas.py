@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from torch_dataloader_utils.formats.parquet.int96 import int96_columns
+from torch_dataloader_utils.formats.parquet.guards import int96_columns
 from torch_dataloader_utils.formats.text.csv import FORMAT
 from torch_dataloader_utils.formats.text.plan import TextPlan
 from torch_dataloader_utils.schemas.columns import find_path, select_columns

@@ -12,7 +12,7 @@ from rich.text import Text
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import FAINT, WARNING, Output, Result, Screen
 from torch_dataloader_utils.convert.converter import build_converter
-from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.loader.describing import batch_keys
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.sources.source import Source

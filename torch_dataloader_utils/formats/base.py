@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.formats.packing import pack_layout, unpack_layout
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.schemas.depth import MOST_LEVELS, nests_too_deeply
 from torch_dataloader_utils.storage import Decoding, Naming, Storage, confirm_unchanged, prefetch
+
+# Packs a file's layout into bytes for a manifest: thousands of files are unpacked without parsing a footer.
+
+_LENGTHS = struct.Struct("<II")
+
+
+def pack_layout(layout: FileLayout, schema: pa.Schema, plain: Any, blob: bytes) -> bytes:
+    """The segments, the JSON part of the layout's metadata, the schema, and its other bytes, concatenated."""
+    segments = [(s.number, s.first_row, s.rows, s.size_bytes) for s in layout.segments]
+    reading = {"sequential": layout.sequential, "task_rows": layout.task_rows}
+    plan = json.dumps([segments, plain, reading]).encode()
+    columns: bytes = schema.serialize().to_pybytes()
+    return _LENGTHS.pack(len(plan), len(columns)) + plan + columns + blob
+
+
+def unpack_layout(data: bytes) -> tuple[FileLayout, pa.Schema, Any, bytes]:
+    """The layout without its metadata, the schema, and both parts of the metadata.
+
+    Raises:
+        ValueError: the bytes are not from `pack_layout`.
+    """
+    try:
+        first, second = _LENGTHS.unpack_from(data)
+        start, stop = _LENGTHS.size + first, _LENGTHS.size + first + second
+        layout, plain = _plan(data[_LENGTHS.size : start])
+        return layout, _schema(data[start:stop]), plain, data[stop:]
+    except (struct.error, TypeError, ValueError, pa.ArrowException, OSError) as error:
+        raise ValueError(f"{len(data)} bytes are no layout of this version of the package: {error}") from error
+
+
+@lru_cache(maxsize=1024)  # a writer's files often have equal plans
+def _plan(data: bytes) -> tuple[FileLayout, Any]:
+    segments, plain, reading = json.loads(data)
+    return FileLayout(tuple(Segment(*numbers) for numbers in segments), **reading), plain
+
+
+@lru_cache(maxsize=1024)
+def _schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.BufferReader(data))
+
 
 # (layout, the file's schema, its constants: partition column -> value) -> layout without the segments in which no row
 # can match.

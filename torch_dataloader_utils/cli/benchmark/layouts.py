@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source
 

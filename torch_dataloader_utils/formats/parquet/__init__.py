@@ -14,24 +14,21 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
-from torch_dataloader_utils.formats.parquet.dictionaries import check_dictionaries
-from torch_dataloader_utils.formats.parquet.footer import checked_footer
-from torch_dataloader_utils.formats.parquet.int96 import (
+from torch_dataloader_utils.formats.parquet.footer import Footer, checked_footer, list_values, row_group_ranges
+from torch_dataloader_utils.formats.parquet.guards import (
     COARSE,
     FLOORED,
     MICRO,
     check_coarse,
+    check_dictionaries,
     check_whole,
     declared_coarser,
+    delta_strings,
+    has_wide_deltas,
     int96_columns,
 )
-from torch_dataloader_utils.formats.parquet.lists import list_values
-from torch_dataloader_utils.formats.parquet.plan import Footer
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
-from torch_dataloader_utils.formats.parquet.ranges import row_group_ranges
-from torch_dataloader_utils.formats.parquet.views import delta_strings
-from torch_dataloader_utils.formats.parquet.wide_deltas import has_wide_deltas
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
-from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.formats.sizes import fixed_width, leaf_count
 
 logger = logging.getLogger("torch_dataloader_utils")

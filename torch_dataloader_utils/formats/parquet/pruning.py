@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan, may_see_signs
 from torch_dataloader_utils.filters.facts import is_nan
-from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.late_imports import ds, pc
 from torch_dataloader_utils.schemas.merge import holds, plain_type
 

@@ -15,7 +15,7 @@ import pyarrow.csv as pacsv
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats import possessive
-from torch_dataloader_utils.formats.text.errors import Row, shown
+from torch_dataloader_utils.formats.text.errors import Row, cited
 from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES
 from torch_dataloader_utils.formats.text.plan import Head
 from torch_dataloader_utils.formats.text.whole_numbers import with_unsigned
@@ -108,7 +108,7 @@ class Dialect:
             return None
         advice = ", or set format_options={'newlines_in_values': True} if values contain newlines"
         return (
-            f"a quoted value does not end on this line: {shown(row)}. Close the quote"
+            f"a quoted value does not end on this line: {cited(row)}. Close the quote"
             f"{advice if self.one_line else ''}, or set format_options={{'quote_char': ''}} if quotes have no special "
             "meaning."
         )

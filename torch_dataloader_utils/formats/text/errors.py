@@ -204,7 +204,7 @@ def _pieces(parser: Parser, rows: Sequence[Row], columns: Sequence[str], first: 
         yield from _pieces(parser, rows[half:], columns, first + half)
 
 
-def shown(value: bytes | str) -> str:
+def cited(value: bytes | str) -> str:
     """A value in the form used in messages."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
@@ -215,13 +215,13 @@ def misfit(column: str, value: bytes | str, kind: pa.DataType) -> Fault:
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
-        return Fault(f"{shown(value)} is not UTF-8: set format_options={{'encoding': ...}}.", column)
+        return Fault(f"{cited(value)} is not UTF-8: set format_options={{'encoding': ...}}.", column)
     if pt.is_float64(kind) and re.fullmatch(r"\s*[+-]?[0-9]{16,}\s*", text):
         return Fault(
-            f"{shown(text)} is a whole number that float64, the column's type over all files, would round. Set schema= "
+            f"{cited(text)} is a whole number that float64, the column's type over all files, would round. Set schema= "
             "with a type that holds all values, such as a decimal or pa.string(); pa.float64() rounds them.",
             column,
             SchemaMismatchError,
         )
     remedy = "Set schema= with a type that all values fit, or format_options={'on_bad_lines': 'skip'}"
-    return Fault(f"{shown(text)} cannot be read as {kind}. {remedy}.", column, SchemaMismatchError)
+    return Fault(f"{cited(text)} cannot be read as {kind}. {remedy}.", column, SchemaMismatchError)

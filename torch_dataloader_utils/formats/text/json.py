@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.formats.text.errors import Row, shown
+from torch_dataloader_utils.formats.text.errors import Row, cited
 from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred
 from torch_dataloader_utils.formats.text.json_rows import object_rows
 from torch_dataloader_utils.formats.text.jsonl import JsonLinesFormat
@@ -30,7 +30,7 @@ class JsonFormat(JsonLinesFormat):
         if start not in (b"[", b"{"):
             raise damaged(
                 path,
-                f"{printable(path)}, line 1: is not JSON objects: the file begins with {shown(head.text[:20])}.",
+                f"{printable(path)}, line 1: is not JSON objects: the file begins with {cited(head.text[:20])}.",
             )
         if start == b"{" and _is_lines(head):
             return super().plan(path, head, options)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault, Row, misfit, shown
-from torch_dataloader_utils.formats.text.json_kinds import fields_of
+from torch_dataloader_utils.formats.text.errors import BadLines, BadText, Fault, Row, cited, misfit
 from torch_dataloader_utils.formats.text.json_rows import (
     TOO_DEEP,
     RepeatedName,
@@ -25,7 +25,113 @@ from torch_dataloader_utils.formats.text.json_rows import (
     written,
 )
 from torch_dataloader_utils.formats.text.whole_numbers import may_round, may_write_long, rounds, with_unsigned
-from torch_dataloader_utils.schemas.depth import nests_too_deeply, types_in
+from torch_dataloader_utils.schemas.depth import MOST_LEVELS, nests_too_deeply, types_in
+
+# Infers the types of JSON values that pyarrow cannot infer, because values of one field are of different kinds.
+#
+# Such a field becomes text: it is of type string, and its values are read as they are written.
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """The kind of lists with items of one kind."""
+
+    items: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectOf:
+    """The kind of objects with these fields."""
+
+    fields: Mapping[str, Kind]
+
+
+Kind: TypeAlias = "str | ListOf | ObjectOf"  # the name of a plain kind: a key of `_TYPES`
+
+_TYPES: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "unsigned": pa.uint64(),
+    "float": pa.float64(),
+    "time": pa.timestamp("s"),
+    "text": pa.string(),
+}
+_NUMBERS = ("int", "unsigned", "float")
+_TEXTS = ("time", "text")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def fields_of(objects: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """The fields of these objects, each with a type that fits all its values, as pyarrow would infer it."""
+    fields: dict[str, Kind] = {}
+    for item in objects:
+        for name, value in item.items():
+            kind = _kind(value, 1)
+            fields[name] = _merged(fields[name], kind) if name in fields else kind
+    return pa.schema([(name, _type(kind)) for name, kind in fields.items()])
+
+
+def _kind(value: Any, level: int) -> Kind:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return "time" if _TIME.match(value) and _is_time(value) else "text"
+    if isinstance(value, bool | float):
+        return "bool" if isinstance(value, bool) else "float"
+    if isinstance(value, int):
+        return "int" if -(2**63) <= value < 2**63 else "unsigned" if 0 < value < 2**64 else "float"
+    if level > MOST_LEVELS:
+        return "text"  # and so is the column, because its type is nested too deeply
+    if isinstance(value, list):
+        return _of_items([_kind(item, level + 1) for item in value])
+    return ObjectOf({name: _kind(item, level + 1) for name, item in value.items()})
+
+
+@lru_cache(maxsize=4096)
+def _is_time(text: str) -> bool:
+    try:
+        pa.scalar(text, pa.string()).cast(pa.timestamp("s"))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _of_items(kinds: list[Kind]) -> Kind:
+    items: Kind = "null"
+    for kind in kinds:
+        joined = _merged(items, kind)
+        if joined == "text" and not all(one in ("null", *_TEXTS) for one in (items, kind)):
+            return "text"  # the whole list, because its items differ
+        items = joined
+    return ListOf(items)
+
+
+def _merged(one: Kind, other: Kind) -> Kind:
+    """A kind that fits the values of both: at worst text."""
+    if one == other or other == "null":
+        return one
+    if one == "null":
+        return other
+    if isinstance(one, ObjectOf) and isinstance(other, ObjectOf):
+        fields = dict(one.fields)
+        for name, kind in other.fields.items():
+            fields[name] = _merged(fields[name], kind) if name in fields else kind
+        return ObjectOf(fields)
+    if isinstance(one, ListOf) and isinstance(other, ListOf):
+        return _of_items([one.items, other.items])
+    if one in _NUMBERS and other in _NUMBERS:
+        return "float" if "float" in (one, other) else "unsigned"
+    return "text"
+
+
+def _type(kind: Kind) -> pa.DataType:
+    if isinstance(kind, ListOf):
+        return pa.list_(_type(kind.items))
+    if isinstance(kind, ObjectOf):
+        return pa.struct([(name, _type(field)) for name, field in kind.fields.items()])
+    return _TYPES[kind]
+
 
 _MOST_BYTES = 2**31 - 2**10  # maximum bytes that pyarrow parses as one block
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
@@ -86,14 +192,14 @@ class JsonParser:
         try:
             value = json.loads(row.decode())
         except UnicodeDecodeError as error:
-            return Fault(f"byte {error.start + 1} of it is not UTF-8: {shown(row)}.")
+            return Fault(f"byte {error.start + 1} of it is not UTF-8: {cited(row)}.")
         except json.JSONDecodeError as error:
             advice = " If objects span several lines, set format='json'." if self._kind == "lines" else ""
-            return Fault(f"is not JSON: {error.msg} at character {error.pos + 1}: {shown(row)}.{advice}")
+            return Fault(f"is not JSON: {error.msg} at character {error.pos + 1}: {cited(row)}.{advice}")
         except RecursionError:
             return _too_deep(row)
         if not isinstance(value, dict | None):
-            return Fault(f"expected an object, got {shown(row)}.")
+            return Fault(f"expected an object, got {cited(row)}.")
         faults = (self._misfit(row, name, (value or {}).get(name)) for name in columns)
         return next((fault for fault in faults if fault is not None), None)
 
@@ -194,7 +300,7 @@ def inferred(path: str, parser: JsonParser, rows: Sequence[Row], options: Mappin
     schema = _inferred(rows, bad) if rows else pa.schema([])
     if bad and options["on_bad_lines"] == "error":
         row = rows[bad[0]]
-        fault = parser.fault(row.text, []) or _repeats(row.text) or Fault(f"cannot be read: {shown(row.text)}.")
+        fault = parser.fault(row.text, []) or _repeats(row.text) or Fault(f"cannot be read: {cited(row.text)}.")
         BadLines(path, False, lambda: 0).fail(row.line, fault, None)
     return schema
 
@@ -240,7 +346,7 @@ def _repeats(row: bytes) -> Fault | None:
         loads(row)
     except RepeatedName as error:
         return Fault(
-            f"the name {error.name!r} is repeated: {shown(row)}. Keep one of its values, or {_SKIP}.", error.name
+            f"the name {error.name!r} is repeated: {cited(row)}. Keep one of its values, or {_SKIP}.", error.name
         )
     except ValueError:
         return None
@@ -248,7 +354,7 @@ def _repeats(row: bytes) -> Fault | None:
 
 
 def _too_deep(row: bytes) -> Fault:
-    return Fault(f"{TOO_DEEP}: {shown(row)}. Flatten it, or {_SKIP}.")
+    return Fault(f"{TOO_DEEP}: {cited(row)}. Flatten it, or {_SKIP}.")
 
 
 def _line_count(text: pa.Buffer, rows: int) -> int:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.formats.base import Format, Reader
-from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 from torch_dataloader_utils.iceberg.data_files.hints import own_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout

@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
-from torch_dataloader_utils.formats.parquet.plan import Footer
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, data_fields, field_id, places_by_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.late_imports import pc

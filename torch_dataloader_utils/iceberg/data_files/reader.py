@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.events import during
 from torch_dataloader_utils.formats.base import Format, Reader
-from torch_dataloader_utils.formats.parquet.int96 import FLOORED
+from torch_dataloader_utils.formats.parquet.guards import FLOORED
 from torch_dataloader_utils.iceberg.data_files.columns import ROW_NUMBERS, encoded_fields, projection_of, table_columns
 from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
 from torch_dataloader_utils.iceberg.data_files.equality import EqualityDeletes, equality_deletes
