@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from tests.resume.helpers import KEPT, plain, through_json
 from torch_dataloader_utils import OptionError, StaleIteratorError, StructuredDataset, combine, merge_state_dicts
-from torch_dataloader_utils.iteration.checks import check_device
+from torch_dataloader_utils.iteration.epochs import check_device
 
 ROWS = 120
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")

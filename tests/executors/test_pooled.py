@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch_dataloader_utils.executors.pooled import PooledDriver
+from torch_dataloader_utils.executors.drivers import PooledDriver
 from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block
 

@@ -21,7 +21,7 @@ import pytest
 from tests.executors.helpers import AND_AHEAD
 from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError, FileReadError, OptionError
-from torch_dataloader_utils.executors.inline import InlineDriver
+from torch_dataloader_utils.executors.drivers import InlineDriver
 from torch_dataloader_utils.executors.processes import ProcessDriver, WorkerPool
 from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.iteration.failures import kept, let_go

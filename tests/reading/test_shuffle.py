@@ -20,7 +20,7 @@ from tests.end_to_end.sharded import write as write_utterances
 from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text, take_rows
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.errors import NullValueError
-from torch_dataloader_utils.executors.inline import InlineDriver
+from torch_dataloader_utils.executors.drivers import InlineDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context
 from torch_dataloader_utils.executors.threads import ThreadDriver, describe
 from torch_dataloader_utils.formats.parquet import ParquetReader

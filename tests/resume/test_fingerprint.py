@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_dataloader_utils.checkpoint.fingerprint import _split_texts
+from torch_dataloader_utils.checkpoint.checkpoint import _split_texts
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Split
 from torch_dataloader_utils.planning.splits import Splits
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.checks import check_boundaries, check_cursors, check_reader, check_shareable
-from torch_dataloader_utils.checkpoint.fingerprint import counts_are_known, different_data, fingerprint
 from torch_dataloader_utils.checkpoint.form import (
     OF_RANK,
     VERSION,
@@ -20,17 +18,286 @@ from torch_dataloader_utils.checkpoint.form import (
     sealed,
 )
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import is_between_windows, link_of, phase_of
+from torch_dataloader_utils.checkpoint.state_dict import (
+    COUNTS,
+    UNKNOWN,
+    digests_of,
+    is_between_windows,
+    link_of,
+    phase_of,
+    short,
+)
 from torch_dataloader_utils.errors import CheckpointMismatchError, DataLoaderUtilsError
+from torch_dataloader_utils.filters.arrow import identity_of
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import END, RankCursor
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.planner import Planner, plan_options
+from torch_dataloader_utils.planner import Planner, digest, plan_options
+from torch_dataloader_utils.planning.mix_epochs import mixing_in_rows
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.phases import Phase, plain_options
 from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
 from torch_dataloader_utils.planning.sharding import resolve_auto
+from torch_dataloader_utils.planning.splits import UNKNOWN as ABSENT
+from torch_dataloader_utils.planning.splits import Splits
+from torch_dataloader_utils.schemas.merge import kept_schema
+from torch_dataloader_utils.sources.skipped import skipped_names
 from torch_dataloader_utils.sources.source import Source
+
+# Checks whether a state can be resumed: its phases against the options of a loader.
+
+_PAIRS = 8  # shown
+
+
+def check_shareable(last: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Check that the rows a phase left can be sharded under other options.
+
+    Args:
+        last: the options of the phase.
+        current: the options of the loader.
+
+    Raises:
+        CheckpointMismatchError: the phase has its own order, which cannot be resumed under other options.
+    """
+    if "strategy" in {**last, **current}:
+        raise CheckpointMismatchError(
+            "a strategy with generate() assigns rows itself, so its states can be resumed only under the same "
+            f"options. The state has {difference(last, current)}."
+        )
+    if last.get("canonical_ranks") != current.get("canonical_ranks"):
+        raise CheckpointMismatchError(
+            "canonical_ranks makes an order that does not depend on the ranks, so it can be resumed only with the same "
+            f"canonical_ranks. The state has {difference(last, current)}."
+        )
+    if current.get("canonical_ranks"):
+        raise CheckpointMismatchError(
+            "with canonical_ranks, the global batch (num_ranks x batch_size) and the other options that shape the "
+            f"order must stay the same. The state has {difference(last, current)}."
+        )
+
+
+def check_boundaries(saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
+    """Check that weights which change at steps change at the same rows of the run as when the state was taken.
+
+    Args:
+        saved: the options that the state was taken with, and the number of ranks.
+        current: those of the loader.
+
+    Raises:
+        CheckpointMismatchError: a step has another number of rows now.
+    """
+    mixing = current[0].mixing
+    if mixing is None or mixing.get("unit") != "step":
+        return
+    then, now = (mixing_in_rows(mixing, *shape)["phases"] for shape in (saved, current))
+    if then != now:
+        steps = [step for step, _ in mixing["phases"]]
+        pairs = ", ".join(f"({row:_}, ...)" for row, _ in then[:_PAIRS])
+        raise CheckpointMismatchError(
+            f"weights change at the steps {steps[:_PAIRS]}, which are other rows here than in the state: it was taken "
+            f"by {saved[1]} ranks with batch_size={saved[0].batch_size} and even={saved[0].even!r}, and here are "
+            f"{current[1]} with {current[0].batch_size} and {current[0].even!r}. Keep them at the rows that the state "
+            f"means: weights_unit='row', weights=[{pairs}{', ...' if len(then) > _PAIRS else ''}]."
+        )
+
+
+def check_cursors(past: Sequence[Phase], current: Mapping[str, Any]) -> None:
+    """Check that each rank's progress is known, for data whose rows are known only after reading.
+
+    Args:
+        past: the phases.
+        current: the options of the loader.
+
+    Raises:
+        CheckpointMismatchError: cursors of ranks are missing, or a rank had finished with rows left out.
+    """
+    for phase in past:
+        _check_finished(phase)
+        missing = [rank for rank in range(phase.options["num_ranks"]) if rank not in phase.cursors]
+        if missing and phase.begun:
+            raise CheckpointMismatchError(
+                "row counts are known only after reading, and the state does not hold the position of rank(s) "
+                f"{', '.join(map(str, missing))}: it can be resumed only by the same kind of loader with the same "
+                f"options ({difference(phase.options, current)}). Save loader.state_dict(all_ranks=True), or join the "
+                "states of all ranks with merge_state_dicts([...])."
+            )
+
+
+def _check_finished(phase: Phase) -> None:
+    """Check that no rank ended with rows left out whose number is unknown."""
+    reasons = [
+        f"{name}={value!r}"
+        for name, value in (("last_batch", "drop"), ("even", "sync"))
+        if phase.options.get(name) == value
+    ]
+    if phase.options.get("steps_per_epoch") is not None:
+        reasons.append(f"steps_per_epoch={phase.options['steps_per_epoch']}")
+    ended = [rank for rank, cursor in phase.cursors.items() if cursor is not None and END in cursor.shards]
+    if reasons and ended:
+        raise CheckpointMismatchError(
+            f"rank(s) {', '.join(map(str, ended))} had finished the epoch when the states were taken, and left "
+            f"out rows ({', '.join(reasons)}). Row counts are known only after reading, so the state does not say "
+            "which. Resume with the same options, or from states taken before any rank finished."
+        )
+
+
+def check_reader(state: Mapping[str, Any], worker: int | None, current: Mapping[str, Any]) -> None:
+    """Check that the state belongs to the same reader: this package's loader, or a worker of a foreign one.
+
+    Args:
+        state: the state.
+        worker: the index of the worker that loads it; None for our loader.
+        current: the options of the loader.
+
+    Raises:
+        CheckpointMismatchError: it belongs to another one.
+    """
+    saved = state.get("worker")
+    if saved is None and (worker is None or not state.get("skip")):
+        return  # a state of our own loader: the workers share the rest
+    last = state["links"][-1]["options"]
+    if saved != worker or dict(last) != current:
+        raise CheckpointMismatchError(
+            f"the state belongs to {_reader(saved)}, but was loaded into {_reader(worker)}; it has "
+            f"{difference(last, current)}. A worker's state can be resumed only by the same worker with the same "
+            "options, and steps cannot be skipped there."
+        )
+
+
+def _reader(worker: int | None) -> str:
+    return "this package's loader" if worker is None else f"worker {worker} of a foreign loader"
+
+
+def difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """The options that differ, both sides."""
+    names = [name for name in {**saved, **current} if saved.get(name) != current.get(name)]
+    theirs = ", ".join(f"{name}={saved.get(name)!r}" for name in names)
+    ours = ", ".join(f"{name}={current.get(name)!r}" for name in names)
+    return f"{theirs}; here: {ours}" if names else "the same options as here"
+
+
+# The part of a state that identifies its data: digests and short texts, without secrets.
+
+_BUCKETS = "buckets"
+SKIPPED = "skipped"  # the files that are left out: they explain another list of files
+
+
+def counts_are_known(source: Source) -> bool:
+    """Whether the rows that each split delivers are known without reading."""
+    return source.exact and source.splits.uncounted is None
+
+
+def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
+    """For each component of what is read, a digest and a short text."""
+    files, splits, scan = source.files, source.splits, source.scan
+    rows = sum(file.info.record_count or 0 for file in files)
+    names = _relative([(file.info.part, file.info.path) for file in files])
+    named = [f"{name} {file.info.file_size} {file.info.record_count}" for name, file in zip(names, files, strict=True)]
+    schema = [f"{item.name}: {item.type}" for item in kept_schema(scan.output_schema)]
+    predicate = identity_of(scan.predicate)
+    nulls = options.convert.nulls
+    nulls = dict(sorted(nulls.items())) if isinstance(nulls, Mapping) else nulls
+    order = options.shuffle
+    mixed = [] if options.mixing is None else [", mixed by rows"]
+    known = "known" if counts_are_known(source) else UNKNOWN
+    components: dict[str, tuple[Sequence[str], str]] = {
+        "files": (named, f"{len(files)} files, {rows} rows"),
+        "schema": (schema, f"{len(schema)} columns: {short(', '.join(schema))}"),
+        "filters": ([predicate], short(predicate)),
+        "nulls": ([str(nulls)], short(str(nulls))),
+        "origin": ([source.origin], short(source.origin) or "files"),
+        "mixing": ([str(source.parts), *mixed], f"{len(source.parts)} dataset(s){''.join(mixed)}"),
+        "splits": (list(_split_texts(splits)), f"{len(splits)} splits"),
+        "shuffle": ([str(order.shuffle)], str(order.shuffle)),
+        "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
+        COUNTS: ([known], known),
+    }
+    for name, text in (("subset", source.subset), ("pack", options.pack.text), (_BUCKETS, options.buckets)):
+        components[name] = ([text] if text else [], short(text))
+    skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
+    components[SKIPPED] = (skipped, short(skipped_names(source.skipped)) if skipped else "")
+    return {name: [digest_of(parts), text] for name, (parts, text) in components.items()}
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """The digest of a component."""
+    return f"{digest(parts):016x}"
+
+
+# Components that states did not have at first unless there was something to tell.
+_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, SKIPPED), digest_of([]))
+
+
+def _split_texts(splits: Splits) -> Iterator[str]:
+    """The part, rows and segments of each split, as `str` of its values has them; from columns, as there are many."""
+    parts = [file.info.part for file in splits.files]
+    columns = (splits.file, splits.start, splits.stop, splits.first, splits.last)
+    for file, start, stop, first, last in zip(*(column.tolist() for column in columns), strict=True):
+        rows = None if start == ABSENT else f"Rows(start={start}, stop={stop}, step=1, block=1, phase=0)"
+        yield f"{parts[file]} {rows} {None if first == ABSENT else (first, last)}"
+
+
+def different_data(
+    saved: Mapping[str, list[str]],
+    here: Mapping[str, list[str]],
+    versions: tuple[int, int],
+    *,
+    between_windows: bool = False,
+) -> str | None:
+    """A text that lists how a state's data differs from the data here; None if it is the same.
+
+    Args:
+        saved: the fingerprint in the state.
+        here: the fingerprint of what this loader reads.
+        versions: of the plan algorithm: in the state, and here.
+        between_windows: whether no window has been begun, so that its rows may be cut into other batches by length.
+    """
+    was, now = ({**_NOTHING, **digests_of(data)} for data in (saved, here))
+    same_files = was.get("files") == now.get("files")
+    if between_windows and _NOTHING[_BUCKETS] not in (was[_BUCKETS], now[_BUCKETS]):
+        now[_BUCKETS] = was[_BUCKETS]
+    lines = [
+        f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here"
+        for name in {**here, **saved}
+        if was.get(name) != now.get(name) and not (same_files and name == SKIPPED)
+    ]
+    if versions[0] != versions[1]:
+        lines.insert(0, f"  plan version: {versions[0]} in the state, {versions[1]} here")
+    if not lines:
+        return None
+    if was == {**now, _BUCKETS: was[_BUCKETS]} and versions[0] == versions[1]:
+        lines.append("Some rows of a window that is sorted by length were delivered, in batches of the state's budget.")
+    return "\n".join(
+        [
+            "the state was taken on different data or options:",
+            *lines,
+            "Give the loader the data and options of the state, or start the epoch again, or load with strict=False, "
+            "which applies the number of batches to the current data.",
+        ]
+    )
+
+
+def _shown(component: Sequence[str] | None) -> str:
+    return (
+        "nothing" if component is None or component[0] == digest_of([]) else f"{component[1]} (digest {component[0]})"
+    )
+
+
+def _relative(paths: Sequence[tuple[int, str]]) -> list[str]:
+    """The paths of each dataset's files below their common directory, without the query of a URL."""
+    shared: dict[int, list[str]] = {}
+    parts = [(part, _unsigned(path, path).split("/")) for part, path in paths]
+    for part, names in parts:
+        kept = shared.setdefault(part, names[:-1])
+        same = next((i for i, (a, b) in enumerate(zip(kept, names[:-1], strict=False)) if a != b), None)
+        shared[part] = kept[: min(len(kept), len(names) - 1) if same is None else same]
+    return [f"{part} {'/'.join(names[len(shared[part]) :])}" for part, names in parts]
+
+
+def _unsigned(name: str, path: str) -> str:
+    """A file's name, without the query if its path is a URL: another signature is the same file."""
+    return name.split("?")[0] if "://" in path else name
+
 
 _OF_EACH_RANK = ("plan_version", "epoch", "links", "skip")  # the keys whose values may differ between ranks
 

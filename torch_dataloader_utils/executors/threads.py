@@ -10,16 +10,65 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from torch_dataloader_utils.errors import BatchTimeoutError
-from torch_dataloader_utils.events import recording
-from torch_dataloader_utils.executors.bell import Bell
-from torch_dataloader_utils.executors.claims import Claim, ShardQueue
-from torch_dataloader_utils.executors.described import describe
+from torch_dataloader_utils.events import NO_WORK, Work, recording
+from torch_dataloader_utils.executors.drivers import describe
 from torch_dataloader_utils.model import Task
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, executed, stopped
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, SharedRead, executed, stopped
 from torch_dataloader_utils.reading.windows import of_windows
 from torch_dataloader_utils.storage.locks import renew_in_children
+
+# What decode threads have claimed: the progress of each shard, and the tasks that are being read.
+
+
+@dataclass(slots=True)
+class ShardQueue:
+    """The progress of one shard; tasks `[taken, started)` are being decoded or are ready."""
+
+    tasks: Sequence[Task]
+    started: int = 0
+    taken: int = 0
+    held: int = 0  # bytes of the block being delivered
+    ready: dict[int, Block | BaseException] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Claim:
+    """A task that a thread decodes; if its read is shared, other threads join it."""
+
+    queue: ShardQueue
+    number: int
+    estimate: int  # bytes
+    shared: SharedRead | None = None
+    begun: Work = NO_WORK  # of the thread that began the shared read
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.queue.tasks[self.number]
+
+
+# What the consumer and the decode threads wait for.
+
+
+class Bell:
+    """Two conditions under one lock.
+
+    The garbage collector may end a driver in any thread, even in one that holds the lock.
+    """
+
+    def __init__(self) -> None:
+        lock = threading.RLock()
+        self.work, self.arrived = threading.Condition(lock), threading.Condition(lock)
+
+    def ring(self) -> None:
+        """Wake all waiting threads."""
+        with self.work:
+            self.work.notify_all()
+            self.arrived.notify_all()
+
 
 _CLOSE_SECONDS = 10.0  # how long to wait for running reads: a store that hangs must not hang the program
 

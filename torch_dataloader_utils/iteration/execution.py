@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 
-from torch_dataloader_utils.executors.inline import InlineDriver
-from torch_dataloader_utils.executors.pooled import PooledDriver
+from torch_dataloader_utils.executors.drivers import InlineDriver, PooledDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context
 from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.metrics.verdict import Reading

@@ -28,8 +28,7 @@ from torch_dataloader_utils.checkpoint.positions import (
     rows_after,
 )
 from torch_dataloader_utils.events import Hooks
-from torch_dataloader_utils.executors.laps import LapDriver
-from torch_dataloader_utils.executors.reported import ReportedDriver
+from torch_dataloader_utils.executors.drivers import LapDriver, ReportedDriver
 from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
