@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.kernels import BucketOrder, compiled, library, orders
+from torch_dataloader_utils.kernels import BucketOrder, compiled, library, rows
 from torch_dataloader_utils.seeding import WindowOrder, window_key, window_order
 
 LEAST = 16_385  # rows of the smallest window that is divided into buckets
@@ -70,6 +70,6 @@ def test_a_small_window_has_no_buckets() -> None:
 
 
 def test_there_are_no_such_orders_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "library", lambda: None)
+    monkeypatch.setattr(rows, "library", lambda: None)
     assert BucketOrder.drawn(LEAST, 5, [LEAST]) is None
     assert library.library() is not None

@@ -28,8 +28,7 @@ from tests.metrics.throttled import (
     slow_transform,
 )
 from torch_dataloader_utils import BlockEvent, FileSnapshot, SnapshotCursor, TableDataset, TableFile, combine
-from torch_dataloader_utils.metrics.report import metrics
-from torch_dataloader_utils.metrics.totals import STAGES, Totals
+from torch_dataloader_utils.metrics.totals import STAGES, Totals, metrics
 
 EXECUTORS: list[dict[str, Any]] = [
     {"num_workers": 0},

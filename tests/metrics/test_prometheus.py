@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.metrics.throttled import TOTAL, make
 from torch_dataloader_utils import combine
 from torch_dataloader_utils.metrics.prometheus import prometheus_text
-from torch_dataloader_utils.metrics.report import metrics
-from torch_dataloader_utils.metrics.totals import Totals
+from torch_dataloader_utils.metrics.totals import Totals, metrics
 
 # Text format 0.0.4: https://prometheus.io/docs/instrumenting/exposition_formats/
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils import CombinedDataset, IcebergDataset, StructuredDataset, UnknownOptionError, combine
 from torch_dataloader_utils.options import TableOptions, option_defaults, parse_options, parse_table_options
-from torch_dataloader_utils.options.unknown import _HINTS, _OF_COMBINE, _SYNONYMS
+from torch_dataloader_utils.options.keywords import _HINTS, _OF_COMBINE, _SYNONYMS
 
 KNOWN = sorted(option_defaults())
 

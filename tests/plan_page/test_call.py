@@ -22,7 +22,7 @@ from pyiceberg.catalog import load_catalog
 
 from torch_dataloader_utils import DeltaDataset, IcebergDataset, StructuredDataset, combine
 from torch_dataloader_utils.cli.texts import config_of
-from torch_dataloader_utils.plan_page.literals import written
+from torch_dataloader_utils.plan_page.call import written
 
 RANKS = {"num_ranks": 1, "rank": 0}
 ODD = 'it\'s "0"\\\n\t\x7f\u2028\U0001f4a9 #'

@@ -12,10 +12,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_dataloader_utils import OptionError, StructuredDataset, combine
 from torch_dataloader_utils.options import parse_options
-from torch_dataloader_utils.plan_page import fixed
+from torch_dataloader_utils.plan_page import data as page_module
 from torch_dataloader_utils.plan_page.call import call_values
-from torch_dataloader_utils.plan_page.data import page_data
-from torch_dataloader_utils.plan_page.fixed import planned
+from torch_dataloader_utils.plan_page.data import page_data, planned
 from torch_dataloader_utils.plan_page.page import page_of
 from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.redaction import learn, printable
@@ -72,7 +71,7 @@ def test_the_call_of_a_mix_names_its_datasets(folder):
 
 def test_a_mix_of_splits_is_not_said_to_mix_rows(folder):
     _, mixed = combine([dataset_of(folder), dataset_of(folder)], batches="splits", num_ranks=1, rank=0)
-    assert fixed.why_fixed(mixed.source, mixed.options) == "it merges the splits of several datasets"
+    assert page_module.why_fixed(mixed.source, mixed.options) == "it merges the splits of several datasets"
 
 
 def test_plan_page_starts_at_the_given_epoch_else_at_the_next_one(folder, tmp_path):
@@ -263,10 +262,10 @@ def test_large_plans_of_python_are_on_the_page_for_fewer_epochs(folder, monkeypa
     dataset = dataset_of(folder, num_ranks=2, canonical_ranks=4, batch_size=50)
 
     def epochs():
-        return list(fixed.fixed_plans(dataset.source, dataset.options, dataset._here.planner, 7))
+        return list(page_module.fixed_plans(dataset.source, dataset.options, dataset._here.planner, 7))
 
     assert epochs() == ["7", "8", "9", "10"]
-    monkeypatch.setattr(fixed, "_PIECES", 1)
+    monkeypatch.setattr(page_module, "_PIECES", 1)
     assert epochs() == ["7"]
 
 

@@ -13,8 +13,7 @@ from pyiceberg.catalog import load_catalog
 
 from torch_dataloader_utils import IcebergDataset, Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.options.buckets import BucketOptions
-from torch_dataloader_utils.plan_page.data import page_data
-from torch_dataloader_utils.plan_page.fixed import planned
+from torch_dataloader_utils.plan_page.data import page_data, planned
 from torch_dataloader_utils.plan_page.page import page_of
 from torch_dataloader_utils.planning.schedule import delivered_by_shard
 

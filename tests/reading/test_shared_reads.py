@@ -24,7 +24,7 @@ from torch_dataloader_utils.convert.columns import Dense
 from torch_dataloader_utils.events import NO_WORK
 from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.formats.parquet import FORMAT
-from torch_dataloader_utils.kernels import orders, rows
+from torch_dataloader_utils.kernels import rows
 from torch_dataloader_utils.model import Piece, Split, Task, Window
 from torch_dataloader_utils.reading import gather
 from torch_dataloader_utils.reading.blocks import Block
@@ -94,8 +94,7 @@ def test_rows_of_any_width_are_gathered_alike(
     for name, size in sizes.items():
         monkeypatch.setattr(rows if name == "_TAKEN" else gather, name, size)
     if not compiled:
-        for module in (rows, orders):
-            monkeypatch.setattr(module, "library", lambda: None)
+        monkeypatch.setattr(rows, "library", lambda: None)
     assert [str(plain(block)) for block in inline(source, tasks)] == wanted
 
 

@@ -17,7 +17,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "integrations/transformers:_steps_of": "only in a Trainer: tests/launchers",
     "iteration/epochs:check_device": "only with a GPU",
     "iteration/epochs:check_foreign": "torch passes on no more than the text of errors in its workers",
-    "options/follow:__post_init__": "only of an Iceberg table",
+    "options/tables:__post_init__": "only of an Iceberg table",
     "options/ranks:_check_peers": "only with process groups and meshes: tests/distributed",
     "options/together:check_device": "only with a GPU, or of a device without pin_memory",
     "sources/packing:_checked": "only of a combination",

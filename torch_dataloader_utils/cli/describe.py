@@ -6,8 +6,7 @@ from functools import partial
 
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import Output, Result, Screen
-from torch_dataloader_utils.loader.description import Description
-from torch_dataloader_utils.loader.description_text import Facts, Sentences, Table
+from torch_dataloader_utils.loader.description import Description, Facts, Sentences, Table
 
 
 def run(data: Data, output: Output, *, epoch: int) -> Result:

@@ -26,7 +26,7 @@ from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPa
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.metrics.verdict_log import VerdictLog
+from torch_dataloader_utils.metrics.verdict import VerdictLog
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.even import total_rows

@@ -3,40 +3,81 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import index
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
+import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset
 
 from torch_dataloader_utils.batching.output_formats import first_imports
 from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.distributed.ranks import World
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import Event
+from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.late_imports import import_now
 from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
+from torch_dataloader_utils.loader.describing import described
+from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.iterators import StatefulIterator
-from torch_dataloader_utils.loader.local import LocalEpochs, load_state, state_of_all_ranks
-from torch_dataloader_utils.loader.planned import PlannedDataset, epoch_number, whole_number
-from torch_dataloader_utils.loader.short_texts import steps_unknown, summary
+from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
+from torch_dataloader_utils.metrics.meter import Meter
+from torch_dataloader_utils.metrics.prometheus import prometheus_text
+from torch_dataloader_utils.metrics.totals import metrics
+from torch_dataloader_utils.metrics.verdict import Verdict
 from torch_dataloader_utils.options import Options, repeats_rows
-from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.plan_page.data import page_data
+from torch_dataloader_utils.plan_page.page import page_of, write_page
+from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.planning.advice import unknown_steps_advice
+from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.redaction import printable, revealing_nothing
 from torch_dataloader_utils.sources.source import Source
+
+
+def epoch_number(epoch: Any) -> int:
+    """The epoch as an int, from a whole number of any type.
+
+    Raises:
+        OptionError: `epoch` is not a whole number, or is negative.
+    """
+    number = whole_number(epoch)
+    if number < 0:
+        raise OptionError(f"epoch={shown(epoch)}: expected a whole number of at least 0.")
+    return number
+
+
+def whole_number(value: Any) -> int:
+    """A whole number of any type as an int; -1 for anything else."""
+    try:
+        return -1 if isinstance(value, bool) else index(value)
+    except Exception:  # noqa: BLE001 (whatever a foreign __index__ raises)
+        return -1
+
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 
 @revealing_nothing
-class LoaderDataset(PlannedDataset, IterableDataset[Any]):
+class LoaderDataset(IterableDataset[Any]):
     """Batches of one source, for one rank.
 
     Iterating it delivers the same batches as its loader. It pickles as plain data. A copy begins where the next pass
     here would: at the position that was loaded, or at the beginning of an epoch. To continue a pass that has begun,
     load its `state_dict()` into the copy.
     """
+
+    _of_table: Mapping[str, Any] = MappingProxyType({})  # the options of its table, as plan pages show them
 
     def __init__(self, source: Source, options: Options) -> None:
         self._options = options
@@ -217,6 +258,141 @@ class LoaderDataset(PlannedDataset, IterableDataset[Any]):
     def _renew(self) -> None:
         """Called before a pass is read, once the ranks agree."""
 
+    @property
+    def source(self) -> Source:
+        """The source that it reads."""
+        return self._here.source
+
+    @property
+    def options(self) -> Options:
+        """The options of its loader."""
+        return self._options
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows, after `transform` and before conversion."""
+        return self.source.scan.output_schema
+
+    def vocabulary(self, column: str) -> list[Any]:
+        """The values that a column's codes stand for: code i stands for `vocabulary(column)[i]`.
+
+        Raises:
+            ColumnNotFoundError: the column has no codes.
+        """
+        return self.source.scan.vocabulary(column)
+
+    def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
+        """The plan of a rank for an epoch, by default of this rank for the live or next epoch. Reads no data.
+
+        Raises:
+            CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
+        """
+        epoch = self._planned(epoch)
+        return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
+
+    def describe(self, epoch: int | None = None) -> Description:
+        """What the dataset holds and what each rank gets in an epoch (the live or next by default). Reads no data.
+
+        With `follow=True`, it is by default the last epoch until the next one has begun.
+
+        Raises:
+            CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
+        """
+        epoch = self._shown(epoch)
+        return described(type(self).__name__, self._here, self._options, epoch, waits=self._waits())
+
+    def plan_page(self, path: str | os.PathLike[str], epoch: int | None = None) -> Path:
+        """Write the plan as a web page: who reads which rows, and what other options would change. Returns the path.
+
+        Args:
+            path: the HTML file to write; an existing one is replaced.
+            epoch: the epoch that the page shows first (the live or next by default).
+
+        Raises:
+            OptionError: the path is a folder, or lies in a folder that does not exist.
+            CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
+        """
+        epoch, name, planner = self._shown(epoch), type(self).__name__, self._here.planner
+        data = page_data(name, self.source, self._options, planner, epoch, self._of_table)
+        return write_page(path, page_of(data))
+
+    def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
+        """The number of rows of a rank in an epoch (without repeats), or None if known only after reading."""
+        return self.plan(epoch, rank).rows
+
+    def rows_of(self, epoch: int, step: int, rank: int | None = None) -> tuple[RowRange, ...]:
+        """The rows of one batch (of this rank by default), as files and row ranges. Reads no data.
+
+        Args:
+            epoch: the epoch.
+            step: the index of the batch in the epoch.
+            rank: the rank of the batch.
+
+        Raises:
+            CountsRequiredError: row counts are not known before reading, or with `follow=True`, the rows of the epoch
+                are not known yet, or no longer.
+            IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
+        """
+        number = self._planned(epoch_number(epoch))
+        return rows_of_step(self._here, number, step, self.world.rank if rank is None else rank)
+
+    @property
+    def world(self) -> World:
+        """The number of ranks and this process's rank; detected at first use, then kept."""
+        return self._epochs.planner.world
+
+    def _planned(self, epoch: int | None) -> int:
+        """The number of an epoch that can be planned; by default, the live or next one."""
+        return self._passes.epoch if epoch is None else epoch_number(epoch)
+
+    def _shown(self, epoch: int | None) -> int:
+        """The number of an epoch that is shown to people; by default, the live or next one if it can be planned."""
+        return self._planned(epoch)
+
+    def _waits(self) -> bool:
+        """Whether all known rows have been read, and the next pass waits for those that are appended."""
+        return False
+
+    @property
+    def _epochs(self) -> Epochs:
+        return self._local.latest
+
+    @property
+    def _passes(self) -> Passes:
+        return self._here.passes
+
+    @property
+    def _here(self) -> Epochs:
+        return self._local.here()
+
+    @property
+    def meter(self) -> Meter:
+        """How far the live or last pass is, for any thread to read at any time."""
+        return self._local.latest.meter
+
+    def metrics(self, detail: bool = False, total: bool = False) -> dict[str, float]:
+        """What happened since the last call, by name (see `docs/metrics.md`). For any thread.
+
+        Args:
+            detail: whether to include seconds by stage, for all I/O workers together and for each.
+            total: whether to return what happened since the dataset was created; other calls are not affected.
+        """
+        totals, epochs = self.meter.read() if total else self.meter.take(), self._local.latest
+        ranks = epochs.planner.world.num_ranks if totals.sources else 1
+        return metrics(totals, {name: rows / ranks for name, rows in epochs.source.lap_rows.items()}, detail=detail)
+
+    def metrics_text(self, detail: bool = False) -> str:
+        """The metrics since the dataset was created, in Prometheus' text format, with this process's rank as a label.
+
+        Args:
+            detail: whether to include seconds by stage and I/O worker.
+        """
+        return prometheus_text(self.metrics(detail, total=True), self._local.latest.planner.world.rank)
+
+    def verdict(self) -> Verdict | None:
+        """What limited the speed of the last complete pass, and what to change; None before it."""
+        return self._local.latest.verdicts.last
+
 
 def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
     if foreign:
@@ -228,3 +404,54 @@ def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
     if not 0 <= begin <= end:
         raise OptionError(f"skip_steps({shown(first)}, {shown(last)}): expected the steps [a, b) with 0 <= a <= b.")
     return begin, end
+
+
+# Short texts about a dataset: its `repr`, and why the number of its batches is not known.
+
+
+def steps_unknown(options: Options, *, waits: bool) -> str:
+    """Why the number of batches of a pass is not known before it is read, and what to do, in sentences.
+
+    Args:
+        options: of the loader.
+        waits: whether the next pass waits for rows that are appended to a table.
+    """
+    if waits:
+        return (
+            "the number of batches is known once the next pass has begun: with follow=True, it reads what is appended "
+            "until then. Call len() after its first batch."
+        )
+    if options.shard.even == "sync" and not options.uncounted:
+        return (
+            "the number of batches is known only after reading, because even='sync' ends all ranks with the first one. "
+            "Set even='drop' or even='pad', or steps_per_epoch=n to fix the number."
+        )
+    # A pass that follows a table reads each row once, so no option can fix its steps.
+    return str(unknown_steps_advice(options.uncounted, fixable=not options.follow.follow))
+
+
+def summary(here: Epochs, options: Options, *, waits: bool) -> str:
+    """What is read, and how, in one line. It detects nothing for this and never raises.
+
+    Args:
+        here: the epochs of this process.
+        options: of the loader.
+        waits: whether the next pass waits for rows that are appended to a table.
+    """
+    parts = [here.source.size, f"batch_size {options.batch.batch_size:,}"]
+    try:
+        if here.planner.is_settled:
+            parts.append(_place_and_steps(here.planner, here.passes.place, waits))
+    except Exception:  # noqa: BLE001 - the user's next call raises the same error
+        parts.append("rank unknown")
+    return "; ".join(parts)
+
+
+def _place_and_steps(planner: Planner, place: EpochPosition, waits: bool) -> str:
+    ranks = f"rank {planner.world.rank} of {planner.world.num_ranks}"
+    # The plan of a resumed epoch takes time, and a custom strategy must not be called for this.
+    known = not place.past and not waits and planner.plan_of_all_ranks() is not None
+    steps = planner.steps(place.epoch, planner.world.rank) if known else None
+    if steps is not None:
+        return f"{ranks}, {plural(steps, 'step')} in epoch {place.epoch}"
+    return f"{ranks}, the next pass follows the table" if waits else ranks

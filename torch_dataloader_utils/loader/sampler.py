@@ -6,8 +6,7 @@ import logging
 import sys
 
 from torch_dataloader_utils.loader.accelerated import counted_by_fabric
-from torch_dataloader_utils.loader.dataset import LoaderDataset
-from torch_dataloader_utils.loader.planned import epoch_number
+from torch_dataloader_utils.loader.dataset import LoaderDataset, epoch_number
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 

@@ -1,7 +1,5 @@
 """The options of a loader."""
 
-from torch_dataloader_utils.options.delta import DeltaOptions as DeltaOptions
-from torch_dataloader_utils.options.follow import FollowOptions as FollowOptions
 from torch_dataloader_utils.options.groups import EVEN as EVEN
 from torch_dataloader_utils.options.groups import LAST_BATCH as LAST_BATCH
 from torch_dataloader_utils.options.groups import ConvertOptions as ConvertOptions
@@ -29,4 +27,6 @@ from torch_dataloader_utils.options.policies import split_sharding as split_shar
 from torch_dataloader_utils.options.showing import progress_of as progress_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions as ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions as SubsetOptions
+from torch_dataloader_utils.options.tables import DeltaOptions as DeltaOptions
+from torch_dataloader_utils.options.tables import FollowOptions as FollowOptions
 from torch_dataloader_utils.options.tables import TableOptions as TableOptions
