@@ -15,7 +15,7 @@ from torch_dataloader_utils import IcebergDataset, Shard, Split, StructuredDatas
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.plan_page.data import page_data, planned
 from torch_dataloader_utils.plan_page.page import page_of
-from torch_dataloader_utils.planning.schedule import delivered_by_shard
+from torch_dataloader_utils.planning.workers import delivered_by_shard
 
 GIVEN = {"batch_size": 32, "split_rows": 60}
 RANKS = {"num_ranks": 3, "rank": 0}

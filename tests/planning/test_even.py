@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.planning.helpers import chunk_files, data_file, make_plan, numbers, rank_rows, row_ids
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import DataFileInfo, Piece, Rows, Split
-from torch_dataloader_utils.planning.even import even_targets, take, transfers
-from torch_dataloader_utils.planning.last_batch import padding
+from torch_dataloader_utils.planning.even import even_targets, padding, take, transfers
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.workers import last_to_deliver, lpt, whole_batch_targets, worker_shards
 

@@ -8,7 +8,7 @@ from itertools import accumulate, cycle, islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard, turns
+from torch_dataloader_utils.planning.workers import begun_in_laps, delivered_by_shard, turns
 
 LAPS = st.integers(1, 4).flatmap(
     lambda shards: st.lists(st.lists(st.integers(0, 25), min_size=shards, max_size=shards), min_size=1, max_size=6)

@@ -9,8 +9,7 @@ from tests.planning.helpers import data_file, data_files
 from tests.planning.test_strategies import pruned_files
 from torch_dataloader_utils.model import DataFile, Rows, Split, split_numbers
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
-from torch_dataloader_utils.planning.spans import plan_spans
-from torch_dataloader_utils.planning.splits import Splits
+from torch_dataloader_utils.planning.splits import Splits, plan_spans
 from torch_dataloader_utils.planning.strategies import SizeBalancedSplitStrategy, TargetSizeSplitStrategy, make_splits
 
 

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_dataloader_utils import FileReadError, StructuredDataset
 from torch_dataloader_utils.events import BlockEvent
-from torch_dataloader_utils.reading.ahead import FetchAhead, FileFetch
+from torch_dataloader_utils.reading.runs import FetchAhead, FileFetch
 
 
 class SlowStore(MemoryFileSystem):  # type: ignore[misc]

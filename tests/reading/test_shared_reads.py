@@ -26,11 +26,11 @@ from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.formats.parquet import FORMAT
 from torch_dataloader_utils.kernels import rows
 from torch_dataloader_utils.model import Piece, Split, Task, Window
-from torch_dataloader_utils.reading import gather
+from torch_dataloader_utils.reading import windows
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.shared import WindowRead, WindowReader
 from torch_dataloader_utils.reading.task_reader import TaskReader
+from torch_dataloader_utils.reading.windows import WindowRead, WindowReader
 
 __all__ = ["folder"]  # a fixture
 
@@ -92,7 +92,7 @@ def test_rows_of_any_width_are_gathered_alike(
     tasks = shuffled(source, pieces_of(source))
     wanted = [str(plain(block)) for block in inline(source, tasks)]
     for name, size in sizes.items():
-        monkeypatch.setattr(rows if name == "_TAKEN" else gather, name, size)
+        monkeypatch.setattr(rows if name == "_TAKEN" else windows, name, size)
     if not compiled:
         monkeypatch.setattr(rows, "library", lambda: None)
     assert [str(plain(block)) for block in inline(source, tasks)] == wanted

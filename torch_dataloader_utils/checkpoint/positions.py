@@ -10,7 +10,7 @@ from itertools import accumulate
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
-from torch_dataloader_utils.planning.schedule import delivered_by_shard
+from torch_dataloader_utils.planning.workers import delivered_by_shard
 
 TasksOf = Callable[[int], Sequence[Sequence[Task]]]
 Steps = tuple[int, int]  # the steps [a, b) of an epoch

@@ -23,7 +23,7 @@ from torch_dataloader_utils.checkpoint.form import OF_RANK, check_form, check_se
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import END, RankCursor, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
-from torch_dataloader_utils.planning.schedule import delivered_by_shard
+from torch_dataloader_utils.planning.workers import delivered_by_shard
 from torch_dataloader_utils.printing import shown
 
 COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text if states hold cursors

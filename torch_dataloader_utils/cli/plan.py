@@ -20,7 +20,7 @@ from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.plan_table import common_folder
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.planning.spans import plan_spans
+from torch_dataloader_utils.planning.splits import plan_spans
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.sources.source import Source

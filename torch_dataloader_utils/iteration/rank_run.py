@@ -33,8 +33,8 @@ from torch_dataloader_utils.iteration.execution import Execution
 from torch_dataloader_utils.iteration.pass_progress import PassProgress, ShownPass
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.rank_plan import RankPlan, lap_rows, rows_of_batches
-from torch_dataloader_utils.planning.schedule import turns
 from torch_dataloader_utils.planning.tasks import parted
+from torch_dataloader_utils.planning.workers import turns
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
 Tasks = Sequence[Sequence[Task]]

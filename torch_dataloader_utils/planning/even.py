@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.planning.order import Order
-from torch_dataloader_utils.planning.pieces import Pieces
+from torch_dataloader_utils.planning.order import Order, Pieces
 from torch_dataloader_utils.planning.splits import I64
 from torch_dataloader_utils.seeding import derive_key, random_below
 
@@ -122,3 +122,29 @@ def take(pieces: Iterable[Piece], first: int, last: int) -> list[Piece]:
             out.append(piece if high - low == size else piece.cut(low, high))
         at += size
     return out
+
+
+# Drops a rank's short last batch, or fills it with rows that are marked as padding.
+
+
+def padding(pieces: Iterable[Piece], count: int) -> list[Piece]:
+    """`count` rows of padding: the first rows of `pieces`, which are not empty, repeated as often as needed."""
+    first = [replace(piece, pad=True) for piece in take(pieces, 0, count)]
+    out = list(first)
+    missing = count - total_rows(first)
+    while missing > 0:
+        again = take(first, 0, missing)
+        out += again
+        missing -= total_rows(again)
+    return out
+
+
+def end_with(pieces: Pieces, batch_rows: int, last_batch: str, following: Iterable[Piece]) -> Pieces:
+    """The pieces with their short last batch dropped, padded with their own rows, or completed with `following`."""
+    short = pieces.rows % batch_rows
+    if not short or last_batch == "partial":
+        return pieces
+    if last_batch == "drop":
+        return pieces.first(pieces.rows - short)
+    missing = batch_rows - short
+    return replace(pieces, pads=tuple(padding(pieces.first(missing) if last_batch == "pad" else following, missing)))

@@ -10,13 +10,12 @@ from typing import Any
 
 from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
 from torch_dataloader_utils.model import DataFile, DataFileInfo, Piece, Shard, Split
-from torch_dataloader_utils.planning.checks import SplitChecker
-from torch_dataloader_utils.planning.even import total_rows
-from torch_dataloader_utils.planning.last_batch import end_with
+from torch_dataloader_utils.planning.even import end_with, total_rows
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.pieces import Pieces, real_pieces
+from torch_dataloader_utils.planning.order import Pieces, real_pieces
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.planning.spans import plan_spans
+from torch_dataloader_utils.planning.splits import plan_spans
+from torch_dataloader_utils.planning.strategies import SplitChecker
 
 
 def call_generate(

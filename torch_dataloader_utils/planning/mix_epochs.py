@@ -6,18 +6,23 @@ that no row is skipped. Where each epoch has every row once, it leaves out other
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from torch_dataloader_utils.mixing.curriculum import Curriculum, in_rows
 from torch_dataloader_utils.mixing.laps import LapRows, cut_laps, laps_of
 from torch_dataloader_utils.mixing.schedule import Stretch, rows_of_sources, whole_steps
+from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.even import left_out_runs
 from torch_dataloader_utils.planning.mixing import DatasetShare
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order
+from torch_dataloader_utils.planning.rest import RemainingRows, merged, order_of
+from torch_dataloader_utils.planning.splits import Splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,3 +199,36 @@ def _parts_of_lap(dataset: DatasetShare, lap: int, count: int, before: int) -> t
         kept = kept.without(run)
     whole = [kept] if count else []
     return Laps([count] * len(whole), whole.__getitem__), Laps([len(run) for run in left_out], left_out.__getitem__)
+
+
+# The rest of a mixed epoch: what is left of each lap of each dataset.
+
+_BEGUN = -1  # comes before the laps
+
+
+def rest_of_mix(splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int, parts: int) -> RemainingRows:
+    """The rest of an epoch that consists of these rows; a row may occur once in each lap.
+
+    Args:
+        splits: all splits.
+        pieces: what no rank has delivered, without padding.
+        epoch: the epoch.
+        phase: the number of earlier phases.
+        parts: the number of datasets.
+    """
+    by_lap: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
+    for piece in pieces:
+        by_lap[_lap_of(piece, len(splits))].append(piece)
+    keys = sorted(by_lap)
+    laps = [merged(by_lap[key]) for key in keys]
+    order = order_of(splits, [piece for lap in laps for piece in lap])
+    units = pairwise(accumulate(map(len, laps), initial=0))
+    orders = {key: order.units(first, last) for key, (first, last) in zip(keys, units, strict=True)}
+    by_part = {part: tuple(orders[key] for key in some) for part, some in groupby(keys, key=lambda key: key[0])}
+    return RemainingRows(epoch, phase, order, laps=tuple(by_part.get(part, ()) for part in range(parts)))
+
+
+def _lap_of(piece: Piece, splits: int) -> tuple[int, int]:
+    """The dataset of a piece, and its lap."""
+    part = split_of(next(split_pieces([piece]))).file.part
+    return part, _BEGUN if isinstance(piece.source, Window) else piece.order // splits

@@ -16,10 +16,10 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.laps import even_counts
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, counts_by_stretch, sum_of, whole_steps
 from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.planning.last_batch import padding
+from torch_dataloader_utils.planning.even import padding
 from torch_dataloader_utils.planning.mix_epochs import Laps, MixedEpoch, full_step
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.pieces import Pieces
+from torch_dataloader_utils.planning.order import Pieces
 from torch_dataloader_utils.planning.splits import I64
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch_dataloader_utils.model import Piece, Window
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.pieces import Pieces
+from torch_dataloader_utils.planning.order import Pieces
 from torch_dataloader_utils.planning.tasks import TASK_ROWS, SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
 

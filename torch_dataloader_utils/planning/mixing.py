@@ -15,8 +15,7 @@ import numpy as np
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
-from torch_dataloader_utils.planning.order import Order, SplitTable
-from torch_dataloader_utils.planning.runs import Runs, joined
+from torch_dataloader_utils.planning.order import Order, Runs, SplitTable, joined
 from torch_dataloader_utils.planning.sharding import Policy, inner_order, shard_number
 from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.seeding import derive_key

@@ -7,20 +7,199 @@ n-th block. Its methods return new orders; they use numpy, and their time depend
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import CountsRequiredError, use
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import Rows, Split, Window
+from torch_dataloader_utils.model import Piece, Rows, Split, Window, split_numbers
 from torch_dataloader_utils.planning.merging import pattern
-from torch_dataloader_utils.planning.runs import Runs, constant, joined
-from torch_dataloader_utils.planning.splits import I64, Splits
+from torch_dataloader_utils.planning.splits import I64, Splits, distinct
 from torch_dataloader_utils.seeding import permutation
+
+# Runs of rows of one split (all rows, or every n-th block), stored in columns; each becomes a piece.
+
+_MADE = 1 << 13  # pieces created at a time: their columns become Python lists
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """A sequence of rows, run after run; row i of a run's split is selected if `(i - phase) % step < block`.
+
+    Attributes:
+        table: the splits.
+        source: the split or window of each run (its index in the table), shape [runs].
+        place: the position of that source in the epoch's order, shape [runs].
+        first: the first row of each run, counted within its split, shape [runs].
+        last: the end of each run, exclusive, shape [runs].
+        phase: where the blocks of each run begin, counted like `first`, shape [runs].
+        step: the distance from block to block, 1 if all rows are selected, shape [runs].
+        block: rows per block, shape [runs].
+    """
+
+    table: SplitTable
+    source: I64
+    place: I64
+    first: I64
+    last: I64
+    phase: I64
+    step: I64
+    block: I64
+
+    @classmethod
+    def contiguous_runs(cls, table: SplitTable, source: I64, place: I64, first: I64, last: I64) -> Runs:
+        """Runs in which all rows are selected."""
+        nothing, one = constant(0, len(first)), constant(1, len(first))
+        return cls(table, source, place, first, last, nothing, one, one)
+
+    @cached_property
+    def contiguous(self) -> bool:
+        """Whether all rows of all runs are selected."""
+        return not (self.step > 1).any()
+
+    @property
+    def rows(self) -> I64:
+        """The number of selected rows of each run, shape [runs]; not kept, as an epoch may have millions of runs."""
+        if self.contiguous:
+            return self.last - self.first
+        return self._before(self.last) - self._before(self.first)
+
+    @cached_property
+    def ends(self) -> I64:
+        """The number of selected rows up to the end of each run, shape [runs]."""
+        ends = self.rows
+        return np.cumsum(ends, out=ends)
+
+    @cached_property
+    def total(self) -> int:
+        """The number of selected rows of all runs."""
+        return int(self.rows.sum())
+
+    def take(self, first: int, last: int) -> Runs:
+        """The rows `[first, last)` of this sequence."""
+        if first >= last:
+            return self.select(slice(0, 0))
+        low = int(np.searchsorted(self.ends, first, side="right"))
+        high = int(np.searchsorted(self.ends, last, side="left"))
+        begins = [int(self.ends[run - 1]) if run else 0 for run in (low, high)]
+        start, stop = self.rows_of(low).row(first - begins[0]), self.rows_of(high).row(last - 1 - begins[1])
+        taken = self.select(slice(low, high + 1))
+        firsts, lasts = taken.first.copy(), taken.last.copy()
+        firsts[0], lasts[-1] = start, stop + 1
+        return taken.between(firsts, lasts)
+
+    def between(self, first: I64, last: I64) -> Runs:
+        """The same runs with other ends; `replace` takes several times as long, and plans do this for each rank."""
+        return Runs(self.table, self.source, self.place, first, last, self.phase, self.step, self.block)
+
+    def select(self, which: slice | Sequence[int] | I64 | npt.NDArray[np.bool_]) -> Runs:
+        """The runs at these places."""
+        chosen = which if isinstance(which, slice) else np.asarray(which) if len(which) else slice(0, 0)
+        return Runs(self.table, *(_selected(column, chosen) for column in self._columns()))
+
+    def pieces(self) -> Iterator[Piece]:
+        """A piece for each run, in the same order; of a run of `trimmed` with its pattern, if it has one."""
+        for at in range(0, len(self.source), _MADE):
+            yield from self.select(slice(at, at + _MADE))._pieces()
+
+    def _pieces(self) -> Iterator[Piece]:
+        shift = self.table.starts[self.source]
+        columns = (self.place, self.first + shift, self.last + shift, self.step, self.block, self.phase + shift)
+        sources, known = self.table.some(self.source), self.table.counted[self.source].tolist()
+        for source, has_rows, place, a, b, step, block, phase in zip(
+            sources, known, *(column.tolist() for column in columns), strict=True
+        ):
+            rows = Rows(a, b, step, block, phase) if step > 1 else Rows(a, b)
+            yield Piece(source, rows if has_rows else None, place)
+
+    def filled(self) -> Runs:
+        """The runs without empty ones; those whose rows are known only after reading stay."""
+        kept = (self.rows > 0) | ~self.table.counted[self.source]
+        return self if kept.all() else self.select(kept)
+
+    def trimmed(self) -> Runs:
+        """The runs that have rows, each from its first row to its last; those without gaps have no pattern.
+
+        To be called once for the rows of a rank: what is cut from its runs keeps their patterns.
+        """
+        some = self.filled()
+        if some.contiguous:
+            return some
+        lower = some._before(some.first)
+        start = some._row(lower)
+        lower += some.rows - 1
+        stop = some._row(lower) + 1
+        gaps = stop - start > some.rows
+        if not gaps.any():
+            return Runs.contiguous_runs(some.table, some.source, some.place, start, stop)
+        pattern = (
+            np.where(gaps, column, plain) for column, plain in ((some.phase, 0), (some.step, 1), (some.block, 1))
+        )
+        return Runs(some.table, some.source, some.place, start, stop, *pattern)
+
+    def in_plan_order(self) -> Runs:
+        """The same runs, sorted by the positions of their sources, and within a source by first row."""
+        if (np.diff(self.place) > 0).all():
+            return self
+        starts = self._row(self._before(self.first)) + self.table.starts[self.source]
+        return self.select(np.lexsort((starts, self.place)))
+
+    def overlap(self) -> bool:
+        """Whether a row is in two runs of one pattern, or a source without a row count occurs twice."""
+        runs = self.filled()
+        patterns = np.stack([runs.source, runs.step, runs.block, runs.phase % runs.step])
+        turns = np.lexsort((runs.first, *patterns))
+        same = (np.diff(patterns[:, turns]) == 0).all(axis=0)
+        shared = np.diff(runs.first[turns]) < (runs.last - runs.first)[turns[:-1]]
+        return bool((same & (shared | ~self.table.counted[runs.source[turns[1:]]])).any())
+
+    def _columns(self) -> tuple[I64, ...]:
+        return self.source, self.place, self.first, self.last, self.phase, self.step, self.block
+
+    def rows_of(self, run: int) -> Rows:
+        """The rows of one run, counted within its split."""
+        columns = (self.first, self.last, self.step, self.block, self.phase)
+        return Rows(*(int(column[run]) for column in columns))
+
+    @staticmethod
+    def of_rows(table: SplitTable, runs: Sequence[tuple[int, int, Rows]]) -> Runs:
+        """The runs for these tuples (source, place, rows counted within the source)."""
+        columns = [(source, place, x.start, x.stop, x.phase, x.step, x.block) for source, place, x in runs]
+        return Runs(table, *np.array(columns, dtype=np.int64).reshape(-1, 7).T)
+
+    def _before(self, numbers: I64) -> I64:
+        """The number of rows of each run's pattern below a number, counted from its phase, shape [runs]."""
+        turn, inside = np.divmod(numbers - self.phase, self.step)
+        return turn * self.block + np.minimum(inside, self.block)
+
+    def _row(self, places: I64) -> I64:
+        """The row at a position in each run's pattern, counted from its phase, shape [runs]."""
+        rows: I64 = self.phase + places // self.block * self.step + places % self.block
+        return rows
+
+
+def joined(runs: Sequence[Runs]) -> Runs:
+    """The runs of all sequences, one after another: at least one, all of one table."""
+    if len(runs) == 1:
+        return runs[0]
+    return Runs(runs[0].table, *map(np.concatenate, zip(*(some._columns() for some in runs), strict=True)))
+
+
+def _selected(column: I64, which: slice | I64 | npt.NDArray[np.bool_]) -> I64:
+    """The numbers at these places; equal ones stay in the memory of one."""
+    if isinstance(which, slice) or not len(column) or column.strides != (0,):
+        return column[which]
+    return constant(int(column[0]), int(which.sum()) if which.dtype == bool else len(which))
+
+
+def constant(value: int, n: int) -> I64:
+    """`n` equal numbers, read-only, in the memory of one."""
+    return np.broadcast_to(np.int64(value), (n,))
+
 
 _CHUNK = 1 << 16  # units looked at together
 _KEPT = 1 << 15  # splits that stay in memory once created
@@ -285,3 +464,101 @@ class Order:
 def concatenated(orders: Sequence[Order]) -> Order:
     """The rows of these orders, one order after another: at least one, all of one table, none made by `deal`."""
     return Order(joined([order.rows for order in orders]))
+
+
+# Pieces stored in columns: a `Piece` is created only when somebody asks for it.
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pieces(Sequence[Piece]):
+    """Pieces in delivery order, up to 56 bytes each, and padding after them.
+
+    A rank that takes single rows in turn reads a piece of nearly every split, and each object takes 600 bytes.
+
+    Attributes:
+        runs: the pieces without padding; none of them is empty.
+        pads: the padding.
+        repeats: whether all rows are repeats.
+    """
+
+    runs: Runs
+    pads: tuple[Piece, ...] = ()
+    repeats: bool = False
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Pieces:
+        """These pieces, padding last, in columns."""
+        if isinstance(pieces, Pieces):
+            return pieces
+        real = [piece for piece in pieces if not piece.pad]
+        table = SplitTable(Splits.of((), ()), [piece.source for piece in real])
+        runs = [
+            (number, piece.order, Rows(0, 0) if piece.rows is None else from_first(piece.rows, piece.source))
+            for number, piece in enumerate(real)
+        ]
+        return cls(Runs.of_rows(table, runs).filled(), tuple(pieces[len(real) :]))
+
+    def __len__(self) -> int:
+        return len(self.runs.source) + len(self.pads)
+
+    def __iter__(self) -> Iterator[Piece]:
+        for piece in self.runs.pieces():
+            yield replace(piece, pad=True) if self.repeats else piece
+        yield from self.pads
+
+    @overload
+    def __getitem__(self, index: int) -> Piece: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Piece, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Piece | tuple[Piece, ...]:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} pieces>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)  # without the columns, which refer to all splits
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, padding included; those known only after reading count as 0."""
+        return self.runs.total + sum(map(len, self.pads))
+
+    @property
+    def real(self) -> Pieces:
+        """The pieces that are not repeats."""
+        return Pieces(self.runs.select(slice(0, 0)) if self.repeats else self.runs)
+
+    @property
+    def without_windows(self) -> bool:
+        """Whether all pieces without padding are known to be of splits of the plan."""
+        return not (self.runs.source >= len(self.runs.table.splits)).any()
+
+    def first(self, rows: int) -> Pieces:
+        """The first rows, without padding."""
+        return Pieces(self.runs.take(0, min(rows, self.runs.total)))
+
+
+def real_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """The pieces that are not padding."""
+    return pieces.real if isinstance(pieces, Pieces) else [piece for piece in pieces if not piece.pad]
+
+
+def splits_read(shards: Sequence[Sequence[Piece]]) -> I64:
+    """The numbers of the splits that hold rows of these shards, or belong to their windows, shape [any], each once."""
+    return distinct(np.concatenate([np.zeros(0, np.int64), *map(_splits_of, shards)]))
+
+
+def _splits_of(pieces: Sequence[Piece]) -> I64:
+    if isinstance(pieces, Pieces) and pieces.without_windows:
+        return np.append(pieces.runs.source, _splits_of(pieces.pads))
+    numbers = split_numbers(pieces)
+    return np.fromiter(numbers, np.int64, len(numbers))

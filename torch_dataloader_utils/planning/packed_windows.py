@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torch_dataloader_utils.model import Piece, Window
-from torch_dataloader_utils.planning.opened import Opened, Run, is_begun, opened_pieces
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.tasks import SegmentTable
+from torch_dataloader_utils.planning.windows import Opened, Run, is_begun, opened_pieces
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import window_key
 

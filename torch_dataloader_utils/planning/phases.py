@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import Piece, RankCursor
-from torch_dataloader_utils.planning.mix_rest import rest_of_mix
+from torch_dataloader_utils.planning.mix_epochs import rest_of_mix
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of

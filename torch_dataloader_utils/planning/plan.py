@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from typing import Any
 
-from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
+from torch_dataloader_utils.errors import (
+    CountsRequiredError,
+    EmptyDatasetError,
+    Example,
+    OptionError,
+    Remedy,
+    ShardingError,
+    use,
+)
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece
-from torch_dataloader_utils.planning.amplification import read_amplification
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, split_of, split_pieces
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
 from torch_dataloader_utils.planning.mix_epochs import (
     MixedEpoch,
@@ -25,11 +32,9 @@ from torch_dataloader_utils.planning.mix_shares import MixShares, one_after_anot
 from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.order import SplitTable
+from torch_dataloader_utils.planning.order import Pieces, SplitTable, splits_read
 from torch_dataloader_utils.planning.packed_windows import packed_together
-from torch_dataloader_utils.planning.pieces import Pieces, splits_read
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.planning.requirements import check_even_rows, check_unknown_counts
 from torch_dataloader_utils.planning.rest import RemainingRows
 from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, Shares, assign
@@ -39,6 +44,102 @@ from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.planning.workers import Shards, worker_shards
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.seeding import derive_key
+
+# The row counts a plan needs, checked before any epoch is planned.
+
+
+def check_unknown_counts(options: PlanOptions) -> None:
+    """Check that the options work without knowing how many rows will be delivered.
+
+    Raises:
+        CountsRequiredError: an option needs row counts.
+    """
+    if options.even in ("drop", "pad"):
+        raise CountsRequiredError(
+            f"even={options.even!r} needs the number of rows that will be delivered, known only after reading.",
+            remedies=[
+                use("counts once", count_rows=True),
+                use("exactly n steps", without=["even"], steps_per_epoch=Example("n", 2)),
+                use("all ranks stop with the first", even="sync"),
+            ],
+        )
+    if options.last_batch == "wrap":
+        raise CountsRequiredError(
+            "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading.",
+            remedies=[use("counts once", count_rows=True), use(last_batch="pad")],
+        )
+
+
+def check_even_rows(
+    options: PlanOptions, datasets: Sequence[DatasetShare], num_ranks: int, *, may_be_empty: bool = False
+) -> None:
+    """Check that each epoch has rows for `even`, and enough for a step.
+
+    Args:
+        options: of the plan.
+        datasets: the rows of each dataset.
+        num_ranks: the number of ranks (R).
+        may_be_empty: whether an epoch may have no rows at all: then no rank has a step.
+
+    Raises:
+        EmptyDatasetError: an epoch has no rows.
+        ShardingError: `even="drop"` would leave out all rows.
+    """
+    laps = options.total_shards // num_ranks if options.total_shards else 1
+    rows = min(sum(dataset.lap_rows(lap, laps) for dataset in datasets) for lap in range(laps))
+    even, step = options.even, num_ranks * options.batch_rows(num_ranks)
+    units = "rows" if options.sequence_length == 1 else "tokens"
+    if not rows and may_be_empty:
+        return
+    if not rows:
+        total = int(datasets[0].table.lengths.sum())
+        raise EmptyDatasetError(
+            f"even={even!r}: an epoch has no {units[:-1]} to deliver (N={total} {units}, R={num_ranks} ranks); check "
+            "path and filters."
+        )
+    if even == "drop" and rows < step:
+        raise ShardingError(
+            f"even='drop' with N={rows} {units} in an epoch, R={num_ranks} ranks and batches of B={step // num_ranks}: "
+            f"one step needs R*B={step}, and less on fewer ranks.",
+            remedies=[use("repeats rows", even="pad"), *_smaller(options, rows, num_ranks)],
+        )
+
+
+def _smaller(options: PlanOptions, rows: int, num_ranks: int) -> list[Remedy]:
+    """The largest batches of which these rows fill one step, if each rank then has a row."""
+    size = rows // num_ranks
+    if not size or options.sequence_length > 1:
+        return []
+    return [use(batch_size=size * num_ranks if options.split_batches else size)]
+
+
+# Read amplification: how much is decoded more than once because several ranks share a segment.
+
+
+def read_amplification(ranks: Iterable[Iterable[Piece]], layouts: Mapping[FileKey, FileLayout]) -> float:
+    """Rows of the segments that each rank reads, summed over ranks, per row of the segments that any rank reads.
+
+    Args:
+        ranks: the pieces of each rank.
+        layouts: the layout of each file, by its key.
+    """
+    segments, total = SegmentTable(layouts), 0
+    by_any: set[tuple[FileKey, int]] = set()
+
+    def rows(read: set[tuple[FileKey, int]]) -> int:
+        found = (layouts[key].segments[number] for key, number in read)
+        # Text has no other count than that of a scan.
+        return sum((segment.live_rows if segment.rows is None else segment.rows) or 0 for segment in found)
+
+    for pieces in ranks:
+        by_rank = set()
+        for piece in split_pieces(pieces):
+            key = split_of(piece).file.key
+            by_rank |= {(key, number) for number in segments[key].touched(piece)}
+        total += rows(by_rank)
+        by_any |= by_rank
+    return total / rows(by_any) if by_any else 1.0
+
 
 __all__ = ["Plan", "PlanOptions", "RankPlan"]
 

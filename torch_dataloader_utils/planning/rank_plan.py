@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import count, groupby, islice
@@ -12,17 +14,27 @@ from typing import Any
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.schedule import Schedule
-from torch_dataloader_utils.model import FileKey, FileLayout, Piece, Shard, Split, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.model import (
+    DataFileInfo,
+    FileKey,
+    FileLayout,
+    Piece,
+    Shard,
+    Split,
+    Task,
+    Window,
+    split_of,
+    split_pieces,
+)
 from torch_dataloader_utils.planning.even import take, total_rows
-from torch_dataloader_utils.planning.kept_plan import packed
-from torch_dataloader_utils.planning.pieces import Pieces, real_pieces, splits_read
+from torch_dataloader_utils.planning.order import Pieces, real_pieces, splits_read
 from torch_dataloader_utils.planning.plan_table import html_of_plan, reads, text_of_plan, window_in_words
 from torch_dataloader_utils.planning.row_ranges import RowRange, row_ranges
-from torch_dataloader_utils.planning.schedule import begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.planning.tasks import SegmentTable, make_tasks
 from torch_dataloader_utils.planning.windows import ShuffleWindow, window_of_batches
-from torch_dataloader_utils.planning.workers import Shards
+from torch_dataloader_utils.planning.workers import Shards, begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.printing import plural
+from torch_dataloader_utils.redaction import redacted
 
 _WIDTH = 80  # characters per line of a printed plan's title
 
@@ -323,3 +335,42 @@ def _as_split(piece: Piece) -> Split:
         return source
     share = source.size_bytes * len(piece) // max(source.row_count or 0, 1)
     return replace(source, row_range=piece.rows, segments=None, size_bytes=share)
+
+
+# A plan as bytes that anybody may keep: its files are named without secrets, as in messages.
+
+
+def packed(values: Mapping[str, Any]) -> bytes:
+    """The pickled attributes of a plan, in which no file's name holds a secret."""
+    names = _names(values["layouts"])
+    layouts = {(key[0], names[key]): layout for key, layout in values["layouts"].items()}
+    sink = io.BytesIO()
+    _Pickler(sink, names).dump({**values, "layouts": layouts})
+    return sink.getvalue()
+
+
+def _names(keys: Iterable[FileKey]) -> dict[FileKey, str]:
+    """For each file a name without secrets; those that differ only in what is hidden are numbered."""
+    names: dict[FileKey, str] = {}
+    taken: set[FileKey] = set()
+    numbers: Counter[FileKey] = Counter()
+    for part, path in keys:
+        name = plain = redacted(path)
+        while (part, name) in taken:
+            numbers[part, plain] += 1
+            name = f"{plain} ({numbers[part, plain] + 1})"
+        names[part, path] = name
+        taken.add((part, name))
+    return names
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, sink: io.BytesIO, names: Mapping[FileKey, str]) -> None:
+        super().__init__(sink)
+        self._names = names
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, DataFileInfo):
+            return NotImplemented
+        path = self._names.get(value.key) or redacted(value.path)
+        return NotImplemented if path == value.path else replace(value, path=path).__reduce_ex__(4)

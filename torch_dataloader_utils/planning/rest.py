@@ -9,9 +9,8 @@ from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import END, Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
-from torch_dataloader_utils.planning.order import Order, SplitTable, from_first
+from torch_dataloader_utils.planning.order import Order, Runs, SplitTable, from_first
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
-from torch_dataloader_utils.planning.runs import Runs
 from torch_dataloader_utils.planning.splits import Splits
 
 

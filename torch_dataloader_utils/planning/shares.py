@@ -11,14 +11,19 @@ import numpy as np
 
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.planning.even import even_targets, left_out_runs, take, total_rows, transfers
-from torch_dataloader_utils.planning.last_batch import end_with, padding
+from torch_dataloader_utils.planning.even import (
+    end_with,
+    even_targets,
+    left_out_runs,
+    padding,
+    take,
+    total_rows,
+    transfers,
+)
 from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
-from torch_dataloader_utils.planning.order import Order, concatenated
-from torch_dataloader_utils.planning.pieces import Pieces
-from torch_dataloader_utils.planning.runs import Runs, joined
+from torch_dataloader_utils.planning.order import Order, Pieces, Runs, concatenated, joined
 from torch_dataloader_utils.planning.splits import I64
 from torch_dataloader_utils.seeding import derive_key, permutation
 

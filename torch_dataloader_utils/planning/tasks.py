@@ -13,7 +13,7 @@ from itertools import accumulate, groupby
 
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.planning.spans import plan_spans
+from torch_dataloader_utils.planning.splits import plan_spans
 
 TASK_ROWS = 65_536
 TASK_BYTES = 16 * 2**20

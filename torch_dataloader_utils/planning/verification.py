@@ -12,8 +12,7 @@ import numpy.typing as npt
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split
 from torch_dataloader_utils.planning.row_ranges import row_ranges
-from torch_dataloader_utils.planning.spans import plan_spans
-from torch_dataloader_utils.planning.splits import I64
+from torch_dataloader_utils.planning.splits import I64, plan_spans
 
 _FAULTS_OF_A_FILE = 1000  # listed; all are counted
 

@@ -19,11 +19,19 @@ from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_p
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.class_copies import COPIES, copied
 from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
-from torch_dataloader_utils.reading.gather import Gather
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
-from torch_dataloader_utils.reading.shared import WindowRead, WindowReader, marks_of
 from torch_dataloader_utils.reading.transforms import transformed
-from torch_dataloader_utils.reading.windows import Span, of_windows, places_of, shuffled, spans_of
+from torch_dataloader_utils.reading.windows import (
+    Gather,
+    Span,
+    WindowRead,
+    WindowReader,
+    marks_of,
+    of_windows,
+    places_of,
+    shuffled,
+    spans_of,
+)
 from torch_dataloader_utils.schemas.columns import project
 
 if TYPE_CHECKING:

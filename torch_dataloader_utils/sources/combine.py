@@ -18,8 +18,7 @@ from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.combined import CombinedScan, SourceKey
 from torch_dataloader_utils.reading.row_count_scan import with_counts
-from torch_dataloader_utils.reading.sample_fields import columns_of, fields_of
-from torch_dataloader_utils.reading.samples import SampleScan
+from torch_dataloader_utils.reading.samples import SampleScan, columns_of, fields_of
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.group import Names, labels, weight_trees
