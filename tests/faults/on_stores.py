@@ -313,7 +313,7 @@ def planted(folder: Path) -> Callable[[], object]:
 def foreign_manifest(folder: Path) -> Callable[[], object]:
     from torch_dataloader_utils.options import ReadOptions
     from torch_dataloader_utils.sources.inspection import asked_by, found_and_inspected
-    from torch_dataloader_utils.sources.manifest_bytes import pack_manifest
+    from torch_dataloader_utils.sources.manifest_file import pack_manifest
 
     place, manifest = rows.write_files(folder / "rows", 1), folder / "m.parquet"
     other = rows.write_files(folder / "secret", 1) / "000.parquet"

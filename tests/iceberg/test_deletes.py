@@ -21,8 +21,8 @@ from torch_dataloader_utils.errors import FileReadError, SchemaMismatchError
 from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.iceberg.data_files.cache import BoundedCache
 from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
+from torch_dataloader_utils.iceberg.data_files.equality import KeySet
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
-from torch_dataloader_utils.iceberg.data_files.key_set import KeySet
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.sources.deleted_rows import deletion_vector
 from torch_dataloader_utils.storage import Storage

@@ -51,8 +51,8 @@ from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.filters.sql import table_filter
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
+from torch_dataloader_utils.iceberg.file_scan import Partitions
 from torch_dataloader_utils.iceberg.manifests import Entry, Manifest, read_manifest
-from torch_dataloader_utils.iceberg.partitions import Partitions
 from torch_dataloader_utils.iceberg.pruning import Pruning
 from torch_dataloader_utils.iceberg.schema import arrow_field
 

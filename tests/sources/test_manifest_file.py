@@ -21,15 +21,18 @@ from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import lists
-from torch_dataloader_utils.sources.manifest_bytes import (
+from torch_dataloader_utils.sources.manifest_file import (
     VERSION,
     Asked,
     Inspected,
     InspectedFile,
+    asked_of,
+    kept_inspection,
     pack_manifest,
+    stale_remedy,
     unpack_manifest,
+    write_manifest,
 )
-from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, stale_remedy, write_manifest
 from torch_dataloader_utils.storage import Storage, open_storage
 
 ASKED = Asked(("/data",), None, {})

@@ -16,9 +16,8 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.sources.inspection import asked_by, found_and_inspected
-from torch_dataloader_utils.sources.manifest_bytes import pack_manifest
 from torch_dataloader_utils.sources.manifest_changes import manifest_changes
-from torch_dataloader_utils.sources.manifest_roots import check_roots, plain_path
+from torch_dataloader_utils.sources.manifest_file import check_roots, pack_manifest, plain_path
 from torch_dataloader_utils.sources.skipped import SkippedFile
 
 

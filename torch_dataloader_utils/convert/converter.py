@@ -19,11 +19,16 @@ from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
 from torch_dataloader_utils.convert.elements import Element
-from torch_dataloader_utils.convert.jagged import Jagged, checked_jagged, without_null_lists
 from torch_dataloader_utils.convert.leaves import ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.meaning import Meaning
-from torch_dataloader_utils.convert.padding import with_padding
-from torch_dataloader_utils.convert.plan import ColumnPlan, column_plans
+from torch_dataloader_utils.convert.plan import (
+    ColumnPlan,
+    Jagged,
+    checked_jagged,
+    column_plans,
+    with_padding,
+    without_null_lists,
+)
 from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -16,14 +16,14 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import is_binary, plain_type
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
-from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_column
+from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_column, with_cast
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
-from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning
+from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning, unlike
 from torch_dataloader_utils.errors import Example, NullValueError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.late_imports import pc
-from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.options import ConvertOptions, PadOptions
 
 _NUMBERS = (ScalarLeaf, TensorLeaf, ListLeaf)
 
@@ -384,3 +384,111 @@ def _number(value: Any, element: Element) -> Any:
         return pa.scalar(value, element.type).value
     except (TypeError, ValueError, OverflowError):  # pa.ArrowInvalid is a ValueError, ArrowTypeError a TypeError
         return None
+
+
+# What fills lists up to the length of the longest: `pad_values` and `pad_multiple`.
+
+
+def with_padding(plans: Sequence[ColumnPlan], options: PadOptions) -> tuple[ColumnPlan, ...]:
+    """The plans, in which padded lists have the padding that the options request.
+
+    Raises:
+        OptionError: `pad_values` names another column, or a value does not fit its column.
+    """
+    values = options.pad_values or {}
+    padded = [plan.key for plan in plans if _is_padded(plan)]
+    check_padded_names(values, padded)
+    return tuple(
+        replace(plan, leaf=replace(plan.leaf, layout=_padding(plan.key, plan.leaf, options)))
+        if isinstance(plan.leaf, ListLeaf) and plan.key in padded
+        else plan
+        for plan in plans
+    )
+
+
+def check_padded_names(values: Mapping[str, Any], padded: Collection[str]) -> None:
+    """Raise an OptionError if `pad_values` names a column that is not padded."""
+    unknown = [name for name in values if name not in padded]
+    if unknown:
+        raise OptionError(f"pad_values names {unknown[0]!r}: expected one of the columns {list(padded)}.")
+
+
+def pad_value(key: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    """The value as a scalar of the column's dtype.
+
+    Raises:
+        OptionError: it is not a number that fits.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    number = isinstance(plain, (int, float)) and (dtype.kind == "b" or not isinstance(plain, bool))
+    if not number or not fits(plain, dtype):
+        raise OptionError(f"pad_values={{{key!r}: {value!r}}}: expected a number that fits {dtype}.")
+    return dtype.type(plain)
+
+
+def _is_padded(plan: ColumnPlan) -> bool:
+    return isinstance(plan.leaf, ListLeaf) and isinstance(plan.leaf.layout, Padding)
+
+
+def _padding(key: str, leaf: ListLeaf, options: PadOptions) -> Padding:
+    value = (options.pad_values or {}).get(key, 0)
+    return Padding(pad_value(key, value, leaf.element.dtype), options.pad_multiple)
+
+
+# Checks `jagged=`: columns of lists that a batch holds one after another, as TorchRec's KeyedJaggedTensor does.
+
+Jagged = Mapping[str, tuple[str, ...]]  # target key -> source keys
+
+
+def checked_jagged(jagged: Mapping[str, Sequence[str]], plans: Sequence[ColumnPlan], casts: Any = None) -> Jagged:
+    """The targets with their sources.
+
+    Args:
+        jagged: as given.
+        plans: of all columns.
+        casts: `dtypes=`, as given.
+
+    Raises:
+        OptionError: a source is not a column of lists, has another dtype or meaning than the others, or another target
+            as well.
+    """
+    lists = {plan.key: plan.leaf for plan in plans if isinstance(plan.leaf, ListLeaf) and plan.nulls != "mask"}
+    taken: set[str] = set()
+    for target, sources in jagged.items():
+        if not sources:
+            raise OptionError(f"jagged={{{target!r}: []}}: expected a list of at least one column.")
+        for source in sources:
+            if source not in lists:
+                there = f"which are {list(lists)}" if lists else "but none is read (see columns=)"
+                raise OptionError(
+                    f"jagged={{{target!r}: ...}} names {source!r}: expected columns of lists of varying length, of "
+                    f"numbers, without a mask, {there}."
+                )
+            if source in taken:
+                raise OptionError(f"jagged={{{target!r}: ...}} names {source!r} a second time.")
+            taken.add(source)
+        dtypes = {source: str(lists[source].element.dtype) for source in sources}
+        if len(set(dtypes.values())) != 1:
+            raise OptionError(
+                f"jagged={{{target!r}: ...}}: expected columns of one dtype, got {dtypes}: make them equal with "
+                "dtypes=."
+            )
+        texts = unlike({plan.key: plan.meaning for plan in plans if plan.key in sources})
+        if texts:
+            raise OptionError(
+                f"jagged={{{target!r}: ...}}: the numbers of its columns stand for different things: {texts}. Make "
+                "them alike with schema= or in transform.",
+                remedies=[use("takes them as plain numbers", dtypes=with_cast(casts, **dtypes))],
+            )
+    return {target: tuple(sources) for target, sources in jagged.items()}
+
+
+def without_null_lists(plans: Sequence[ColumnPlan], jagged: Jagged) -> tuple[ColumnPlan, ...]:
+    """The plans, in which a null list of a source is an empty one, unless its row is left out."""
+    sources = {source for keys in jagged.values() for source in keys}
+    return tuple(
+        replace(plan, leaf=replace(plan.leaf, layout="ragged", null_is_empty=plan.nulls != "drop"))
+        if plan.key in sources and isinstance(plan.leaf, ListLeaf)
+        else plan
+        for plan in plans
+    )

@@ -18,8 +18,9 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.footers import read_footers
-from torch_dataloader_utils.storage import Naming, Storage, Stored, printable
+from torch_dataloader_utils.storage import Naming, Storage, Stored
 
 _NAME = re.compile(r"(\d{20})\.(?:json|crc|\d{20}\.compacted\.json|checkpoint\..*)$")
 _PART = re.compile(r"\d{20}\.checkpoint\.(\d{10})\.(\d{10})\.parquet$")

@@ -14,7 +14,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from torch_dataloader_utils.delta.entries import LogEntries, log_entries
 from torch_dataloader_utils.errors import DataLoaderUtilsError, DataNotFoundError, FileReadError, SnapshotError
-from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.storage.waiting import answered, limit
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -24,11 +24,12 @@ from torch_dataloader_utils.iceberg.planned import IcebergPlan, PlannedFile, Pru
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import IcebergDataFileInfo
 from torch_dataloader_utils.options import Options, ReadOptions
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, Positions, live_file
 from torch_dataloader_utils.sources.files import open_entries
 from torch_dataloader_utils.sources.manifest import FileManifest, row_predicate
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
-from torch_dataloader_utils.storage import open_storage, printable
+from torch_dataloader_utils.storage import open_storage
 from torch_dataloader_utils.storage.spelling import SAME_SCHEME
 
 _REMEDY = "If a vacuum removed it, version {} can no longer be read: read a newer one."

@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile
 from torch_dataloader_utils.iceberg.manifests import Entry, content_of
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.spelling import one_spelling
 
 _PATH = 2147483546  # field id of the path column in positional delete files

@@ -12,6 +12,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import fastavro
@@ -32,11 +33,11 @@ from pyiceberg.manifest import (
     PartitionFieldSummary,
 )
 from pyiceberg.schema import Schema, visit_with_partner
+from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IcebergType, NestedField
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from torch_dataloader_utils.iceberg.manifests_by_name import entry_by_name, manifest_by_name
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.redaction import printable
 
 _AVRO, _CIPHER = b"Obj\x01", b"AGS1"  # first bytes of Avro files, and of files encrypted by Iceberg
 _FIRST_ROW_ID = 15  # position in a manifest list record of version 3
@@ -257,3 +258,48 @@ class _Doubles(Reader):  # type: ignore[misc]
     def skip(self, decoder: BinaryDecoder) -> None:
         """Skip the next value."""
         decoder.skip(8)
+
+
+# Records of manifests and manifest lists whose Avro schemas have no field ids, which pyiceberg cannot read.
+
+_MAPS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+
+
+def manifest_by_name(record: Any) -> ManifestFile:
+    """A record of a manifest list as pyiceberg has it."""
+    summaries = record.get("partitions")
+    if summaries is not None:
+        record = {**record, "partitions": [PartitionFieldSummary.from_args(**summary) for summary in summaries]}
+    if "content" in record:
+        record = {**record, "content": ManifestContent(record["content"])}
+    return ManifestFile.from_args(_table_format_version=3, **record)
+
+
+def entry_by_name(record: Any) -> ManifestEntry:
+    """A record of a manifest as pyiceberg has it."""
+    file = dict(record["data_file"])
+    for name in _MAPS:
+        if isinstance(file.get(name), list):
+            file[name] = {item["key"]: item["value"] for item in file[name]}
+    file["partition"] = Record(*(_plain(value) for value in file["partition"].values()))
+    file["file_format"] = FileFormat(file["file_format"])
+    file["content"] = DataFileContent(file.get("content") or 0)
+    entry = {**record, "status": ManifestEntryStatus(record["status"])}
+    entry["data_file"] = DataFile.from_args(_table_format_version=3, **file)
+    return ManifestEntry.from_args(_table_format_version=3, **entry)
+
+
+_EPOCHS: Mapping[bool, datetime] = {
+    aware: datetime.fromisoformat("1970-01-01T00:00:00+00:00" if aware else "1970-01-01") for aware in (True, False)
+}
+
+
+def _plain(value: Any) -> Any:
+    """A partition value in pyiceberg's form: days and microseconds as numbers."""
+    if isinstance(value, datetime):
+        return (value - _EPOCHS[value.tzinfo is not None]) // timedelta(microseconds=1)
+    if isinstance(value, date):
+        return (value - date(1970, 1, 1)).days
+    if isinstance(value, time):
+        return (datetime.combine(date(1970, 1, 1), value) - _EPOCHS[False]) // timedelta(microseconds=1)
+    return value

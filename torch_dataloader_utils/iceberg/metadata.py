@@ -16,7 +16,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import IcebergType
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.storage import Naming, Storage, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Naming, Storage
 
 # What pyiceberg raises for metadata with missing keys or wrong values.
 _INVALID = (

@@ -36,8 +36,9 @@ from torch_dataloader_utils.iceberg.snapshots import (
 from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.tables import SnapshotCursor
-from torch_dataloader_utils.storage import Naming, Renewal, Storage, printable
+from torch_dataloader_utils.storage import Naming, Renewal, Storage
 from torch_dataloader_utils.storage.waiting import limited
 from torch_dataloader_utils.subsets.hashing import name_hash
 

@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.iceberg.planned import PlannedFile
 from torch_dataloader_utils.options import SubsetOptions
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.redaction import printable
 
 ROW_KEY = "_row_id"
 

@@ -8,7 +8,8 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.storage import Storage, open_storage, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Storage, open_storage
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.spelling import SAME_SCHEME
 

@@ -4,31 +4,119 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.options import Options, mask_key, options_of
+from torch_dataloader_utils.options import MixOptions, Options, mask_key, options_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.combined import CombinedScan, SourceKey
 from torch_dataloader_utils.reading.row_count_scan import with_counts
 from torch_dataloader_utils.reading.samples import SampleScan, columns_of, fields_of
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.buckets import bucketed
-from torch_dataloader_utils.sources.group import Names, labels, weight_trees
+from torch_dataloader_utils.sources.group import Facts, Group, Names, labels, weight_trees
 from torch_dataloader_utils.sources.meanings import Side, alike
 from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
-from torch_dataloader_utils.sources.nesting import flattened
 from torch_dataloader_utils.sources.packing import counted_tokens, known_tokens, packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
 from torch_dataloader_utils.sources.tokens import in_tokens
+
+# The datasets of a combination whose members may be combinations: taken out, with names and options checked.
+
+_SHARES = ("weights", "temperature", "batches")  # what a combination may have within another
+
+
+def flattened(datasets: Sequence[Any], names: Names, options: Options) -> tuple[Group, list[Any]]:
+    """What a combination is made of, and all datasets, with those of the combinations among them.
+
+    Args:
+        datasets: sources, and map-style datasets.
+        names: of these.
+        options: of the combination.
+
+    Raises:
+        OptionError: a combination has options that it cannot have within another, or two datasets have one name.
+    """
+    members: list[Facts | Group] = []
+    flat: list[Any] = []
+    for dataset, name in zip(datasets, names, strict=True):
+        if isinstance(dataset, Source) and dataset.group is not None:
+            _check_within(dataset, f"the combination {name!r}", options)
+            members.append(dataset.group)
+            flat += _datasets(dataset, dataset.group)
+        else:
+            facts = Facts()
+            if isinstance(dataset, Source):
+                facts = Facts(dataset.exact, dataset.subset, dataset.skipped, dataset.counts_rows)
+            members.append(facts)
+            flat.append(dataset)
+    group = Group(tuple(names), tuple(members), options.mix)
+    twice = [path for path, times in Counter(group.paths).items() if times > 1]
+    if twice:
+        raise OptionError(f"two datasets would have the name {shown(twice[0])}: rename one of them.")
+    return group, flat
+
+
+def _check_within(source: Source, label: str, options: Options) -> None:
+    """Check that a combination's options can be those of a part of another.
+
+    Raises:
+        OptionError: they cannot.
+    """
+    mix = source.group.mix if source.group is not None else MixOptions()
+    for item in fields(MixOptions):
+        value = getattr(mix, item.name)
+        if item.name not in _SHARES and value != item.default:
+            where = ', for its datasets by path, such as "text/web"' if item.name == "repeat" else ""
+            raise OptionError(
+                f"{label} has {item.name}={shown(value)}, but within another one only its weights count: pass "
+                f"{item.name}= to the outer combine{where}."
+            )
+    if mix.phases is not None:
+        raise OptionError(
+            f"{label} has weights that change, but within another one they are constant: change those of the outer "
+            "combine."
+        )
+    if mix.batches != options.mix.batches:
+        raise OptionError(
+            f"{label} has batches={mix.batches!r}, but the outer one has batches={options.mix.batches!r}, and one "
+            "schedule mixes all datasets: pass the same to both."
+        )
+    packing = source.scan.packing if isinstance(source.scan, CombinedScan) else None
+    if packing is not None:
+        name = "batch_tokens" if isinstance(packing, Bucketing) else "pack"
+        raise OptionError(f"{label} has {name}: pass it to the outer combine, for all datasets.")
+
+
+def _datasets(source: Source, group: Group) -> Iterator[Any]:
+    """The datasets of a combination, as they were before they were combined."""
+    scans = source.scan.scans if isinstance(source.scan, CombinedScan) else ()
+    for part, (scan, facts) in enumerate(zip(scans, group.facts, strict=True)):
+        if isinstance(scan, SampleScan):
+            yield scan.dataset
+            continue
+        files = (file for file in source.files if file.info.part == part)
+        yield Source(
+            tuple(replace(file, info=replace(file.info, part=0)) for file in files),
+            Splits.of((), ()),  # made anew
+            replace(cast(ScanSpec, scan), valid_key=None),
+            facts.exact,
+            (),
+            skipped=facts.skipped,
+            subset=facts.subset,
+            counts_rows=facts.counts_rows,
+        )
+
 
 Output = dict[str, Any]  # what a batch holds under one key
 

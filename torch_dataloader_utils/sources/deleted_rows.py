@@ -19,8 +19,9 @@ from torch_dataloader_utils.events import during
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.roaring import rows_in
-from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.subsets.choice import Choice
 from torch_dataloader_utils.subsets.places import ChosenRows
 

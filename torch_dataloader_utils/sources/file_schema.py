@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.schemas.merge import check_schema, guessed_schema, merge_types, resolve_schema
-from torch_dataloader_utils.sources.manifest_bytes import InspectedFile
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.sources.manifest_file import InspectedFile
 
 
 def files_schema(

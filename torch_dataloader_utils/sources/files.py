@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from glob import has_magic
 from pathlib import PurePosixPath
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from fsspec.utils import glob_translate
@@ -18,8 +18,8 @@ from fsspec.utils import glob_translate
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError, use
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
-from torch_dataloader_utils.sources.table_folders import reject_tables
-from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage
 from torch_dataloader_utils.storage.cache import cache_options
 from torch_dataloader_utils.storage.spelling import is_utf8, one_spelling
 
@@ -357,3 +357,56 @@ def _keys_of(folder: str) -> dict[str, str | None]:
             names.append(name)
     pairs = (name.partition("=") for name in names)
     return {unquote(key): None if value == _NULL else unquote(value) for key, equals, value in pairs if key and equals}
+
+
+# Rejects the folder of a table: its data files also contain rows that the table has deleted.
+
+_AS_FILES = "To read all its files, deleted rows too, name them by a glob such as 'folder/*.parquet'."
+
+
+class _Kind(NamedTuple):
+    """A kind of table: its name, the files that only its folder has, and what to do."""
+
+    name: str
+    marker: re.Pattern[str]
+    remedy: str
+
+
+_KINDS = (
+    _Kind(
+        "an Iceberg table",
+        re.compile(r"(.+)/metadata/[^/]+\.metadata\.json"),
+        "Read it by IcebergDataset.create_dataloader({root!r}, ...), or by tdu with --table.",
+    ),
+    _Kind(
+        "a Delta table",
+        re.compile(r"(.+)/_delta_log/(?:[^/]+\.json|_last_checkpoint)"),
+        f"Read it by DeltaDataset.create_dataloader({{root!r}}, ...), or by tdu with --delta. {_AS_FILES}",
+    ),
+    _Kind("a Hudi table", re.compile(r"(.+)/\.hoodie/.+"), f"Hudi tables are not supported. {_AS_FILES}"),
+)
+_LOGS = ("/_delta_log", "/.hoodie")
+
+
+def reject_tables(storage: Storage, files: Sequence[Stored], entry: str) -> None:
+    """Check that none of the files found, hidden ones included, makes its folder a table's.
+
+    Args:
+        storage: where they are.
+        files: the files.
+        entry: the folder or glob that found them; one inside of a table's log is about the log itself.
+
+    Raises:
+        OptionError: one does. The message names the table and how to read it.
+    """
+    if any(log in entry for log in _LOGS):
+        return
+    for file in files:
+        for name, marker, remedy in _KINDS:
+            table = marker.fullmatch(file.path)
+            if table is not None:
+                root = printable(table[1] if storage.local else f"{storage.protocol}://{table[1].lstrip('/')}")
+                raise OptionError(
+                    f"path: {root} is {name} (it has {printable(file.path)}), and its data files also hold rows that "
+                    f"were deleted. {remedy.format(root=root)}"
+                )

@@ -20,9 +20,17 @@ from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck, Skippe
 from torch_dataloader_utils.sources.file_schema import files_schema
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, partition_values, regular
 from torch_dataloader_utils.sources.footers import read_footers
-from torch_dataloader_utils.sources.manifest_bytes import Asked, Inspected, InspectedFile
-from torch_dataloader_utils.sources.manifest_file import asked_of, kept_inspection, name_of, new_manifest, stale_remedy
-from torch_dataloader_utils.sources.manifest_roots import check_roots
+from torch_dataloader_utils.sources.manifest_file import (
+    Asked,
+    Inspected,
+    InspectedFile,
+    asked_of,
+    check_roots,
+    kept_inspection,
+    name_of,
+    new_manifest,
+    stale_remedy,
+)
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.storage import Storage

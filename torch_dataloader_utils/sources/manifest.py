@@ -21,7 +21,7 @@ from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, Po
 from torch_dataloader_utils.sources.file_schema import files_schema, partition_constants
 from torch_dataloader_utils.sources.files import AnyPath, partition_values, without_partitions
 from torch_dataloader_utils.sources.inspection import files_to_read
-from torch_dataloader_utils.sources.manifest_bytes import Inspected, InspectedFile
+from torch_dataloader_utils.sources.manifest_file import Inspected, InspectedFile
 from torch_dataloader_utils.sources.partition_filters import matching_files
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import Storage

@@ -11,9 +11,14 @@ from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries
 from torch_dataloader_utils.sources.inspection import asked_by, sound_files
-from torch_dataloader_utils.sources.manifest_bytes import Inspected, unpack_manifest
-from torch_dataloader_utils.sources.manifest_file import name_of, new_manifest, read_manifest
-from torch_dataloader_utils.sources.manifest_roots import check_roots
+from torch_dataloader_utils.sources.manifest_file import (
+    Inspected,
+    check_roots,
+    name_of,
+    new_manifest,
+    read_manifest,
+    unpack_manifest,
+)
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import open_storage

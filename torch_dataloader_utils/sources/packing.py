@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.convert.padding import check_padded_names, pad_value
+from torch_dataloader_utils.convert.plan import check_padded_names, pad_value
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, PackOptions, progress_of, repeats_rows

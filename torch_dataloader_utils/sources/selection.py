@@ -20,9 +20,10 @@ from torch_dataloader_utils.formats.registry import (
     has_suffix,
 )
 from torch_dataloader_utils.progress import LOGGED, Progress
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.files import FoundFile, listed
 from torch_dataloader_utils.sources.footers import read_footers
-from torch_dataloader_utils.storage import Naming, Storage, printable
+from torch_dataloader_utils.storage import Naming, Storage
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 

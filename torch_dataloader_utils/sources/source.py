@@ -15,28 +15,30 @@ from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
+from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey
 from torch_dataloader_utils.options import Options, SplitOptions, mask_key, progress_of
 from torch_dataloader_utils.planning.mixing import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
+from torch_dataloader_utils.printing import damage_in_words
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.redaction import redacted
+from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.schemas.depth import has_values
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.buckets import bucketed
+from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.group import Group
 from torch_dataloader_utils.sources.labels import report_absent_labels
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.packing import known_tokens, packed
-from torch_dataloader_utils.sources.reports import report_folders, report_missing, report_pruned, report_skipped
-from torch_dataloader_utils.sources.skipped import SkippedFile
+from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.subsets import chosen_keys, class_copies, first_rows, keyed, named, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.sources.tokens import in_tokens
@@ -301,3 +303,84 @@ def _check_nulls(manifest: FileManifest, options: Options, converter: Converter)
     for column, path in manifest.null_evidence.items():
         if column in converter.null_error_columns:
             raise converter.null_error(column, path)
+
+
+# Log lines about a new dataset: what filters ruled out, damaged files, columns of folders, and missing columns.
+
+_SHOWN = 5  # columns listed in a line
+
+
+def report_pruned(manifest: FileManifest, name: str) -> None:
+    """Log how much filters ruled out before anything was read.
+
+    Args:
+        manifest: the manifest of the files.
+        name: the data's name.
+    """
+    pruned = manifest.pruned
+    if pruned.segments_after < pruned.segments_before or pruned.files_after < pruned.files_before:
+        _LOG.info(
+            "%s: filters keep %d of %d files, and %d of the %d %ss examined",
+            name, pruned.files_after, pruned.files_before, pruned.segments_after, pruned.segments_before,
+            manifest.opener.segment_name,
+        )  # fmt: skip
+
+
+def report_skipped(manifest: FileManifest, name: str) -> None:
+    """Log which damaged files are left out, and why.
+
+    Args:
+        manifest: the manifest of the files.
+        name: the data's name.
+    """
+    skipped = manifest.skipped
+    if skipped:
+        _LOG.warning(
+            "%s: on_error='skip' leaves out %s, and keeps %d: %s",
+            name, damage_in_words(*skipped_counts(skipped)), manifest.file_count,
+            skipped_reasons(skipped),
+        )  # fmt: skip
+
+
+def report_folders(manifest: FileManifest, name: str) -> None:
+    """Log which columns of files folder names replace, and why folders named `key=value` are no columns.
+
+    Args:
+        manifest: the manifest of the files.
+        name: the data's name.
+    """
+    if manifest.unused_folders:
+        _LOG.warning(
+            "%s: folders named key=value become no columns, because %s. Pass partitioning=None if that is right.",
+            name, manifest.unused_folders,
+        )  # fmt: skip
+    for column, path in manifest.overruled.items():
+        _LOG.warning(
+            "%s: column %r has the value that the name of the folder has, not those in the files: they differ, first "
+            "in %s. Pass partitioning=None to get those of the files.",
+            name, column, printable(path),
+        )  # fmt: skip
+
+
+def report_missing(manifest: FileManifest, columns: Sequence[str], name: str) -> None:
+    """Log in one line which columns are missing from files, with the number of these files and the first of them.
+
+    Args:
+        manifest: the manifest of the files.
+        columns: the columns to be read.
+        name: the data's name.
+    """
+    missing = {column: manifest.missing[column] for column in columns if column in manifest.missing}
+    if not missing:
+        return
+    opener = manifest.opener.inner if isinstance(manifest.opener, LiveOpener) else manifest.opener
+    sampled = isinstance(opener, Format) and not opener.typed
+    listed = [
+        f"{column!r} ({count} of {len(manifest.files)} files, the first is {printable(path)})"
+        for column, (count, path) in list(missing.items())[:_SHOWN]
+    ]
+    more = f"; and {len(missing) - _SHOWN} more columns" if len(missing) > _SHOWN else ""
+    _LOG.info(
+        "%s: columns missing from some files%s are null there: %s%s",
+        name, " (judged by their first MiB)" if sampled else "", "; ".join(listed), more,
+    )  # fmt: skip

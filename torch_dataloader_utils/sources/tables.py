@@ -10,8 +10,9 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.manifest import FileManifest
-from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.storage.spelling import file_keys
 
 Id: TypeAlias = "int | str | None"

@@ -1,7 +1,7 @@
 """Stores and their files: local disks, object stores, web servers, archives; listed, checked and read."""
 
 from torch_dataloader_utils.storage.cores import usable_cores
-from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged, printable
+from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged
 from torch_dataloader_utils.storage.hub_client import Commits
 from torch_dataloader_utils.storage.opening import open_storage, url_of
 from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, confirm_unchanged, prefetch
@@ -22,7 +22,6 @@ __all__ = [
     "damaged",
     "open_storage",
     "prefetch",
-    "printable",
     "url_of",
     "usable_cores",
 ]

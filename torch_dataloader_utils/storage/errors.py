@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, FileReadError
 from torch_dataloader_utils.file_limit import remedy, too_many_files
-from torch_dataloader_utils.redaction import printable as printable
+from torch_dataloader_utils.redaction import printable
 
 
 class Naming:

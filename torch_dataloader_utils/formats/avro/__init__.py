@@ -30,7 +30,8 @@ from torch_dataloader_utils.formats.avro.schema import arrow_schema
 from torch_dataloader_utils.formats.base import BatchReader, Format
 from torch_dataloader_utils.formats.sizes import counted_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Storage
 
 # Reads the records of Avro blocks within a limit: fastavro decompresses a block to any size.
 

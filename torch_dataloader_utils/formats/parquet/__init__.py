@@ -32,7 +32,8 @@ from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
-from torch_dataloader_utils.storage import Decoding, Storage, prefetch, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Decoding, Storage, prefetch
 
 
 class ParquetReader(Reader):

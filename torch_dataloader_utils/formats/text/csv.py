@@ -24,7 +24,8 @@ from torch_dataloader_utils.formats.text.plan import Head, TextPlan, longest_lin
 from torch_dataloader_utils.formats.text.whole_numbers import is_rounded, may_round
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.printing import shortened, shown
-from torch_dataloader_utils.storage import damaged, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import damaged
 
 # Parses lines of CSV to columns with pyarrow's reader.
 

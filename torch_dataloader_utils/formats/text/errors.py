@@ -16,7 +16,8 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import DamagedFileError, DataLoaderUtilsError, SchemaMismatchError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.storage import damaged, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import damaged
 from torch_dataloader_utils.storage.locks import ForkLock
 
 _LOG = logging.getLogger("torch_dataloader_utils")

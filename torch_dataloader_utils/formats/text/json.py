@@ -14,7 +14,8 @@ from torch_dataloader_utils.formats.text.json_parser import JsonParser, inferred
 from torch_dataloader_utils.formats.text.json_rows import object_rows
 from torch_dataloader_utils.formats.text.jsonl import JsonLinesFormat
 from torch_dataloader_utils.formats.text.plan import Head, TextPlan
-from torch_dataloader_utils.storage import damaged, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import damaged
 
 
 class JsonFormat(JsonLinesFormat):

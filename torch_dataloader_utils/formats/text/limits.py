@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.storage import printable
+from torch_dataloader_utils.redaction import printable
 
 MOST_LINE_BYTES = 2**28  # by default
 _WINDOW = 2**20  # bytes

@@ -16,7 +16,8 @@ from torch_dataloader_utils.formats.text.limits import LongLine, first_long_row,
 from torch_dataloader_utils.formats.text.plan import TextPlan, text_stream
 from torch_dataloader_utils.formats.text.streams import Cuts, SharedStream, shared
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Decoding, Storage, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Decoding, Storage
 
 # Bytes per read of a stream.
 _PIECE_BYTES = 8 * 2**20

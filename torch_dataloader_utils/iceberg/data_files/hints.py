@@ -14,7 +14,8 @@ from torch_dataloader_utils.errors import FileChangedError, FileReadError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
-from torch_dataloader_utils.storage import Storage, damaged, printable
+from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.storage import Storage, damaged
 
 
 def own_layout(
