@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.batching.shards import Blocks, as_list, block, blocks_of
 from torch_dataloader_utils.batching.batches import (
-    Cut,
+    BatchSize,
     exactly,
     in_step,
     joint_batches,
@@ -36,7 +36,7 @@ from torch_dataloader_utils.reading.blocks import Block
 FORMATS = ["torch", "numpy", "arrow", "dict"]
 
 
-def cut(counts: Sequence[int], how: Cut, output: str = "numpy", delivered: int = 0) -> list[dict[str, list[Any]]]:
+def cut(counts: Sequence[int], how: BatchSize, output: str = "numpy", delivered: int = 0) -> list[dict[str, list[Any]]]:
     """The batches of a shard of which `delivered` rows were delivered before, as lists."""
     form = make_form(output, ["id", "valid"], pin_memory=False)
     head = lambda: iter(blocks_of(counts, output))  # noqa: E731
@@ -54,7 +54,7 @@ counts = st.lists(st.integers(0, 40), max_size=6)
 def test_batches_are_full_whatever_the_blocks_and_the_last_is_as_asked_for(counts, size, output, last, data) -> None:
     total = sum(counts)
     delivered = data.draw(st.integers(0, counts[0] if counts else 0))
-    batches = cut(counts, Cut(size, last), output, delivered)
+    batches = cut(counts, BatchSize(size, last), output, delivered)
     ids = [row for batch in batches for row in batch["id"]]
     left = list(range(delivered, total))
     short = len(left) % size
@@ -72,16 +72,16 @@ def test_batches_are_full_whatever_the_blocks_and_the_last_is_as_asked_for(count
 def test_what_fills_up_a_batch_is_a_copy() -> None:
     blocks = blocks_of([2, 3])
     form = make_form("torch", ["id", "valid"], pin_memory=False)
-    full, last = shard_batches(Blocks([blocks]), 0, Cut(4, "pad"), form, BlockLog(), lambda: iter(blocks))
+    full, last = shard_batches(Blocks([blocks]), 0, BatchSize(4, "pad"), form, BlockLog(), lambda: iter(blocks))
     last["id"].zero_()
     assert full["id"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("output", FORMATS)
 def test_no_rows_are_no_batches(output: str) -> None:
-    assert [cut(counts, Cut(4, last), output) for counts in ([], [0, 0]) for last in ("partial", "drop", "pad")] == [
-        []
-    ] * 6
+    assert [
+        cut(counts, BatchSize(4, last), output) for counts in ([], [0, 0]) for last in ("partial", "drop", "pad")
+    ] == [[]] * 6
 
 
 @pytest.mark.parametrize("output", FORMATS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.batching.shards import Blocks, as_list, blocks_of
 from torch_dataloader_utils.batching import mixed
-from torch_dataloader_utils.batching.batches import Form, Part
+from torch_dataloader_utils.batching.batches import BatchMaker, Part
 from torch_dataloader_utils.batching.mixed import mixed_batches
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
@@ -29,7 +29,7 @@ counts = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any)
 class Counting:
     """A form that counts the batches that are joined alone, and those that are put in order together."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: BatchMaker) -> None:
         self._form = form
         self.joined = 0
         self.mixed: list[int] = []

@@ -15,11 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.batching.batches import Cut, in_step, shard_batches
+from torch_dataloader_utils.batching.batches import BatchSize, in_step, shard_batches
 from torch_dataloader_utils.batching.bucketed import BucketForm
 from torch_dataloader_utils.batching.devices import HostTarget
 from torch_dataloader_utils.batching.output_formats import make_form
-from torch_dataloader_utils.batching.sent import AHEAD, SentForm, ahead, handed_over
+from torch_dataloader_utils.batching.sent import AHEAD, SentForm, on_current_stream, prefetched
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
 from torch_dataloader_utils.convert.grouped import Grouped
@@ -133,7 +133,7 @@ class Blocks:
 def cut(counts: Sequence[int], size: int, form: Any) -> Iterator[Any]:
     starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
     blocks = [block(start, rows) for start, rows in zip(starts, counts, strict=False) if rows]
-    return shard_batches(Blocks(blocks), 0, Cut(size), form, BlockLog(), lambda: iter(blocks))
+    return shard_batches(Blocks(blocks), 0, BatchSize(size), form, BlockLog(), lambda: iter(blocks))
 
 
 def plain(value: Any) -> Any:
@@ -149,8 +149,8 @@ def test_what_is_handed_over_has_arrived_and_is_what_stays_at_home(counts, size,
     expected = [plain(batch) for batch in cut(counts, size, make_form("torch", KEYS, False, JAGGED))]
     target = ThreadTarget()
     try:
-        sent = ahead(cut(counts, size, SentForm(KEYS, JAGGED, target)), number)
-        assert [plain(batch) for batch in handed_over(sent)] == expected
+        sent = prefetched(cut(counts, size, SentForm(KEYS, JAGGED, target)), number)
+        assert [plain(batch) for batch in on_current_stream(sent)] == expected
     finally:
         target.close()
 
@@ -162,7 +162,7 @@ def test_each_column_of_a_block_is_sent_once(target: ThreadTarget) -> None:
     assert len(batches) == 6
     assert target.sent == 1 + 1 + 2 + 2 + 1 + 2  # id, vector, items, padded, ends, joined
     assert target.waits == []  # nobody waits before a batch is handed over
-    for batch in handed_over(iter(batches)):
+    for batch in on_current_stream(iter(batches)):
         assert list(batch) == ENTRIES
     assert target.waits == [9]  # once for all batches of the block
 
@@ -171,7 +171,7 @@ def test_groups_of_views_share_the_copy_of_their_block(target: ThreadTarget) -> 
     """Views are created in groups of hundreds; whole columns are sent once whatever the number of groups."""
     form = SentForm(["id", "items"], {}, target)
     rows = 1000
-    batches = list(handed_over(form.slices(block(0, rows), 0, rows, 1)))
+    batches = list(on_current_stream(form.slices(block(0, rows), 0, rows, 1)))
     assert [batch["id"].item() for batch in batches] == list(range(rows))
     assert target.sent == 3
     assert len(target.waits) == 4  # 600 views are 300 batches of two columns
@@ -205,7 +205,7 @@ def test_another_place_waits_by_itself(target: ThreadTarget) -> None:
 
 
 def test_the_next_block_is_sent_two_batches_before_its_first(target: ThreadTarget) -> None:
-    batches = handed_over(ahead(cut([12, 12, 12], 3, SentForm(["id"], {}, target))))
+    batches = on_current_stream(prefetched(cut([12, 12, 12], 3, SentForm(["id"], {}, target))))
     begun = []
     for batch in batches:
         assert len(batch["id"]) == 3
@@ -215,7 +215,7 @@ def test_the_next_block_is_sent_two_batches_before_its_first(target: ThreadTarge
 
 
 def test_a_block_is_sent_while_the_loop_works_on_the_one_before(target: ThreadTarget) -> None:
-    batches = handed_over(ahead(cut([6, 6], 3, SentForm(["id"], {}, target))))
+    batches = on_current_stream(prefetched(cut([6, 6], 3, SentForm(["id"], {}, target))))
     assert next(batches)["id"].tolist() == [0, 1, 2]
     target.gate.clear()  # no copy ends from now on, and yet:
     assert target.sent == 2
@@ -228,7 +228,7 @@ def test_strings_objects_and_numbers_stay_at_home() -> None:
     form = SentForm(KEYS, JAGGED, HostTarget(lambda tensor: tensor.to("meta")))
     whole = block(0, 12)
     batches = [*form.slices(whole, 0, 2, 4), form.join([(whole, 8, 12), (block(12, 4), 0, 2)])]
-    for batch in handed_over(iter(batches)):
+    for batch in on_current_stream(iter(batches)):
         for key, value in batch.items():
             tensors = [value] if isinstance(value, torch.Tensor) else [
                 item for item in (value.values() if isinstance(value, dict) else ()) if isinstance(item, torch.Tensor)
@@ -243,7 +243,7 @@ def test_nested_tensors_are_there(target: ThreadTarget) -> None:
     ragged = block(0, 10).columns["items"]
     nested = Block.of_columns(10, {"items": Ragged(ragged.values, ragged.offsets, "nested")})
     expected = [batch["items"] for batch in make_form("torch", ["items"], False).slices(nested, 1, 3, 3)]
-    found = [batch["items"] for batch in handed_over(SentForm(["items"], {}, target).slices(nested, 1, 3, 3))]
+    found = [batch["items"] for batch in on_current_stream(SentForm(["items"], {}, target).slices(nested, 1, 3, 3))]
     assert [[row.tolist() for row in each.unbind()] for each in found] == [
         [row.tolist() for row in each.unbind()] for each in expected
     ]
@@ -256,7 +256,7 @@ def test_batches_of_groups_are_sent(target: ThreadTarget) -> None:
         3, {key: Grouped(column, np.array([0, 2, 7, 10])) for key, column in (rows.columns or {}).items()}
     )
     form = BucketForm(SentForm(KEYS, JAGGED, target))
-    assert [batch["id"].tolist() for batch in handed_over(form.slices(groups, 0, 3, 1))] == [
+    assert [batch["id"].tolist() for batch in on_current_stream(form.slices(groups, 0, 3, 1))] == [
         [0, 1], [2, 3, 4, 5, 6], [7, 8, 9],
     ]  # fmt: skip
 
@@ -265,13 +265,14 @@ def test_mixed_batches_are_sent(target: ThreadTarget) -> None:
     parts = [(block(0, 10), 0, 4), (block(100, 10), 2, 4)]
     quotas = np.array([[2, 1], [2, 1]])
     expected = [batch["id"].tolist() for batch in make_form("torch", ["id"], False).mix(parts, quotas)]
-    assert [batch["id"].tolist() for batch in handed_over(SentForm(["id"], {}, target).mix(parts, quotas))] == expected
+    mixed = SentForm(["id"], {}, target).mix(parts, quotas)
+    assert [batch["id"].tolist() for batch in on_current_stream(mixed)] == expected
 
 
 def test_batches_can_be_trained_on_and_changed_in_place(target: ThreadTarget) -> None:
     with torch.inference_mode():
         sent = list(SentForm(["id", "vector"], {}, target).slices(block(0, 12), 0, 3, 4))
-        first, second, _ = handed_over(iter(sent))
+        first, second, _ = on_current_stream(iter(sent))
     weight = torch.ones(2, requires_grad=True)
     loss = (first["vector"] * weight).sum()
     second["vector"].zero_()  # another batch, of the same memory
@@ -289,7 +290,7 @@ def test_ahead_keeps_order_and_takes_as_few_as_it_says(number: int) -> None:
             taken.append(item)
             yield item
 
-    for place, item in enumerate(ahead(source(), number)):
+    for place, item in enumerate(prefetched(source(), number)):
         assert item == place
         assert len(taken) == min(7, place + 1 + number)
 
@@ -299,7 +300,7 @@ def test_an_error_takes_its_turn() -> None:
         yield from range(4)
         raise ValueError("damaged")
 
-    found = ahead(source(), 2)
+    found = prefetched(source(), 2)
     assert [next(found) for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="damaged"):
         next(found)
@@ -311,7 +312,7 @@ def test_the_end_of_a_pass_does_not_wait_for_its_turn() -> None:
         yield from range(4)
         raise StaleIteratorError("ended")
 
-    found = ahead(source(), 2)
+    found = prefetched(source(), 2)
     assert [next(found), next(found)] == [0, 1]
     with pytest.raises(StaleIteratorError):
         next(found)
@@ -328,7 +329,7 @@ def test_ranks_meet_at_the_same_batches_whatever_is_ahead() -> None:
             return min(at_hand, 3)
 
         batches = iter(range(11))
-        for _ in in_step(ahead(batches) if is_ahead else batches, 3, agree):
+        for _ in in_step(prefetched(batches) if is_ahead else batches, 3, agree):
             taken += 1
         assert taken == 11
     assert asked[True] == asked[False]

@@ -15,7 +15,7 @@ from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.cli.benchmark import layouts, passes, settings
 from torch_dataloader_utils.cli.benchmark.decoding import decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
-from torch_dataloader_utils.cli.benchmark.passes import Measured, first_pass, measured
+from torch_dataloader_utils.cli.benchmark.passes import MeasuredPasses, first_pass, measured
 from torch_dataloader_utils.cli.benchmark.settings import Trial, groups, trials
 from torch_dataloader_utils.cli.benchmark.units import unit_of
 from torch_dataloader_utils.cli.data import Data
@@ -128,8 +128,8 @@ def test_passes_are_long_enough_for_a_shuffle_window(tdu):
     assert first > 0
 
 
-def rate(rows: float) -> Measured:
-    return Measured(Totals(rows=int(rows), seconds=1.0))
+def rate(rows: float) -> MeasuredPasses:
+    return MeasuredPasses(Totals(rows=int(rows), seconds=1.0))
 
 
 def test_the_best_setting_of_a_group_is_kept_for_the_next():

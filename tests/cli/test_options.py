@@ -18,7 +18,7 @@ from torch_dataloader_utils.cli.data import data_of
 from torch_dataloader_utils.cli.declared import OWN_OPTIONS, completed, declared
 from torch_dataloader_utils.cli.texts import plain, value_of
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.redaction import learn, printable
+from torch_dataloader_utils.redaction import printable, remember_secrets
 
 
 def option(name: str) -> Field:
@@ -231,5 +231,5 @@ def test_secrets_are_never_printed(tdu, debug):
 
 @pytest.mark.parametrize("name", ["connection_string", "header.Authorization", "pwd"])
 def test_credentials_are_known_by_the_names_that_stores_and_catalogs_give_them(name):
-    learn({name: "AccountKey=hunter2"})
+    remember_secrets({name: "AccountKey=hunter2"})
     assert printable("refused: hunter2, AccountKey=hunter2") in ("refused: ***, ***", "refused: ***, AccountKey=***")

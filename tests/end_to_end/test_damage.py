@@ -36,7 +36,7 @@ from torch_dataloader_utils.errors import (
     UnknownOptionError,
 )
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.redaction import known, learn
+from torch_dataloader_utils.redaction import known, remember_secrets
 from torch_dataloader_utils.sources.manifest_changes import manifest_changes
 from torch_dataloader_utils.storage import retries
 
@@ -509,7 +509,7 @@ def test_a_state_fits_where_other_secrets_are_known(folder: Path, monkeypatch: p
     states = [made(str(folder), num_ranks=2, rank=0)[0].state_dict()]
     monkeypatch.setattr(known, "_known", {})
     monkeypatch.setattr(known, "_longest_first", ())
-    learn({"secret": "1.parquet"})
+    remember_secrets({"secret": "1.parquet"})
     loader, dataset = made(str(folder), num_ranks=2, rank=1)
     states.append(loader.state_dict())
     assert states[1]["data"]["skipped"][1] == "***, 2.parquet"

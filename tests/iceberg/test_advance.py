@@ -405,8 +405,8 @@ def test_a_device_is_kept_when_the_data_move_on(table: Table) -> None:
     """Memory on a GPU is recycled by stream: a new stream for each snapshot would leave that of the old one unused."""
     loader, dataset = open_table(table, device="cpu")
     assert ids_of(loader) == list(range(100))
-    before = dataset._local.here().target
+    before = dataset._local.current().target
     table.append(rows(100, 120))
     assert dataset.advance()
     assert ids_of(loader) == list(range(120))
-    assert dataset._local.here().target is before
+    assert dataset._local.current().target is before

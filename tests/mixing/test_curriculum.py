@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.checkpoint.form import check_form, sealed
 from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
-from torch_dataloader_utils.mixing.curriculum import MOST_PHASES, Curriculum, Phase, checked, in_rows
+from torch_dataloader_utils.mixing.curriculum import MOST_PHASES, Curriculum, WeightPhase, checked, in_rows
 from torch_dataloader_utils.mixing.laps import cut_laps
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, prefix_counts
@@ -23,10 +23,10 @@ WEIGHTS = st.integers(0, 9).map(Fraction) | st.sampled_from([Fraction(1, 3), Fra
 
 
 @st.composite
-def phases(draw: st.DrawFn, sources: int, longest: int = 90) -> tuple[Phase, ...]:
+def phases(draw: st.DrawFn, sources: int, longest: int = 90) -> tuple[WeightPhase, ...]:
     lengths = draw(st.lists(st.integers(1, longest), max_size=4))
     weights = st.lists(WEIGHTS, min_size=sources, max_size=sources).filter(any)
-    return tuple(Phase(sum(lengths[:number]), tuple(draw(weights))) for number in range(len(lengths) + 1))
+    return tuple(WeightPhase(sum(lengths[:number]), tuple(draw(weights))) for number in range(len(lengths) + 1))
 
 
 @st.composite
@@ -144,7 +144,7 @@ def test_a_state_holds_it_as_plain_values(curriculum: Curriculum) -> None:
 def test_weights_that_never_change_are_those_of_a_plain_mix(weights: list[int], total: int, epoch: int) -> None:
     sizes, names = [90] * len(weights), [""] * len(weights)
     plain = epoch_rows(sizes, names, MixRule(tuple(map(float, weights)), rows_per_epoch=total))
-    curriculum = Curriculum((Phase(0, tuple(map(Fraction, weights))),), total)
+    curriculum = Curriculum((WeightPhase(0, tuple(map(Fraction, weights))),), total)
     assert curriculum.of_epoch(epoch) == (Stretch(plain.rows, plain.rates),)
     assert curriculum.before(epoch) == [epoch * rows for rows in plain.rows]
 
@@ -153,7 +153,7 @@ def test_weights_that_never_change_are_those_of_a_plain_mix(weights: list[int], 
 @settings(deadline=None)
 def test_rows_of_weight_0_come_after_all_others(sources: list[tuple[int, Fraction]]) -> None:
     rows, weights = [size for size, _ in sources], tuple(weight for _, weight in sources)
-    table = prefix_counts(rows, Phase(0, weights).rates, np.arange(sum(rows) + 1))
+    table = prefix_counts(rows, WeightPhase(0, weights).rates, np.arange(sum(rows) + 1))
     paid = sum(size for size, weight in sources if weight)
     free = [number for number, weight in enumerate(weights) if not weight]
     assert table[:, free].sum(axis=1).tolist() == [max(prefix - paid, 0) for prefix in range(sum(rows) + 1)]
@@ -164,7 +164,7 @@ def test_rows_of_weight_0_come_after_all_others(sources: list[tuple[int, Fractio
 @pytest.mark.parametrize("least", [(10**6, Fraction(1, 10**8)), (10**12, Fraction(1, 10**9))])
 def test_rows_of_weight_0_come_last_in_huge_sources(least: tuple[int, Fraction]) -> None:
     rows = (10**11, 3 * 10**10, 7, least[0])
-    rates = Phase(0, (Fraction(1), Fraction(0), Fraction(1, 2), least[1])).rates
+    rates = WeightPhase(0, (Fraction(1), Fraction(0), Fraction(1, 2), least[1])).rates
     paid = 10**11 + 7 + least[0]
     prefixes = np.array([5, 10**10, 10**11 + 10**6, paid - 1, paid, paid + 1, sum(rows) - 1, sum(rows)])
     table = prefix_counts(rows, rates, prefixes)
@@ -202,12 +202,12 @@ def test_rows_are_needed_in_the_order_of_the_schedule(curriculum: Curriculum, ep
 
 
 def test_what_cannot_be_mixed_is_an_error() -> None:
-    only_b = (Phase(0, (Fraction(1), Fraction(0))), Phase(50, (Fraction(0), Fraction(1))))
+    only_b = (WeightPhase(0, (Fraction(1), Fraction(0))), WeightPhase(50, (Fraction(0), Fraction(1))))
     with pytest.raises(EmptyDatasetError, match="b has no rows"):
         checked(Curriculum(only_b, 10), [5, 0], ["a", "b"])
     with pytest.raises(OptionError, match="100,000 rows of b, which has 5"):
         checked(Curriculum(only_b, 100_000), [50, 5], ["a", "b"])
-    far = (Phase(0, (Fraction(1), Fraction(1, 10**10))),)
+    far = (WeightPhase(0, (Fraction(1), Fraction(1, 10**10))),)
     with pytest.raises(OptionError, match="none is more than"):
         checked(Curriculum(far, 10), [5, 5], ["a", "b"])
     assert checked(Curriculum(only_b, 10), [5, 5], ["a", "b"]).total == 10
@@ -215,7 +215,7 @@ def test_what_cannot_be_mixed_is_an_error() -> None:
 
 def test_weights_change_as_often_as_a_state_can_hold() -> None:
     """A loader whose states cannot be loaded is refused when it is made."""
-    same = [Phase(row, (Fraction(1), Fraction(2))) for row in range(MOST_PHASES + 1)]
+    same = [WeightPhase(row, (Fraction(1), Fraction(2))) for row in range(MOST_PHASES + 1)]
     held, more = (Curriculum(tuple(phases), 9) for phases in (same[:-1], same))
     options = {**plain_options(PlanOptions(), 1), "mixing": {"batches": "proportional", **held.plain}}
     state = {"version": 1, "plan_version": 1, "data": {}, "epoch": 0, "links": [{"options": options, "batches": 0}]}

@@ -17,7 +17,7 @@ from torch_dataloader_utils.plan_page.call import call_values
 from torch_dataloader_utils.plan_page.data import page_data, planned
 from torch_dataloader_utils.plan_page.page import page_of
 from torch_dataloader_utils.planner import Planner
-from torch_dataloader_utils.redaction import learn, printable
+from torch_dataloader_utils.redaction import printable, remember_secrets
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_credentials_are_not_on_the_page(folder):
     ],
 )
 def test_paths_are_shown_without_secrets(path, shown):
-    learn(path)
+    remember_secrets(path)
     assert printable(path) == shown
 
 

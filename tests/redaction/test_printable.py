@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils import DataNotFoundError, FileReadError, StructuredDataset
 from torch_dataloader_utils.iceberg import table_storage
-from torch_dataloader_utils.redaction import guarded, known, learn, names, printable
+from torch_dataloader_utils.redaction import known, names, printable, redact_errors, remember_secrets
 from torch_dataloader_utils.redaction.names import is_secret
 from torch_dataloader_utils.storage import option_names
 
@@ -49,7 +49,7 @@ def forget() -> None:
 @example("p@ss/w:rd#1", "db.example.com", "could not reach ", " now", str)
 def test_an_option_that_holds_a_secret(password: str, host: str, before: str, after: str, form: object) -> None:
     forget()
-    learn({"client_kwargs": {"password": password}})
+    remember_secrets({"client_kwargs": {"password": password}})
     spelled = form(password)  # type: ignore[operator]
     assume(spelled not in before + host + after)
     text = printable(f"{before}'{host}' refuses \"{spelled}\"{after}")
@@ -72,7 +72,7 @@ def test_a_password_in_a_url(password: str, host: str, before: str, after: str, 
     assume(not (password.partition("/")[0].isdigit() and "/" in password) or scheme in ("s3", "postgresql+psycopg2"))
     assume(not password.startswith(":") and "::" not in password and "://" not in password)
     url = f"{scheme}://user:{password}@{host}/folder/file"
-    learn(url)
+    remember_secrets(url)
     assume(password not in f"{scheme}://{host}/folder/file{before}{after}user*")
     assert password not in printable(f"{before}{url}{after}")
     assert password not in printable(f"{before}the password {password} {after}")
@@ -86,7 +86,7 @@ def test_a_value_in_a_query(password: str, name: str) -> None:
     forget()
     assume(not set(password) & set("#&"))
     url = f"https://host/file?a=1&{name}={password}&b=2"
-    learn(url)
+    remember_secrets(url)
     assume(password not in "the server refuses https://host/file and ***")
     assert password not in printable(f"the server refuses {url} and {password}")
 
@@ -94,7 +94,7 @@ def test_a_value_in_a_query(password: str, name: str) -> None:
 @given(PASSWORDS.filter(lambda text: len(text) >= 9), st.text(max_size=5), st.text(max_size=5))
 def test_base64_around_a_secret(password: str, before: str, after: str) -> None:
     forget()
-    learn({"password": password})
+    remember_secrets({"password": password})
     encoded = base64.b64encode(f"{before}:{password}{after}".encode(errors="replace")).decode()
     whole = base64.b64encode(f"{before}:{password}".encode(errors="replace")).decode()
     core = encoded[len(encoded) // 3 : len(whole) - 4]
@@ -106,7 +106,9 @@ def test_base64_around_a_secret(password: str, before: str, after: str) -> None:
 @example("", "h", ["token=x"])
 def test_what_holds_no_secret_is_unchanged(sentence: str, host: str, parts: list[str]) -> None:
     forget()
-    learn({"region": "us-east-1", "anon": "true", "use_ssl": "1", "token": "anon", "endpoint_url": "http://h:9000"})
+    remember_secrets(
+        {"region": "us-east-1", "anon": "true", "use_ssl": "1", "token": "anon", "endpoint_url": "http://h:9000"}
+    )
     for place in ("s3://bucket", f"http://{host}", "/data", f"abfs://box@{host}"):
         text = f"{sentence}{'/'.join([place, *parts])}: 1 of true us-east-1 anon {sentence}"
         assert printable(text) == text
@@ -115,7 +117,7 @@ def test_what_holds_no_secret_is_unchanged(sentence: str, host: str, parts: list
 @given(st.text(), PASSWORDS)
 def test_it_changes_nothing_the_second_time(text: str, password: str) -> None:
     forget()
-    learn({"password": password})
+    remember_secrets({"password": password})
     once = printable(f"{text}{password} https://a:{password}@h/{text}")
     assert printable(printable(once)) == printable(once)
 
@@ -142,7 +144,7 @@ def test_secrets_that_nobody_gave(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize("value", ["wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY", "0123456789abcdef0123456789abcdef"])
 def test_a_long_random_value_is_a_secret_whatever_its_name(value: str) -> None:
-    learn({"nobody_knows": value, "endpoint_url": "http://h"})
+    remember_secrets({"nobody_knows": value, "endpoint_url": "http://h"})
     assert printable(f"refused: {value}") == "refused: ***"
 
 
@@ -168,7 +170,7 @@ def test_every_name_of_a_credential_is_known() -> None:
 )
 def test_plain_words_and_numbers_given_as_secrets_leave_messages_readable(shown: str) -> None:
     forget()
-    learn({"key": "test", "secret": "data", "token": "1234", "password": "Test"})
+    remember_secrets({"key": "test", "secret": "data", "token": "1234", "password": "Test"})
     assert printable(shown) == shown
 
 
@@ -188,25 +190,25 @@ def test_plain_words_and_numbers_given_as_secrets_leave_messages_readable(shown:
 )
 def test_plain_words_given_as_secrets_are_hidden_where_they_are_values(text: str, shown: str) -> None:
     forget()
-    learn({"key": "test", "secret": "data"})
+    remember_secrets({"key": "test", "secret": "data"})
     assert printable(text) == shown
 
 
 def test_short_secrets_of_other_characters_are_hidden_everywhere() -> None:
     forget()
-    learn({"key": "aBcDe", "secret": "abc1"})
+    remember_secrets({"key": "aBcDe", "secret": "abc1"})
     assert printable("aBcDe: s3://abc1/xaBcDe a-abc1-b") == "***: s3://***/xaBcDe a-***-b"
 
 
 def test_a_word_in_a_url_is_hidden_where_it_stands_alone() -> None:
     forget()
-    learn({"secret": "test"})
-    learn("https://host/x?sig=test")
+    remember_secrets({"secret": "test"})
+    remember_secrets("https://host/x?sig=test")
     assert printable("test: s3://tests/latest 'test' %3Dtest") == "***: s3://tests/latest '***' %3D***"
 
 
 def test_a_log_record_and_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
     log = logging.getLogger("torch_dataloader_utils")
     try:
         raise ValueError("hunter2")
@@ -222,7 +224,7 @@ def test_the_package_has_one_logger() -> None:
 
 
 def test_our_errors_hide_secrets_themselves() -> None:
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
     error = FileReadError("https://h/f?sig=abc refuses hunter2")
     error.add_note("again: hunter2")
     assert (str(error), error.__notes__) == ("https://h/f refuses ***", ["again: ***"])
@@ -240,12 +242,12 @@ def stubborn() -> None:
 
 
 def test_an_error_that_cannot_be_rewritten_is_replaced() -> None:
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
 
     with pytest.raises(RuntimeError, match=r"Stubborn: \*\*\* is wrong"):
-        guarded(stubborn)()
+        redact_errors(stubborn)()
 
-    @guarded
+    @redact_errors
     def fail() -> None:
         try:
             raise Stubborn
@@ -274,11 +276,11 @@ def test_an_error_that_cannot_be_rewritten_is_replaced() -> None:
 )
 def test_errors_keep_their_class(error: BaseException) -> None:
     forget()
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
     error.add_note("hunter2")
     error.__cause__ = OSError("hunter2")
 
-    @guarded
+    @redact_errors
     def fail() -> None:
         raise error
 
@@ -292,10 +294,10 @@ def test_errors_keep_their_class(error: BaseException) -> None:
 
 
 def test_a_group_keeps_what_can_stay_and_replaces_the_rest() -> None:
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
     kept = KeyError("column")
 
-    @guarded
+    @redact_errors
     def fail() -> None:
         raise ExceptionGroup("several", [kept, Stubborn()])
 
@@ -306,11 +308,11 @@ def test_a_group_keeps_what_can_stay_and_replaces_the_rest() -> None:
 
 
 def test_an_error_about_a_list_that_holds_itself() -> None:
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
     circle: list[Any] = ["hunter2"]
     circle.append(circle)
 
-    @guarded
+    @redact_errors
     def fail() -> None:
         raise ValueError(circle)
 
@@ -319,9 +321,9 @@ def test_an_error_about_a_list_that_holds_itself() -> None:
 
 
 def test_an_error_without_a_secret_keeps_its_type_and_its_causes() -> None:
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
 
-    @guarded
+    @redact_errors
     def fail() -> None:
         try:
             raise FileNotFoundError(2, "No such file", "/hunter2/x")
@@ -335,9 +337,9 @@ def test_an_error_without_a_secret_keeps_its_type_and_its_causes() -> None:
 
 
 def test_groups_of_errors() -> None:
-    learn({"password": "hunter2"})
+    remember_secrets({"password": "hunter2"})
 
-    @guarded
+    @redact_errors
     def fail() -> None:
         raise ExceptionGroup("several", [ValueError("hunter2"), KeyError("column")])
 
@@ -361,5 +363,5 @@ def test_options_that_hold_themselves_or_cannot_be_looked_at() -> None:
 
     circle: list[Any] = []
     circle += [circle] * 99
-    learn({"a": circle, "b": Odd(), "token": "correct-horse"})
+    remember_secrets({"a": circle, "b": Odd(), "token": "correct-horse"})
     assert printable("it is correct-horse") == "it is ***"

@@ -21,7 +21,7 @@ from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.sources.files import find_files
 from torch_dataloader_utils.storage import Storage, confirm_unchanged, open_storage
-from torch_dataloader_utils.storage.versions import Facts, check_unchanged, facts_of
+from torch_dataloader_utils.storage.versions import StoredFacts, check_unchanged, facts_of
 
 FIRST, OTHER = b"first content", b"other content"  # of one length
 
@@ -168,33 +168,33 @@ def test_a_pass_ends_by_the_name_of_the_file(change: Callable[[Path], None], tmp
 @pytest.mark.parametrize(
     ("info", "facts"),
     [
-        ({"ETag": '"abc"', "size": 5}, Facts(5, "abc")),
-        ({b"etag": b'W/"abc"', b"Content-Length": b"5"}, Facts(5, "abc")),
-        ({"etag": "1", "mtime": datetime(2026, 1, 1, tzinfo=UTC)}, Facts(None, "1", 1767225600 * 10**9)),
-        ({"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}, Facts(mtime=1767225600 * 10**9)),
-        ({"updated": "2026-01-01T00:00:00.25Z"}, Facts(mtime=1767225600 * 10**9 + 25 * 10**7)),
-        ({"mtime": datetime(2026, 1, 1)}, Facts(mtime=1767225600 * 10**9)),
-        ({"mtime": 1767225600.000001}, Facts(mtime=1767225600 * 10**9 + 1000)),
-        ({"mtime": "never", "etag": ""}, Facts()),
+        ({"ETag": '"abc"', "size": 5}, StoredFacts(5, "abc")),
+        ({b"etag": b'W/"abc"', b"Content-Length": b"5"}, StoredFacts(5, "abc")),
+        ({"etag": "1", "mtime": datetime(2026, 1, 1, tzinfo=UTC)}, StoredFacts(None, "1", 1767225600 * 10**9)),
+        ({"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}, StoredFacts(mtime=1767225600 * 10**9)),
+        ({"updated": "2026-01-01T00:00:00.25Z"}, StoredFacts(mtime=1767225600 * 10**9 + 25 * 10**7)),
+        ({"mtime": datetime(2026, 1, 1)}, StoredFacts(mtime=1767225600 * 10**9)),
+        ({"mtime": 1767225600.000001}, StoredFacts(mtime=1767225600 * 10**9 + 1000)),
+        ({"mtime": "never", "etag": ""}, StoredFacts()),
     ],
 )
-def test_what_clients_report_is_understood(info: dict[Any, Any], facts: Facts) -> None:
+def test_what_clients_report_is_understood(info: dict[Any, Any], facts: StoredFacts) -> None:
     assert facts_of(info) == facts
 
 
 def test_only_what_both_sides_know_is_compared() -> None:
-    def differs(version: str, now: Facts, size: int = 0) -> bool:
+    def differs(version: str, now: StoredFacts, size: int = 0) -> bool:
         try:
             check_unchanged(DataFileInfo("x", size, version=version), now)
         except FileChangedError:
             return True
         return False
 
-    assert not differs("etag:1", Facts(5, None, 10**18), 5)
-    assert not differs("", Facts(5, "1", 1), 5)
-    assert not differs("etag:1", Facts(None, "1"), 5)
-    assert differs("etag:1", Facts(5, "2"), 5)
-    assert differs("etag:1", Facts(6, "1"), 5)
-    assert differs("mtime:1000000001", Facts(5, "1", 1000000002))
-    assert not differs("mtime:1000000001", Facts(5, "1", 1000000000))  # a header tells whole seconds
-    assert differs("mtime:1000000001", Facts(5, "1", 2000000000))
+    assert not differs("etag:1", StoredFacts(5, None, 10**18), 5)
+    assert not differs("", StoredFacts(5, "1", 1), 5)
+    assert not differs("etag:1", StoredFacts(None, "1"), 5)
+    assert differs("etag:1", StoredFacts(5, "2"), 5)
+    assert differs("etag:1", StoredFacts(6, "1"), 5)
+    assert differs("mtime:1000000001", StoredFacts(5, "1", 1000000002))
+    assert not differs("mtime:1000000001", StoredFacts(5, "1", 1000000000))  # a header tells whole seconds
+    assert differs("mtime:1000000001", StoredFacts(5, "1", 2000000000))

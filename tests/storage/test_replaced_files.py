@@ -25,7 +25,7 @@ from torch_dataloader_utils.storage import confirm_unchanged, open_storage
 from torch_dataloader_utils.storage.cache import cache_options
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.storage import _KEPT, OpenedFiles
-from torch_dataloader_utils.storage.versions import Facts
+from torch_dataloader_utils.storage.versions import StoredFacts
 
 SIZE = 1_000_000
 ROWS, GROUP = 280_000, 70_000  # a task has at most 65,536 rows of small row groups, or one row group
@@ -239,7 +239,7 @@ def test_a_pass_over_an_object_replaced_while_it_is_read_ends(
 class Any_:
     """An open file."""
 
-    parallel, facts = True, Facts(1)
+    parallel, facts = True, StoredFacts(1)
 
     def __init__(self, reusable: bool) -> None:
         self.reusable = reusable

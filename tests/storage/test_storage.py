@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from torch_dataloader_utils.errors import DataNotFoundError, FileReadError, MissingExtraError, OptionError
-from torch_dataloader_utils.redaction import guarded, printable
+from torch_dataloader_utils.redaction import printable, redact_errors
 from torch_dataloader_utils.storage import Storage, Stored, open_storage
 
 
@@ -161,7 +161,7 @@ def test_errors_name_the_path_without_a_signed_urls_query() -> None:
     signed, secret = (f"http://{word}" for word in ("h/x?signature=s3cret", "me:s3cret@h/x"))
     storage = Storage("http", filesystem=Broken())
     with pytest.raises(FileReadError) as caught:
-        guarded(storage.look)(signed)
+        redact_errors(storage.look)(signed)
     expected = "http://h/x: cannot be read: PermissionError: denied: http://h/x and http://h/x"
     assert str(caught.value) == expected
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))

@@ -8,13 +8,13 @@ from typing import Any, TypeVar, cast
 
 from torch_dataloader_utils.distributed.meeting import note_failure
 from torch_dataloader_utils.file_limit import reject_too_many
-from torch_dataloader_utils.redaction import guarded, learn, learn_environment
+from torch_dataloader_utils.redaction import redact_errors, remember_environment, remember_secrets
 
 _WITH_SECRETS = ("path", "table", "manifest", "storage_options", "catalog_config")
 Signature = TypeVar("Signature", bound=Callable[..., Any])
 
 
-def made_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]:
+def implemented_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]:
     """A decorator for a signature without a body: calls run `make`, with only the keywords that were given.
 
     This lets `make` name the keyword that was probably meant, and distinguish a given value from a default.
@@ -24,10 +24,10 @@ def made_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]:
         make.__qualname__ = signature.__qualname__  # the name in Python's own errors about arguments
 
         @wraps(signature)
-        @guarded
+        @redact_errors
         def call(*args: Any, **options: Any) -> Any:
-            learn_environment()
-            learn(*args[:1], *map(options.get, _WITH_SECRETS))
+            remember_environment()
+            remember_secrets(*args[:1], *map(options.get, _WITH_SECRETS))
             try:
                 return make(*args, **options)
             except Exception as error:

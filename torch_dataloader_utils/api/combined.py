@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.api.files import StructuredDataset
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
@@ -123,7 +123,7 @@ def _source_of(item: Any, label: str, options: Options) -> Any:
     return item.source
 
 
-@made_by(_combine)
+@implemented_by(_combine)
 def combine(
     datasets: Sequence[Any] | Mapping[str, Any],
     *,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
@@ -32,7 +32,7 @@ class DeltaDataset(SnapshotDataset):
     """The rows of a version of a Delta table as batches of tensors; created by `create_dataloader`."""
 
     @staticmethod
-    @made_by(_create_dataloader)
+    @implemented_by(_create_dataloader)
     def create_dataloader(
         table: Any,
         *,

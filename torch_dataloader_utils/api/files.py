@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.errors import UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
@@ -36,7 +36,7 @@ class StructuredDataset(LoaderDataset):
         super().__init__(source, options)
 
     @staticmethod
-    @made_by(_create_dataloader)
+    @implemented_by(_create_dataloader)
     def create_dataloader(
         path: PathLike | Sequence[PathLike],
         format: str | None = None,  # also by position, as 0.2.0 had it

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.api.tables import TableDataset
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -36,7 +36,7 @@ class IcebergDataset(TableDataset):
     """The rows of a snapshot of an Iceberg table as batches of tensors; created by `create_dataloader`."""
 
     @staticmethod
-    @made_by(_create_dataloader)
+    @implemented_by(_create_dataloader)
     def create_dataloader(
         table: Any,
         *,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from torch_dataloader_utils.api.calls import made_by
+from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -36,7 +36,7 @@ class TableDataset(SnapshotDataset):
     """The rows of a snapshot of a table as batches of tensors; created by `create_dataloader`."""
 
     @staticmethod
-    @made_by(_create_dataloader)
+    @implemented_by(_create_dataloader)
     def create_dataloader(
         table: TableSource,
         *,

@@ -24,7 +24,7 @@ Part = tuple[Block, int, int]  # rows [first, last) of a block
 JOINED_ROWS = 65_536  # the maximum number of rows of several steps that are put in order together
 
 
-class Form(Protocol):
+class BatchMaker(Protocol):
     """Turns rows of blocks into batches of one output format."""
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[Any]:
@@ -43,7 +43,7 @@ class Form(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BatchSize:
     """How a shard's rows are cut into batches.
 
     Attributes:
@@ -62,7 +62,9 @@ class Cut:
 Head = Callable[[], Iterator[Block]]
 
 
-def shard_batches(driver: Driver, shard: int, cut: Cut, form: Form, log: BlockLog, head: Head) -> Iterator[Any]:
+def shard_batches(
+    driver: Driver, shard: int, cut: BatchSize, form: BatchMaker, log: BlockLog, head: Head
+) -> Iterator[Any]:
     """The shard's batches, of full size across the borders of its blocks; only the last may be short.
 
     Args:
@@ -153,7 +155,7 @@ def scheduled_batches(shards: Sequence[Iterator[Any]], turns: Iterable[int]) -> 
             return
 
 
-def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: Form) -> Iterator[Any]:
+def joint_batches(driver: Driver, logs: Sequence[BlockLog], size: int, form: BatchMaker) -> Iterator[Any]:
     """The rank's batches, each with the same number of rows from every shard; the last with the rows that are left.
 
     If the blocks of all shards hold several steps, the rows of these steps are put in order together.

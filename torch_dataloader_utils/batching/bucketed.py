@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.batching.batches import Form, Part
+from torch_dataloader_utils.batching.batches import BatchMaker, Part
 from torch_dataloader_utils.convert.columns import Column
 from torch_dataloader_utils.convert.grouped import Grouped
 from torch_dataloader_utils.reading.blocks import Block
@@ -21,7 +21,7 @@ class BucketForm:
         form: turns the rows of a group into a batch.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: BatchMaker) -> None:
         self._form = form
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.batching.batches import Form, Part, ShardRows
+from torch_dataloader_utils.batching.batches import BatchMaker, Part, ShardRows
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.mixing.schedule import I64, Schedule
 from torch_dataloader_utils.reading.blocks import Driver
@@ -22,7 +22,7 @@ _STEPS = 1024  # of which the rows of each shard are computed at a time
 
 
 def mixed_batches(
-    driver: Driver, logs: Sequence[BlockLog], schedule: Schedule, taken: int, form: Form
+    driver: Driver, logs: Sequence[BlockLog], schedule: Schedule, taken: int, form: BatchMaker
 ) -> Iterator[Any]:
     """The rank's batches, each with the rows of every shard that the schedule says, shard by shard.
 
@@ -69,7 +69,7 @@ def _steps_at_hand(shards: Sequence[ShardRows], ahead: I64, size: int) -> int:
     return min(most, _MIXED_BYTES // (row_bytes * size))
 
 
-def _batches(shards: Sequence[ShardRows], quotas: I64, form: Form) -> Iterator[Any]:
+def _batches(shards: Sequence[ShardRows], quotas: I64, form: BatchMaker) -> Iterator[Any]:
     """One batch for each line of `quotas`, the rows of each shard, int64 [steps, shards]; several if all are full."""
     parts: list[Part] = []
     of_parts = []

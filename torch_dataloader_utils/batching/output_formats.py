@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.batching.batches import Form, Part
+from torch_dataloader_utils.batching.batches import BatchMaker, Part
 from torch_dataloader_utils.batching.columns import ColumnForm, Jagged, numpy_column, numpy_jagged
 from torch_dataloader_utils.batching.devices import Target
 from torch_dataloader_utils.batching.sent import SentForm
@@ -25,7 +25,7 @@ def make_form(
     pin_memory: bool,
     jagged: Jagged | None = None,
     target: Target | None = None,
-) -> Form:
+) -> BatchMaker:
     """The form for this output format. With a target, its batches are `Sent`.
 
     Args:

@@ -196,7 +196,7 @@ class Shipment:
             self._places.add(place)
 
 
-class Sent:
+class DeviceBatch:
     """A batch on its way to a device."""
 
     __slots__ = ("_batch", "_shipment")
@@ -230,7 +230,7 @@ class SentForm(TensorForm):
         for number in range(0, count, most):
             yield from self._piece(columns, Span(first + number * size, min(most, count - number), size))
 
-    def _piece(self, columns: Mapping[str, Column], span: Span) -> Iterator[Sent]:
+    def _piece(self, columns: Mapping[str, Column], span: Span) -> Iterator[DeviceBatch]:
         """The batches of the span, views of columns that are sent whole before the first."""
         block: list[torch.Tensor] = []
         with self._copying():
@@ -242,7 +242,7 @@ class SentForm(TensorForm):
                 mark = self._target.mark()
             shipment = Shipment(self._target, mark, group)
             for batch in zip(*values, strict=True):
-                yield Sent(dict(zip(self._entries, batch, strict=True)), shipment)
+                yield DeviceBatch(dict(zip(self._entries, batch, strict=True)), shipment)
 
     def _sent(self, entry: str, columns: Mapping[str, Column], span: Span, send: Send) -> Views:
         if entry not in self._jagged:
@@ -272,7 +272,7 @@ def _batches_at_a_time(columns: Mapping[str, Column], size: int) -> int:
     return max(1, _AT_A_TIME * rows // max(1, size * sum(column.nbytes for column in sent)))
 
 
-def ahead(batches: Iterator[T], number: int = AHEAD) -> Iterator[T]:
+def prefetched(batches: Iterator[T], number: int = AHEAD) -> Iterator[T]:
     """The batches, each once the next `number` have been cut. An error takes its turn after the batches before it."""
     waiting: deque[T] = deque()
     failure: Exception | None = None
@@ -297,6 +297,6 @@ def ahead(batches: Iterator[T], number: int = AHEAD) -> Iterator[T]:
             del failure  # it holds this frame
 
 
-def handed_over(batches: Iterator[Sent]) -> Iterator[dict[str, Any]]:
+def on_current_stream(batches: Iterator[DeviceBatch]) -> Iterator[dict[str, Any]]:
     """The batches, each made usable where the calling thread uses tensors when it takes it."""
-    return map(Sent.handed, batches)
+    return map(DeviceBatch.handed, batches)

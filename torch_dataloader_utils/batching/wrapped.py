@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.batching.batches import Form, Part
+from torch_dataloader_utils.batching.batches import BatchMaker, Part
 from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS, Numbers, sequence_columns
@@ -24,7 +24,7 @@ class SequenceForm:
         length: tokens of a sequence (L).
     """
 
-    def __init__(self, form: Form, length: int) -> None:
+    def __init__(self, form: BatchMaker, length: int) -> None:
         self._form = form
         self._length = length
         self._numbers = Numbers()

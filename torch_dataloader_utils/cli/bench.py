@@ -12,7 +12,7 @@ from rich.text import Text
 from torch_dataloader_utils.cli.benchmark import layouts, settings
 from torch_dataloader_utils.cli.benchmark.decoding import Decoded, decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
-from torch_dataloader_utils.cli.benchmark.passes import Measured, first_pass, joined, measured
+from torch_dataloader_utils.cli.benchmark.passes import MeasuredPasses, first_pass, joined, measured
 from torch_dataloader_utils.cli.benchmark.settings import Trial
 from torch_dataloader_utils.cli.benchmark.units import Unit, unit_of
 from torch_dataloader_utils.cli.data import Data
@@ -24,7 +24,7 @@ from torch_dataloader_utils.printing import in_bytes
 from torch_dataloader_utils.storage import usable_cores
 
 _ROUNDS = 2  # of raw decoding and the loader in turn
-Measure: TypeAlias = Callable[[Data, str, float], Measured]  # (what is read, its name, seconds)
+Measure: TypeAlias = Callable[[Data, str, float], MeasuredPasses]  # (what is read, its name, seconds)
 
 _FIRST, _BASE, _TRIALS, _LAYOUTS = 0.1, 0.25, 0.4, 0.25  # shares of the time
 
@@ -45,7 +45,7 @@ class Report:
 
     data: Data
     reading: Reading
-    loader: Measured
+    loader: MeasuredPasses
     first: float
     raw: Decoded
     trials: list[Trial]
@@ -105,7 +105,7 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
         if not steps:
             raise EmptyDatasetError("bench: the loader delivers no row; check PATH and --filters.")
 
-        def measure(given: Data, what: str, share: float) -> Measured:
+        def measure(given: Data, what: str, share: float) -> MeasuredPasses:
             begin(what, share)
             return measured(given, share, steps, step_seconds, unit)
 
@@ -129,7 +129,7 @@ def _in_turn(
     seconds: float,
     measure: Measure,
     begin: Callable[[str, float], None],
-) -> tuple[Measured, Decoded]:
+) -> tuple[MeasuredPasses, Decoded]:
     """The loader and raw decoding, measured in turn, so that a machine that slows down slows both."""
     each = seconds / (2 * _ROUNDS)
     loader, raw = [], Decoded()
@@ -144,7 +144,7 @@ def _trials(data: Data, parquet: bool, seconds: float, measure: Measure) -> list
     groups = settings.groups(parquet, data.keywords)
     each = seconds / (2 * sum(map(len, groups)) + 2)
 
-    def again(given: Data) -> Measured:
+    def again(given: Data) -> MeasuredPasses:
         return measure(given, "other settings", each)
 
     return settings.confirmed(data, list(settings.trials(data, groups, again)), again)
@@ -197,7 +197,7 @@ def _raw_in_words(report: Report) -> str:
     return f"{report.raw.rate:,.0f} {report.unit.name}/s {cores}: the loader reaches {share:.0%}"
 
 
-def _show_stages(found: Measured, screen: Screen) -> None:
+def _show_stages(found: MeasuredPasses, screen: Screen) -> None:
     total = sum(found.stages.values())
     rows = [(name, f"{spent:.2f}", f"{spent / total:.0%}") for name, spent in found.stages.items() if total and spent]
     screen.heading("Where the time of reading goes")

@@ -18,7 +18,7 @@ from torch_dataloader_utils.cli.data import Data, data_of
 from torch_dataloader_utils.cli.declared import BareFlags, parameters
 from torch_dataloader_utils.cli.output import BAD, NULLS_HINT, Output, Result
 from torch_dataloader_utils.errors import DataLoaderUtilsError, NullValueError
-from torch_dataloader_utils.redaction import instead_of, learn, printable
+from torch_dataloader_utils.redaction import printable, redacted_error, remember_secrets
 
 FAILED, BAD_INPUT = 1, 2  # exit codes: the data or the plan fails a check; bad usage or bad input
 
@@ -114,13 +114,13 @@ def _exit_code(command: Callable[[Data, Output], Result], given: dict[str, Any])
     output = Output(given["json"])
     try:
         data = data_of(given)
-        learn(data.where, data.keywords.get("storage_options"), data.keywords.get("catalog_config"))
+        remember_secrets(data.where, data.keywords.get("storage_options"), data.keywords.get("catalog_config"))
         result = command(data, output)
         output.result(result)
     except (BrokenPipeError, typer.Exit):
         raise
     except Exception as error:  # noqa: BLE001 - of the user's functions, too; --debug shows where
-        return _reported(instead_of(error) or error, output, debug=given["debug"])
+        return _reported(redacted_error(error) or error, output, debug=given["debug"])
     return FAILED if result.failed else 0
 
 

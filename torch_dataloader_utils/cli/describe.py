@@ -6,7 +6,7 @@ from functools import partial
 
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import Output, Result, Screen
-from torch_dataloader_utils.loader.description import Description, Facts, Sentences, Table
+from torch_dataloader_utils.loader.description import Description, Facts, FactTable, Sentences
 
 
 def run(data: Data, output: Output, *, epoch: int) -> Result:
@@ -26,12 +26,12 @@ def show(description: Description, screen: Screen) -> None:
             (screen.heading if number else partial(screen.line, style="bold"))(section.title)
         if isinstance(section, Facts):
             screen.facts(section.items)
-        elif isinstance(section, Table):
+        elif isinstance(section, FactTable):
             screen.table(section.header, section.rows, numbers=numeric(section))
         elif isinstance(section, Sentences):
             screen.warnings(section.items)
 
 
-def numeric(table: Table) -> list[str]:
+def numeric(table: FactTable) -> list[str]:
     """The names of the columns that hold numbers."""
     return [name for place, name in enumerate(table.header) if any(isinstance(row[place], int) for row in table.rows)]

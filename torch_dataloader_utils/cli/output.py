@@ -141,7 +141,7 @@ class Output:
     @contextmanager
     def warnings_of_package(self, shown: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
         """Print the package's warnings at the end of the block, without those that the command shows itself."""
-        handler = _Kept()
+        handler = _KeptWarnings()
         _LOG.addHandler(handler)
         before, _LOG.propagate = _LOG.propagate, False
         try:
@@ -161,7 +161,7 @@ class Output:
             _LOG.disabled = before
 
 
-class _Kept(logging.Handler):
+class _KeptWarnings(logging.Handler):
     """Keeps warnings as text, each once."""
 
     def __init__(self) -> None:

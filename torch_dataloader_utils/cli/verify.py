@@ -16,7 +16,7 @@ from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.planning.sharding import Policy, register_policy
-from torch_dataloader_utils.planning.verification import Fault, Verified, verified
+from torch_dataloader_utils.planning.verification import PlanFault, Verified, verified
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.source import Source
@@ -26,7 +26,7 @@ _NUMBERS = count()
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedPlan:
     """The plan of the epochs that deliver every row once together: several if a rank reads one of many shards in each.
 
     Attributes:
@@ -77,7 +77,7 @@ def located(data: Data) -> Data:
     return data.but(sharding=name)
 
 
-def checked_plan(source: Source, options: Options, epoch: int) -> Checked:
+def checked_plan(source: Source, options: Options, epoch: int) -> CheckedPlan:
     """The union of what the workers of all ranks deliver, compared with what there is."""
     planner = Planner(source, options)
     world, plan = planner.known_world, planner.plan_of_all_ranks()
@@ -90,7 +90,7 @@ def checked_plan(source: Source, options: Options, epoch: int) -> Checked:
     left_out = () if plan is None else chain.from_iterable(plan.left_out(number) for number in epochs)
     union = verified(source.files, {rank: pieces(rank) for rank in range(world.num_ranks)}, left_out)
     steps = [] if plan is None else [plan.steps(number) for number in epochs]
-    return Checked(
+    return CheckedPlan(
         epochs,
         world.num_ranks,
         options.worker.num_shards,
@@ -127,7 +127,7 @@ def _broken(options: Options, union: Verified, global_batch: int, steps: Sequenc
         yield f"even='pad' delivers {union.delivered + union.padding:,} rows with repeats, expected {padded:,}."
 
 
-def show(checked: Checked, arrived: Delivered | None, screen: Screen) -> None:
+def show(checked: CheckedPlan, arrived: Delivered | None, screen: Screen) -> None:
     """Print what was checked, and the faults."""
     plan, unit = checked.plan, checked.plan.unit if checked.plan.unit == "row" else checked.segment_name
     epochs = (
@@ -151,13 +151,13 @@ def show(checked: Checked, arrived: Delivered | None, screen: Screen) -> None:
         screen.line(f"{plan.missing:,} missing, {plan.repeated:,} repeated.", BAD)
 
 
-def _praise(checked: Checked, unit: str) -> str:
+def _praise(checked: CheckedPlan, unit: str) -> str:
     if checked.steps_per_epoch is not None:
         return f"Every {unit} is assigned exactly once; each rank ends after {plural(checked.steps_per_epoch, 'step')}."
     return f"Every {unit} exactly once{', as promised' if checked.plan.left_out or checked.plan.padding else ''}."
 
 
-def _facts(checked: Checked, unit: str) -> list[tuple[str, str]]:
+def _facts(checked: CheckedPlan, unit: str) -> list[tuple[str, str]]:
     plan = checked.plan
     counted = "" if checked.exact or unit != "row" else ", before filters and transform"
     return [
@@ -168,7 +168,7 @@ def _facts(checked: Checked, unit: str) -> list[tuple[str, str]]:
     ]
 
 
-def _show_faults(faults: Sequence[Fault], unit: str, segment_name: str, screen: Screen) -> None:
+def _show_faults(faults: Sequence[PlanFault], unit: str, segment_name: str, screen: Screen) -> None:
     header = ("problem", "file", f"{unit}s", segment_name, "ranks")
     rows = [_fault_row(fault) for fault in faults[:_SHOWN]]
     screen.table(header, rows)
@@ -176,7 +176,7 @@ def _show_faults(faults: Sequence[Fault], unit: str, segment_name: str, screen: 
         screen.line(Text(f"... and {len(faults) - _SHOWN:,} more", FAINT))
 
 
-def _fault_row(fault: Fault) -> tuple[str | Text, ...]:
+def _fault_row(fault: PlanFault) -> tuple[str | Text, ...]:
     problem = "missing" if not fault.times else f"{fault.times} times" if fault.times > 1 else "left out, too"
     rows = f"{fault.start:,} to {fault.stop - 1:,}"
     segments = f"{fault.segments[0]} to {fault.segments[-1]}" if len(fault.segments) > 1 else str(fault.segments[0])

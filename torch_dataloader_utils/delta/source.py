@@ -17,7 +17,7 @@ from torch_dataloader_utils.delta.store_options import data_options, log_options
 from torch_dataloader_utils.errors import OptionError, SnapshotError
 from torch_dataloader_utils.options import DeltaOptions, Options, ReadOptions
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.redaction import learn
+from torch_dataloader_utils.redaction import remember_secrets
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.sources.times import milliseconds
 from torch_dataloader_utils.storage import open_storage, url_of
@@ -45,7 +45,7 @@ class DeltaSource:
         self._given: Mapping[str, Any] = {}
         if isinstance(table, DeltaTable):
             self._given = getattr(table, "_storage_options", None) or {}
-            learn(self._given)
+            remember_secrets(self._given)
         self._loaded = table.version() if isinstance(table, DeltaTable) else None
         self._url = _place(table)
 

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from torch_dataloader_utils.events import BlockEvent, Hooks
 from torch_dataloader_utils.model import Task, WorkerCursor, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, Driver, executed
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, Driver, read_block
 
 # Names of tasks in messages.
 
@@ -35,7 +35,7 @@ class InlineDriver:
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None after the last."""
         task = next(self._tasks[shard], None)
-        return None if task is None else executed(self._reader, task)
+        return None if task is None else read_block(self._reader, task)
 
     def stop(self) -> None:
         """Does nothing, because no thread waits for another."""

@@ -16,7 +16,7 @@ from torch_dataloader_utils.errors import BatchTimeoutError
 from torch_dataloader_utils.events import NO_WORK, Work, recording
 from torch_dataloader_utils.executors.drivers import describe
 from torch_dataloader_utils.model import Task
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, SharedRead, executed, stopped
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, SharedRead, read_block, stopped
 from torch_dataloader_utils.reading.windows import of_windows
 from torch_dataloader_utils.storage.locks import renew_in_children
 
@@ -53,7 +53,7 @@ class Claim:
 # What the consumer and the decode threads wait for.
 
 
-class Bell:
+class Conditions:
     """Two conditions under one lock.
 
     The garbage collector may end a driver in any thread, even in one that holds the lock.
@@ -169,12 +169,12 @@ class _State:
         self._used = 0  # bytes decoded or being decoded, and not delivered
         self._estimated, self._measured = 1, 1
         self.stopped = False
-        self.bell = Bell()
+        self.bell = Conditions()
         renew_in_children(self)
 
     def renew(self) -> None:
         """Stop after a fork, which leaves the decode threads and their files to the parent."""
-        self.bell = Bell()
+        self.bell = Conditions()
         self._begun = []  # a thread of the parent may hold the lock of a read
         self._readers = {}
         self.stop()
@@ -252,7 +252,7 @@ class _State:
     def _decoded(self, reader: BlockReader, claim: Claim, waited: float) -> Block | None:
         """The task's block; None if another thread finishes it."""
         if claim.shared is None:
-            return executed(reader, claim.task, waited)
+            return read_block(reader, claim.task, waited)
         block = claim.shared.read(reader)
         return None if block is None else block.after(claim.begun, claim.task)
 
@@ -305,7 +305,7 @@ class _State:
             self.bell.ring()
 
 
-def _decode(bell: Bell, find: weakref.ref[_State], thread: int) -> None:
+def _decode(bell: Conditions, find: weakref.ref[_State], thread: int) -> None:
     """The main function of a decode thread."""
     while _decode_next(bell, find, thread):
         pass
@@ -314,7 +314,7 @@ def _decode(bell: Bell, find: weakref.ref[_State], thread: int) -> None:
         state.close_reader(thread)
 
 
-def _decode_next(bell: Bell, find: weakref.ref[_State], thread: int) -> bool:
+def _decode_next(bell: Conditions, find: weakref.ref[_State], thread: int) -> bool:
     """Decode a task once there is room for it; returns False if there are no more."""
     began = time.perf_counter()
     with bell.work:

@@ -29,7 +29,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.iceberg.metadata import MOST_BYTES, OpenTable, fault_of, inflated, read_metadata
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.redaction import learn, printable
+from torch_dataloader_utils.redaction import printable, remember_secrets
 from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, url_of
 from torch_dataloader_utils.storage.waiting import answered, limit
 
@@ -247,7 +247,7 @@ def _spelled_as_path(table: str | os.PathLike[str]) -> bool:
 
 def _loaded(table: Table) -> OpenTable:
     properties = {name: value for name, value in table.io.properties.items() if isinstance(value, str)}
-    learn(properties, getattr(table.catalog, "properties", None))
+    remember_secrets(properties, getattr(table.catalog, "properties", None))
     return OpenTable(".".join(table.name()), table.metadata, properties)
 
 
@@ -280,7 +280,7 @@ def _from_catalog(identifier: str, config: Mapping[str, Any] | None) -> Table:
     with _asking(f"table={identifier!r}", shown):
         from torch_dataloader_utils.iceberg.catalog import table_of  # REST's client takes time to import
 
-        learn(properties, Config().get_catalog_config(name or ""))
+        remember_secrets(properties, Config().get_catalog_config(name or ""))
         return table_of(name, properties, identifier)
 
 

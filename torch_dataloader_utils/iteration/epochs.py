@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from torch_dataloader_utils.batching.batches import Cut, Form, exactly, in_step
+from torch_dataloader_utils.batching.batches import BatchMaker, BatchSize, exactly, in_step
 from torch_dataloader_utils.batching.bucketed import BucketForm
 from torch_dataloader_utils.batching.devices import Target, make_target
 from torch_dataloader_utils.batching.output_formats import make_form
@@ -288,14 +288,14 @@ class Epochs:
             planner.warn_of_uneven_steps(place.epoch)
         return plan
 
-    def _cut(self, plan: RankPlan) -> Cut:
+    def _cut(self, plan: RankPlan) -> BatchSize:
         """How shards are cut into batches: a plan that knows its steps has decided about the last one."""
         batch = self._options.batch
         last = batch.last_batch if plan.steps is None else "partial"
-        return Cut(self.planner.batch_rows, last, batch.valid_key)
+        return BatchSize(self.planner.batch_rows, last, batch.valid_key)
 
     @cached_property
-    def _form(self) -> Form:
+    def _form(self) -> BatchMaker:
         """Kept across passes, with the memory it recycles."""
         options, source, pin = self._options, self.source, self._options.worker.pin_memory
         form = make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)

@@ -13,7 +13,7 @@ from torch_dataloader_utils.file_limit import reject_too_many
 from torch_dataloader_utils.iteration.begun_pass import END, Pass
 from torch_dataloader_utils.iteration.failures import let_go
 from torch_dataloader_utils.iteration.passes import Passes
-from torch_dataloader_utils.redaction import instead_of
+from torch_dataloader_utils.redaction import redacted_error
 
 
 class BatchIterator:
@@ -86,7 +86,7 @@ class BatchIterator:
                 current.clock.note_first()
             return batch
         except BaseException as error:  # as `guarded` does, without a call for each batch
-            instead = instead_of(error)
+            instead = redacted_error(error)
             if instead is None:
                 raise
         try:

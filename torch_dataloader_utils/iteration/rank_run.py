@@ -11,15 +11,15 @@ from functools import cache, partial
 from typing import Any
 
 from torch_dataloader_utils.batching.batches import (
-    Cut,
-    Form,
+    BatchMaker,
+    BatchSize,
     joint_batches,
     rank_batches,
     scheduled_batches,
     shard_batches,
 )
 from torch_dataloader_utils.batching.mixed import mixed_batches, single_turns
-from torch_dataloader_utils.batching.sent import ahead, handed_over
+from torch_dataloader_utils.batching.sent import on_current_stream, prefetched
 from torch_dataloader_utils.checkpoint.positions import (
     BlockLog,
     EpochPosition,
@@ -62,8 +62,8 @@ class Recipe:
     plan_of: Callable[[int], RankPlan]
     execution: Execution
     row_bytes: int
-    cut: Cut
-    form: Form
+    cut: BatchSize
+    form: BatchMaker
     sent: bool
     steps: int | None
     laps: bool
@@ -178,9 +178,9 @@ class RankRun:
             batches = self._batches(driver, starts.turn, taken)
             _drop(batches, taken - self._base)
             if recipe.sent:
-                batches = ahead(itertools.islice(batches, None if self.steps is None else self.steps - taken))
+                batches = prefetched(itertools.islice(batches, None if self.steps is None else self.steps - taken))
             self._bare = recipe.ended(batches, taken)
-        handed = handed_over(self._bare) if recipe.sent else self._bare
+        handed = on_current_stream(self._bare) if recipe.sent else self._bare
         self.batches = handed if recipe.collate is None else _each(recipe.collate, handed)
 
     def _batches(self, driver: Driver, turn: int, taken: int) -> Iterator[Any]:

@@ -41,7 +41,7 @@ from torch_dataloader_utils.planning.advice import unknown_steps_advice
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.printing import plural, shown
-from torch_dataloader_utils.redaction import printable, revealing_nothing
+from torch_dataloader_utils.redaction import printable, redacts_errors
 from torch_dataloader_utils.sources.source import Source
 
 
@@ -68,7 +68,7 @@ def whole_number(value: Any) -> int:
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 
-@revealing_nothing
+@redacts_errors
 class LoaderDataset(IterableDataset[Any]):
     """Batches of one source, for one rank.
 
@@ -363,7 +363,7 @@ class LoaderDataset(IterableDataset[Any]):
 
     @property
     def _here(self) -> Epochs:
-        return self._local.here()
+        return self._local.current()
 
     @property
     def meter(self) -> Meter:

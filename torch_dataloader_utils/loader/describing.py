@@ -29,7 +29,7 @@ from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.mixing import mix_in_words, subset_in_words
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.sources.tables import told
+from torch_dataloader_utils.sources.tables import snapshot_in_words
 
 _BATCH_TYPES = {
     "torch": "a dict of torch tensors",
@@ -70,7 +70,7 @@ class _Facts:
         segments = [segment for file in source.files for segment in file.layout.segments]
         ranks = self._ranks(plan, own)
         worker_splits = tuple(len(own.shard(worker).splits) for worker in range(len(own.shards)))
-        snapshot, replay = told(source.snapshot)
+        snapshot, replay = snapshot_in_words(source.snapshot)
         return Description(
             dataset=dataset,
             files=len(source.files),
@@ -88,7 +88,7 @@ class _Facts:
             segments=len(segments),
             segment_name=_segment_name(source),
             splits=len(source.splits),
-            rows=self._rows if source.read_exactly else None,
+            rows=self._rows if source.rows_are_final else None,
             rows_unfiltered=self._rows,
             batch_rows=own.batch_rows // own.sequence_length,
             sequence_length=own.sequence_length,

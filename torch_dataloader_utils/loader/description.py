@@ -151,12 +151,12 @@ class Description:
         ranks = plural(self.num_ranks, "rank")
         sections: list[Section] = [
             Facts(self.dataset, self._overview),
-            Table(
+            FactTable(
                 f"A batch: {self.batch_type}, B = {self.batch_in_words}",
                 ("key", "dtype", "shape"),
                 self._key_rows,
             ),
-            Table(
+            FactTable(
                 f"Epoch {self.epoch} on {ranks}: sharding={self.sharding!r}, even={self.even!r}",
                 ("rank", self.units, "steps", "padding"),
                 self._rank_rows,
@@ -293,7 +293,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FactTable:
     """A table with a header."""
 
     title: str
@@ -332,7 +332,7 @@ class Sentences:
         return "".join(f'<div style="{_WARNING}">{escape(text)}</div>' for text in self.items)
 
 
-Section: TypeAlias = "Facts | Table | Sentences"
+Section: TypeAlias = "Facts | FactTable | Sentences"
 
 
 def text_of(sections: Sequence[Section]) -> str:

@@ -27,7 +27,7 @@ from torch_dataloader_utils.loader.batch_types import (
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.sampler import EpochSampler
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.redaction import revealing_nothing
+from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.storage import usable_cores
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -35,7 +35,7 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _OURS: Any = object()  # not None: a Trainer that overfits some batches creates the loader again, with sampler=None
 
 
-@revealing_nothing
+@redacts_errors
 class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     """Batches of a dataset; `isinstance(loader, torch.utils.data.DataLoader)`.
 

@@ -63,7 +63,7 @@ class LocalEpochs:
             self._leave(None)
         return self._latest
 
-    def here(self) -> Epochs:
+    def current(self) -> Epochs:
         """The epochs of this process, at their position."""
         info = get_worker_info()
         worker = None if info is None else (info.id, info.num_workers)

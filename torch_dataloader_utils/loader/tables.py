@@ -21,14 +21,14 @@ from torch_dataloader_utils.loader.following import Patience, appended_since, ch
 from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions
 from torch_dataloader_utils.plan_page.call import table_values
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.redaction import revealing_nothing
+from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source, open_snapshot
 from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
 from torch_dataloader_utils.storage.waiting import limited
 
 
-@revealing_nothing
+@redacts_errors
 class SnapshotDataset(LoaderDataset):
     """The rows of a table's snapshot as batches of tensors; `advance` moves it to the newest snapshot."""
 

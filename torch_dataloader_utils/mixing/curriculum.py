@@ -25,7 +25,7 @@ MOST_PHASES = 2**16  # of a run: a state holds them all
 
 
 @dataclass(frozen=True)
-class Phase:
+class WeightPhase:
     """A phase of a run.
 
     Attributes:
@@ -53,7 +53,7 @@ class Curriculum:
         rows: the rows of each source in every epoch, whose weights then only order them; None: `total` by weight.
     """
 
-    phases: tuple[Phase, ...]
+    phases: tuple[WeightPhase, ...]
     total: int
     rows: tuple[int, ...] | None = None
 
@@ -62,7 +62,7 @@ class Curriculum:
         """The curriculum in a plan's option `mixing`; None if there is none."""
         if "phases" not in mixing:
             return None
-        phases = tuple(Phase(first, tuple(map(Fraction, weights))) for first, weights in mixing["phases"])
+        phases = tuple(WeightPhase(first, tuple(map(Fraction, weights))) for first, weights in mixing["phases"])
         return cls(phases, rows_of_epoch(mixing), tuple(mixing["rows"]) if "rows" in mixing else None)
 
     @property
@@ -120,7 +120,7 @@ class Curriculum:
             left = left - counts
         return tuple(stretches) or (Stretch(tuple(rows), self.phases[-1].rates),)
 
-    def _within(self, first: int, last: int) -> Iterator[tuple[Phase, int, int]]:
+    def _within(self, first: int, last: int) -> Iterator[tuple[WeightPhase, int, int]]:
         """The phases of the rows `[first, last)`, each with its rows among them."""
         number = bisect_right(self.phases, first, key=lambda phase: phase.first) - 1
         while first < last:

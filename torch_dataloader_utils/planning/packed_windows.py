@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from torch_dataloader_utils.model import Piece, Window
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.tasks import SegmentTable
-from torch_dataloader_utils.planning.windows import Opened, Run, is_begun, opened_pieces
+from torch_dataloader_utils.planning.windows import OpenPiece, Run, is_begun, opened_pieces
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import window_key
 
@@ -39,14 +39,14 @@ def packed_together(shards: Shards, segments: SegmentTable, options: PlanOptions
     )
 
 
-def _windows(opened: Sequence[Opened], options: PlanOptions, key: tuple[int | str, ...]) -> Iterator[Piece]:
+def _windows(opened: Sequence[OpenPiece], options: PlanOptions, key: tuple[int | str, ...]) -> Iterator[Piece]:
     for task, runs in enumerate(_runs(opened, options.pack_rows or 1, options.pack_bytes)):
         size = sum(size for _, size in runs)
         permuted = window_key(options.seed, *key, task) if options.pack_keyed else None
         yield Piece(Window(tuple(piece for piece, _ in runs), permuted, None, size, task), None, -1)
 
 
-def _runs(opened: Sequence[Opened], rows: int, least: int) -> Iterator[list[Run]]:
+def _runs(opened: Sequence[OpenPiece], rows: int, least: int) -> Iterator[list[Run]]:
     """Consecutive runs with at least so many rows and bytes together, but not many more; the last has what is left."""
     runs: list[Run] = []
     found = size = 0

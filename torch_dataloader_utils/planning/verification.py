@@ -20,7 +20,7 @@ Part = tuple[Split, Rows | None]  # rows of a split; None: all of its segments, 
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlanFault:
     """Consecutive rows of one file that are not delivered exactly once.
 
     Attributes:
@@ -62,7 +62,7 @@ class Verified:
     padding: int
     missing: int
     repeated: int
-    faults: tuple[Fault, ...]
+    faults: tuple[PlanFault, ...]
 
 
 def verified(
@@ -172,7 +172,7 @@ class _Audit:
         """The number of times that rows are delivered beyond once."""
         return int(np.maximum(self.times + self.dropped - self.wanted, 0).sum())
 
-    def faults(self) -> Iterator[Fault]:
+    def faults(self) -> Iterator[PlanFault]:
         """The runs of rows that are not delivered exactly once, each with one count."""
         times = self.times + self.dropped
         marked = np.where(times == self.wanted, -1, times)
@@ -181,11 +181,11 @@ class _Audit:
             if marked[start] >= 0:
                 yield self._fault(start, stop)
 
-    def _fault(self, start: int, stop: int) -> Fault:
+    def _fault(self, start: int, stop: int) -> PlanFault:
         touched = [place for place, (first, last) in enumerate(self.spans) if first < stop and last > start]
         ranks = [rank for rank, given in self.ranks.items() if any(self._touches(p, start, stop) for p in given)]
         numbers = tuple(self.file.layout.segments[place].number for place in touched)
-        return Fault(self.file.info.path, start, stop, int(self.times[start]), numbers, tuple(ranks))
+        return PlanFault(self.file.info.path, start, stop, int(self.times[start]), numbers, tuple(ranks))
 
     def _touches(self, part: Part, start: int, stop: int) -> bool:
         places = _places(part[0], part[1] if self.known else None)

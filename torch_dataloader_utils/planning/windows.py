@@ -27,7 +27,7 @@ from torch_dataloader_utils.seeding import window_key
 Run: TypeAlias = tuple[Piece, int]  # the rows of consecutive segments of a split, and the segments' decoded bytes
 
 
-class Opened:
+class OpenPiece:
     """A piece from which runs are taken, segment by segment."""
 
     def __init__(self, piece: Piece, file: FileSegments) -> None:
@@ -75,10 +75,10 @@ class Opened:
         return self._piece if whole else self._file.narrowed(self._piece, numbers[0], numbers[-1]), size
 
 
-def opened_pieces(shard: Sequence[Piece], segments: SegmentTable) -> list[Opened]:
+def opened_pieces(shard: Sequence[Piece], segments: SegmentTable) -> list[OpenPiece]:
     """The pieces of splits that are not padding and have something to read."""
     plain = [piece for piece in shard if not (isinstance(piece.source, Window) or piece.pad)]
-    opened = (Opened(piece, segments[split_of(piece).file.key]) for piece in plain)
+    opened = (OpenPiece(piece, segments[split_of(piece).file.key]) for piece in plain)
     return [each for each in opened if each.left]
 
 
@@ -199,7 +199,7 @@ def _windows(
             yield Piece(window, None if rows is None else Rows(0, rows), -1)
 
 
-def _sets(opened: Sequence[Opened], options: PlanOptions) -> Iterator[tuple[list[Run], int]]:
+def _sets(opened: Sequence[OpenPiece], options: PlanOptions) -> Iterator[tuple[list[Run], int]]:
     """Each set of runs that are decoded together, and the number of windows that it is cut into."""
     most, given = options.buffer_rows, options.open_splits
     size = (options.window_bytes or 0) // options.num_shards
@@ -218,9 +218,9 @@ def _sets(opened: Sequence[Opened], options: PlanOptions) -> Iterator[tuple[list
     return ((runs, -(-sum(len(piece) for piece, _ in runs) // most)) for runs in sets)
 
 
-def _from_open(opened: Sequence[Opened], most: int, run: Callable[[Opened], Run]) -> Iterator[list[Run]]:
+def _from_open(opened: Sequence[OpenPiece], most: int, run: Callable[[OpenPiece], Run]) -> Iterator[list[Run]]:
     """Sets with one run from each open piece, at most `most` of them open, the longest open first."""
-    waiting, going = deque(opened), deque[Opened]()
+    waiting, going = deque(opened), deque[OpenPiece]()
     while waiting or going:
         while waiting and len(going) < most:
             going.append(waiting.popleft())
@@ -228,9 +228,9 @@ def _from_open(opened: Sequence[Opened], most: int, run: Callable[[Opened], Run]
         going = deque(each for each in going if each.left)
 
 
-def _fitting(opened: Sequence[Opened], size: int) -> Iterator[list[Run]]:
+def _fitting(opened: Sequence[OpenPiece], size: int) -> Iterator[list[Run]]:
     """Sets of as many whole pieces as fit `size` bytes; if two do not fit, one run from each of two."""
-    waiting, going = deque(opened), list[Opened]()
+    waiting, going = deque(opened), list[OpenPiece]()
     while waiting or going:
         taken = sum(each.size for each in going)
         while waiting and (len(going) < 2 or taken + waiting[0].size <= size):

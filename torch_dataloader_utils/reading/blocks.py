@@ -149,7 +149,7 @@ class SharedRead(Protocol):
         """Leave the rest unread after an error; returns whether it is the first."""
 
 
-def executed(reader: BlockReader, task: Task, queue_full: float = 0.0) -> Block:
+def read_block(reader: BlockReader, task: Task, queue_full: float = 0.0) -> Block:
     """The task's rows as one block, with the time it took to read them and `queue_full`, the seconds waited before."""
     with recording() as noted:
         block = reader.block(task)

@@ -275,7 +275,7 @@ _IN_FLIGHT = 32
 # decoded size. The first file is always fetched.
 _FILES, _BYTES = 32, 64 << 20
 
-Opened: TypeAlias = tuple[FileReader, Work]
+OpenedReader: TypeAlias = tuple[FileReader, Work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ class FetchAhead:
 
     def __init__(self) -> None:
         self._waiting: dict[str, FileFetch] = {}
-        self._started: dict[str, tuple[Future[Opened], FileFetch]] = {}
+        self._started: dict[str, tuple[Future[OpenedReader], FileFetch]] = {}
 
     def start(self, files: Mapping[str, FileFetch]) -> None:
         """Fetch these files, by path; those of the last call that were not taken are closed."""
@@ -367,13 +367,13 @@ class FetchAhead:
             self._started[path] = future, fetch
 
 
-def _fetched(fetch: FileFetch) -> Opened:
+def _fetched(fetch: FileFetch) -> OpenedReader:
     """The fetched file, and what that took."""
     with recording() as noted:
         return fetch(), noted.work()
 
 
-def _close(future: Future[Opened]) -> None:
+def _close(future: Future[OpenedReader]) -> None:
     if future.exception() is None:
         future.result()[0].close()
 

@@ -5,20 +5,20 @@ was given (`known`, filled by `learn`). Our errors and loggers call it themselve
 escapes control characters, for people; public calls hide what the errors of others show (`errors`).
 """
 
-from torch_dataloader_utils.redaction.errors import guarded, instead_of, revealing_nothing, safe_repr
-from torch_dataloader_utils.redaction.known import learn, learn_environment
+from torch_dataloader_utils.redaction.errors import redact_errors, redacted_error, redacts_errors, safe_repr
+from torch_dataloader_utils.redaction.known import remember_environment, remember_secrets
 from torch_dataloader_utils.redaction.logs import guard_log
 from torch_dataloader_utils.redaction.patterns import secrets_of, user_and_password
 from torch_dataloader_utils.redaction.text import printable, redacted
 
 __all__ = [
-    "guarded",
-    "instead_of",
-    "learn",
-    "learn_environment",
     "printable",
+    "redact_errors",
     "redacted",
-    "revealing_nothing",
+    "redacted_error",
+    "redacts_errors",
+    "remember_environment",
+    "remember_secrets",
     "safe_repr",
     "secrets_of",
     "user_and_password",

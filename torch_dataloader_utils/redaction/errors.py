@@ -19,7 +19,7 @@ E = TypeVar("E", bound=BaseException)
 _FIELDS = ("filename", "filename2", "strerror", "msg", "name", "path", "reason", "text", "object")
 
 
-def guarded(call: Callable[P, T]) -> Callable[P, T]:
+def redact_errors(call: Callable[P, T]) -> Callable[P, T]:
     """The function, whose errors show no secret; neither do the errors before them."""
 
     @wraps(call)
@@ -27,7 +27,7 @@ def guarded(call: Callable[P, T]) -> Callable[P, T]:
         try:
             return call(*args, **kwargs)
         except BaseException as error:
-            instead = instead_of(error)
+            instead = redacted_error(error)
             if instead is None:
                 raise
         try:
@@ -38,11 +38,11 @@ def guarded(call: Callable[P, T]) -> Callable[P, T]:
     return safe
 
 
-def revealing_nothing(kind: type[T]) -> type[T]:
+def redacts_errors(kind: type[T]) -> type[T]:
     """The class, with its public methods guarded."""
     for name, value in list(vars(kind).items()):
         if isfunction(value) and not name.startswith("_"):
-            setattr(kind, name, guarded(value))
+            setattr(kind, name, redact_errors(value))
     return kind
 
 
@@ -57,7 +57,7 @@ def safe_repr(kind: type[T]) -> type[T]:
     return kind
 
 
-def instead_of(error: BaseException) -> BaseException | None:
+def redacted_error(error: BaseException) -> BaseException | None:
     """Hides the secrets of an error and of those before it. Returns the error to raise instead; None: the same one."""
     clean = _cleaned(error, {})
     return None if clean is error else clean

@@ -46,7 +46,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)  # another thread of the parent may hold it
 
 
-def learn(*given: Any, names: tuple[str, ...] = ()) -> None:
+def remember_secrets(*given: Any, names: tuple[str, ...] = ()) -> None:
     """Remember the secrets in paths and options, so that they are hidden from now on.
 
     Args:
@@ -74,9 +74,9 @@ def _learn(value: Any, names: tuple[str, ...], inside: tuple[int, ...]) -> None:
             _learn_text(value.decode(errors="replace") if isinstance(value, bytes) else str(value), names)
 
 
-def learn_environment() -> None:
+def remember_environment() -> None:
     """Remember the secrets that clients of stores and catalogs take from the environment."""
-    learn({name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)})
+    remember_secrets({name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)})
 
 
 def without_known(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from torch_dataloader_utils.redaction.errors import instead_of
+from torch_dataloader_utils.redaction.errors import redacted_error
 from torch_dataloader_utils.redaction.text import printable
 
 
@@ -25,7 +25,7 @@ class _WithoutSecrets(logging.Filter):
         if clean != text:
             record.msg, record.args = clean, None
         if record.exc_info and record.exc_info[1] is not None:
-            error = instead_of(record.exc_info[1]) or record.exc_info[1]
+            error = redacted_error(record.exc_info[1]) or record.exc_info[1]
             record.exc_info = type(error), error, record.exc_info[2]
         return True
 

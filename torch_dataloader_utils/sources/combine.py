@@ -23,7 +23,7 @@ from torch_dataloader_utils.reading.row_count_scan import with_counts
 from torch_dataloader_utils.reading.samples import SampleScan, columns_of, fields_of
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.buckets import bucketed
-from torch_dataloader_utils.sources.group import Facts, Group, Names, labels, weight_trees
+from torch_dataloader_utils.sources.group import Group, MemberFacts, Names, labels, weight_trees
 from torch_dataloader_utils.sources.meanings import Side, alike
 from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
 from torch_dataloader_utils.sources.packing import counted_tokens, known_tokens, packed
@@ -47,7 +47,7 @@ def flattened(datasets: Sequence[Any], names: Names, options: Options) -> tuple[
     Raises:
         OptionError: a combination has options that it cannot have within another, or two datasets have one name.
     """
-    members: list[Facts | Group] = []
+    members: list[MemberFacts | Group] = []
     flat: list[Any] = []
     for dataset, name in zip(datasets, names, strict=True):
         if isinstance(dataset, Source) and dataset.group is not None:
@@ -55,9 +55,9 @@ def flattened(datasets: Sequence[Any], names: Names, options: Options) -> tuple[
             members.append(dataset.group)
             flat += _datasets(dataset, dataset.group)
         else:
-            facts = Facts()
+            facts = MemberFacts()
             if isinstance(dataset, Source):
-                facts = Facts(dataset.exact, dataset.subset, dataset.skipped, dataset.counts_rows)
+                facts = MemberFacts(dataset.exact, dataset.subset, dataset.skipped, dataset.counts_rows)
             members.append(facts)
             flat.append(dataset)
     group = Group(tuple(names), tuple(members), options.mix)
@@ -221,7 +221,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         splits=splits,
         scan=scan,
         exact=(exact := all(member.exact for member in members)),
-        read_exactly=exact,
+        rows_are_final=exact,
         keys=keys,
         parts=tuple(member.part for member in members),
         skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),

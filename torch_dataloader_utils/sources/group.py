@@ -64,7 +64,7 @@ def _listed(names: Iterable[Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Facts:
+class MemberFacts:
     """What a combined source does not say of one of its datasets by itself.
 
     Attributes:
@@ -91,7 +91,7 @@ class Group:
     """
 
     names: Names
-    members: tuple[Facts | Group, ...]
+    members: tuple[MemberFacts | Group, ...]
     mix: MixOptions
 
     @property
@@ -105,7 +105,7 @@ class Group:
         return self.names if self.is_flat else tuple("/".join(map(str, path)) for path, _ in self.leaves())
 
     @property
-    def facts(self) -> tuple[Facts, ...]:
+    def facts(self) -> tuple[MemberFacts, ...]:
         """The facts of each dataset."""
         return tuple(facts for _, facts in self.leaves())
 
@@ -114,10 +114,10 @@ class Group:
         """The number of datasets of each member."""
         return tuple(len(member.facts) if isinstance(member, Group) else 1 for member in self.members)
 
-    def leaves(self) -> Iterator[tuple[tuple[str | int, ...], Facts]]:
+    def leaves(self) -> Iterator[tuple[tuple[str | int, ...], MemberFacts]]:
         """The names on the way to each dataset, with its own, and its facts."""
         for name, member in zip(self.names, self.members, strict=True):
-            if isinstance(member, Facts):
+            if isinstance(member, MemberFacts):
                 yield (name,), member
             else:
                 yield from (((name, *path), facts) for path, facts in member.leaves())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError, Remedy, leave_out, use
-from torch_dataloader_utils.mixing.curriculum import Curriculum, Phase, checked
+from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.options import MixOptions, Options
 from torch_dataloader_utils.planning.mix_epochs import full_step, mixing_in_rows
@@ -146,7 +146,7 @@ def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
         run = _of_run(mix, taken.rows, sizes)
         return {"batches": mix.batches, "rows": list(taken.rows), "rates": list(taken.rates), **run}
     pairs = zip(mix.phases, weight_trees(group), strict=True)
-    phases = tuple(Phase(first, tree.of_datasets(sizes)) for (first, _), tree in pairs)
+    phases = tuple(WeightPhase(first, tree.of_datasets(sizes)) for (first, _), tree in pairs)
     fixed = None if mix.rows_per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
     total = mix.rows_per_epoch or sum(fixed or ())
     unit = {"unit": "step"} if mix.weights_unit == "step" else {}

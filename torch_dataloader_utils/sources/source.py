@@ -67,7 +67,7 @@ class Source:
         subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
-        read_exactly: whether the planned row counts are those read, also if these are packed or cut into other batches.
+        rows_are_final: whether the planned row counts are those read, also if these are packed or bucketed.
         counts_rows: whether a scan may count what a combination needs to know of all its rows.
     """
 
@@ -84,7 +84,7 @@ class Source:
     subset: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
-    read_exactly: bool = field(default=True, repr=False, compare=False)
+    rows_are_final: bool = field(default=True, repr=False, compare=False)
     counts_rows: bool = field(default=False, repr=False, compare=False)
 
     @cached_property
@@ -105,7 +105,7 @@ class Source:
     def size(self) -> str:
         """Its size as text."""
         rows = "unknown" if self.splits.rows is None else f"{self.splits.rows:,}"
-        if self.splits.rows is not None and not self.read_exactly:
+        if self.splits.rows is not None and not self.rows_are_final:
             rows = f"known only after reading (of {rows})"
         return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
 
@@ -179,7 +179,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     exact = counted or not (splits or options.follow.follow)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
-        subset=options.subset.text, listed=listed, read_exactly=exact,
+        subset=options.subset.text, listed=listed, rows_are_final=exact,
         counts_rows=options.shard.count_rows and options.subset.limit is None
     )  # fmt: skip
     return replace(source, **packed(scan, scan.converter.keys, options), **bucketed(scan, options))

@@ -104,7 +104,7 @@ class TableSource(Protocol):
         ...
 
 
-def told(snapshot: TableSnapshot | None) -> tuple[str, str]:
+def snapshot_in_words(snapshot: TableSnapshot | None) -> tuple[str, str]:
     """Which snapshot is read, and which older rows are read beside appended ones; "" for neither."""
     if isinstance(snapshot, ToldSnapshot):
         return snapshot.in_words, snapshot.replay_in_words

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 
 from torch_dataloader_utils.storage.retries import ShortReadError
 from torch_dataloader_utils.storage.s3_calls import s3_call
-from torch_dataloader_utils.storage.versions import Facts, Stored, facts_of, facts_of_info
+from torch_dataloader_utils.storage.versions import Stored, StoredFacts, facts_of, facts_of_info
 
 Data = TypeVar("Data", bound=Sized)
 
@@ -27,13 +27,13 @@ class Opened(Protocol):
 
     parallel: bool
     reusable: bool
-    facts: Facts
+    facts: StoredFacts
 
     def read(self, start: int, stop: int) -> bytes | pa.Buffer:
         """The bytes `[start, stop)`, which must lie within the file; one request."""
         ...
 
-    def now(self) -> Facts:
+    def now(self) -> StoredFacts:
         """What the store reports about the file now; no request if that could not show a change."""
         ...
 
@@ -94,7 +94,7 @@ class ArrowFile:
         with s3_call(), self._typed(), self._file.get_stream(start, stop - start) as stream:
             return complete(stream.read_buffer(stop - start), start, stop)
 
-    def now(self) -> Facts:
+    def now(self) -> StoredFacts:
         """What the store reports now: opened again, because only that returns the etag, or else as in a listing."""
         if not self.facts.version:
             return self.facts
@@ -123,9 +123,9 @@ def complete(data: Data, start: int, stop: int) -> Data:
     return data
 
 
-def _facts(file: pa.NativeFile) -> Facts:
+def _facts(file: pa.NativeFile) -> StoredFacts:
     headers = facts_of(file.metadata() or {})
-    return Facts(file.size(), headers.etag, headers.mtime)
+    return StoredFacts(file.size(), headers.etag, headers.mtime)
 
 
 def _listed(info: pafs.FileInfo) -> Stored:

@@ -17,7 +17,7 @@ from torch_dataloader_utils.storage.clients import ArrowFile, Opened, complete
 from torch_dataloader_utils.storage.locks import ForkLock
 from torch_dataloader_utils.storage.retries import permanent, status_of
 from torch_dataloader_utils.storage.s3_calls import s3_call, s3_locked
-from torch_dataloader_utils.storage.versions import Facts, Stored, facts_of
+from torch_dataloader_utils.storage.versions import Stored, StoredFacts, facts_of
 
 # The pyarrow filesystem equivalent to an fsspec client, where the two are proven to reach the store the same way.
 #
@@ -174,7 +174,7 @@ class FsspecClient:
             return ArrowFile(native, path, lambda: self._typed(path))
         by_path = _reads_by_path(self.fs)
         asked = not (size and by_path)
-        facts = facts_of(self.info(path)) if asked else Facts(size)
+        facts = facts_of(self.info(path)) if asked else StoredFacts(size)
         return _ByPath(self, path, facts, asked) if by_path else _ByHandle(self, path, facts)
 
     def arrow(self, path: str) -> pafs.FileSystem | None:
@@ -222,23 +222,23 @@ class _ByPath:
 
     parallel, reusable = True, False
 
-    def __init__(self, client: FsspecClient, path: str, facts: Facts, asked: bool) -> None:
+    def __init__(self, client: FsspecClient, path: str, facts: StoredFacts, asked: bool) -> None:
         self._client = client
         self._path = path
         self._asked = asked  # whether the store was asked for these facts
         # The whole file, if its server sent it whole: it supports no ranges, or reports no size.
         self._whole = client.read(path) if facts.size is None else None
-        self.facts = facts if self._whole is None else Facts(len(self._whole), facts.etag, facts.mtime)
+        self.facts = facts if self._whole is None else StoredFacts(len(self._whole), facts.etag, facts.mtime)
 
     def read(self, start: int, stop: int) -> bytes:
         return complete(self._sent(start, stop), start, stop)
 
-    def now(self) -> Facts:
+    def now(self) -> StoredFacts:
         if self._asked and not self.facts.version:
             return self.facts
         facts = facts_of(self._client.info(self._path))
         if not self._asked:
-            self.facts, self._asked = Facts(self.facts.size, facts.etag, facts.mtime), True
+            self.facts, self._asked = StoredFacts(self.facts.size, facts.etag, facts.mtime), True
         return facts
 
     def close(self) -> None:
@@ -259,17 +259,17 @@ class _ByHandle:
 
     parallel = reusable = False
 
-    def __init__(self, client: FsspecClient, path: str, facts: Facts) -> None:
+    def __init__(self, client: FsspecClient, path: str, facts: StoredFacts) -> None:
         self._client, self._path = client, path
         self._handle: Any = client.fs.open(path, "rb")
-        self.facts = facts if facts.size is not None else Facts(self._handle.seek(0, 2), facts.etag, facts.mtime)
+        self.facts = facts if facts.size is not None else StoredFacts(self._handle.seek(0, 2), facts.etag, facts.mtime)
 
     def read(self, start: int, stop: int) -> bytes:
         self._handle.seek(start)
         data: bytes = self._handle.read(stop - start)
         return complete(data, start, stop)
 
-    def now(self) -> Facts:
+    def now(self) -> StoredFacts:
         return facts_of(self._client.info(self._path)) if self.facts.version else self.facts
 
     def close(self) -> None:

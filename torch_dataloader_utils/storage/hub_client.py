@@ -13,7 +13,7 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.clients import Opened, complete
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient, stored
 from torch_dataloader_utils.storage.retries import status_of
-from torch_dataloader_utils.storage.versions import Facts, Stored
+from torch_dataloader_utils.storage.versions import Stored, StoredFacts
 
 Commits: TypeAlias = dict[tuple[str, str, str], str]  # kind and name of a repository, revision -> commit
 
@@ -94,7 +94,7 @@ class HubClient(FsspecClient):
         found = commits([path])
         if not found:
             return super().open(path, size)
-        return _HubFile(self, path, Facts(size or int(self.info(path)["size"]), found[0]))
+        return _HubFile(self, path, StoredFacts(size or int(self.info(path)["size"]), found[0]))
 
     def info(self, path: str) -> Mapping[str, Any]:
         """The metadata of `path`."""
@@ -123,14 +123,14 @@ class _HubFile:
 
     parallel = reusable = True
 
-    def __init__(self, client: HubClient, path: str, facts: Facts) -> None:
+    def __init__(self, client: HubClient, path: str, facts: StoredFacts) -> None:
         self._client, self._path, self.facts = client, path, facts
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes `[start, stop)`."""
         return complete(self._client.read(self._path, start, stop), start, stop)
 
-    def now(self) -> Facts:
+    def now(self) -> StoredFacts:
         """What was known when it was opened: it cannot change."""
         return self.facts
 

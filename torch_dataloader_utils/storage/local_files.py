@@ -14,7 +14,7 @@ from torch_dataloader_utils.errors import DataNotFoundError
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.clients import ArrowClient
-from torch_dataloader_utils.storage.versions import Facts, Stored, as_planned, check_unchanged, replaced
+from torch_dataloader_utils.storage.versions import Stored, StoredFacts, as_planned, check_unchanged, replaced
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -153,8 +153,8 @@ def _behind(path: str, target: str) -> Stored:
         return _dangling(path)
 
 
-def _facts(status: os.stat_result) -> Facts:
-    return Facts(status.st_size, mtime=status.st_mtime_ns)
+def _facts(status: os.stat_result) -> StoredFacts:
+    return StoredFacts(status.st_size, mtime=status.st_mtime_ns)
 
 
 def _dangling(path: str) -> Stored:

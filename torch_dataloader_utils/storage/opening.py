@@ -22,7 +22,7 @@ from torch_dataloader_utils.errors import (
     OptionError,
 )
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.redaction import learn, printable, user_and_password
+from torch_dataloader_utils.redaction import printable, remember_secrets, user_and_password
 from torch_dataloader_utils.storage.hub_client import Commits, at_commit, is_hub
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.retries import retried
@@ -113,7 +113,7 @@ def open_storage(
         FileReadError: the client cannot reach its store, or open the archive.
     """
     url = url_of(path)
-    learn(storage_options, getattr(filesystem, "storage_options", None))
+    remember_secrets(storage_options, getattr(filesystem, "storage_options", None))
     found = _storage(url, storage_options or {}) if filesystem is None else _given_storage(url, filesystem)
     storage, inner, hub = found
     if hub is not None:

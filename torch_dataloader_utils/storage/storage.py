@@ -23,7 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import Recorder, recorder
 from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.redaction import learn, printable
+from torch_dataloader_utils.redaction import printable, remember_secrets
 from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can_cache
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, Reaching
@@ -194,7 +194,7 @@ Recipe: TypeAlias = tuple[type[Any], tuple[Any, ...], Mapping[str, Any]]
 def built(recipe: Recipe) -> fsspec.AbstractFileSystem:
     """A new filesystem, because the instances that fsspec caches and shares may hold outdated listings."""
     kind, args, given = recipe
-    learn(given)  # a worker process gets them with the recipe only
+    remember_secrets(given)  # a worker process gets them with the recipe only
     options = {**given, "skip_instance_cache": True}
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name == "fsspec.implementations.http.HTTPFileSystem":

@@ -22,7 +22,7 @@ _SECOND = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StoredFacts:
     """What a store reports about a file; None where it reports nothing.
 
     Attributes:
@@ -68,24 +68,24 @@ class Stored:
     written: int | None = field(default=None, compare=False)
 
 
-def facts_of(info: Mapping[Any, Any]) -> Facts:
+def facts_of(info: Mapping[Any, Any]) -> StoredFacts:
     """The facts in an fsspec `info`, or in the headers of an open pyarrow file."""
     words = {_text(key).lower(): value for key, value in info.items()}
     size, etag = words.get("size", words.get("content-length")), words.get("etag")
     times = (_nanoseconds(words[word]) for word in _TIMES if words.get(word))
-    return Facts(
+    return StoredFacts(
         size=None if size is None else int(size),
         etag=_text(etag).removeprefix("W/").strip('"') if etag else None,
         mtime=next((time for time in times if time is not None), None),
     )
 
 
-def facts_of_info(info: pafs.FileInfo) -> Facts:
+def facts_of_info(info: pafs.FileInfo) -> StoredFacts:
     """The facts in an entry of a pyarrow listing."""
-    return Facts(size=info.size, mtime=info.mtime_ns)
+    return StoredFacts(size=info.size, mtime=info.mtime_ns)
 
 
-def check_unchanged(file: DataFileInfo, now: Facts) -> None:
+def check_unchanged(file: DataFileInfo, now: StoredFacts) -> None:
     """Check that a file is the one that was planned, as far as both the plan and the store know.
 
     Raises:
@@ -100,7 +100,7 @@ def check_unchanged(file: DataFileInfo, now: Facts) -> None:
         raise _changed(file, now, f"of {_date(int(planned))}", f"of {_date(now.mtime)}")
 
 
-def check_same(file: DataFileInfo, opened: Facts, now: Facts) -> None:
+def check_same(file: DataFileInfo, opened: StoredFacts, now: StoredFacts) -> None:
     """Check that an open file is still the one that was planned, and the one that was opened.
 
     Raises:
@@ -143,7 +143,7 @@ def replaced(file: DataFileInfo) -> FileChangedError:
     )
 
 
-def _changed(file: DataFileInfo, now: Facts, was: str, is_now: str) -> FileChangedError:
+def _changed(file: DataFileInfo, now: StoredFacts, was: str, is_now: str) -> FileChangedError:
     error = FileChangedError(
         f"{printable(file.path)} has changed since it was planned: it was {was} and is now {is_now}. Rows would be "
         "lost or repeated: create the loader again, and write new files instead of changing those in use."

@@ -21,7 +21,7 @@ _SHORT = 0.1  # seconds
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPasses:
     """Passes of one loader.
 
     Attributes:
@@ -86,10 +86,10 @@ class Measured:
         }
 
 
-def joined(parts: Sequence[Measured]) -> Measured:
+def joined(parts: Sequence[MeasuredPasses]) -> MeasuredPasses:
     """All passes together."""
     totals = [part.totals for part in parts]
-    return Measured(
+    return MeasuredPasses(
         Totals(
             waited=sum(each.waited for each in totals),
             seconds=sum(each.seconds for each in totals),
@@ -104,7 +104,7 @@ def joined(parts: Sequence[Measured]) -> Measured:
     )
 
 
-def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0, unit: Unit = ROWS) -> Measured:
+def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0, unit: Unit = ROWS) -> MeasuredPasses:
     """Passes for about so many seconds, at least one; each batch is dropped after `step_seconds`.
 
     Every pass ends after so many steps, whatever the settings: if time ended it, one that begins slowly would seem
@@ -122,7 +122,7 @@ def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0, 
             starts.append(_pass(loader, steps, step_seconds))
         totals = dataset.meter.totals().since(before)
         whole = replace(totals, seconds=time.perf_counter() - began)  # with the beginnings and ends of passes
-        return Measured(whole, len(starts), sum(starts), sum(sizes), unit)
+        return MeasuredPasses(whole, len(starts), sum(starts), sum(sizes), unit)
 
 
 def first_pass(data: Data, seconds: float, step_seconds: float = 0.0) -> tuple[int, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from torch_dataloader_utils.cli.benchmark.passes import Measured
+from torch_dataloader_utils.cli.benchmark.passes import MeasuredPasses
 from torch_dataloader_utils.cli.data import DATASETS, Data
 from torch_dataloader_utils.cli.declared import declared
 from torch_dataloader_utils.errors import DataLoaderUtilsError
@@ -17,7 +17,7 @@ from torch_dataloader_utils.storage import usable_cores
 GAIN = 1.1  # a setting is advised if it is faster by this factor: measurements differ by some per cent
 
 Keywords = Mapping[str, Any]
-Measure = Callable[[Data], Measured]
+Measure = Callable[[Data], MeasuredPasses]
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _message(file: BufferedFile, offset: int, stop: int) -> Message | None:
     return Message(offset, prefix + length, body, kind, rows)
 
 
-def _batch_rows(batch: Table, body: int) -> int:
+def _batch_rows(batch: FlatTable, body: int) -> int:
     """The rows of a batch; -1 if its first column has another number, or if it has a body without columns.
 
     A batch that wrongly has no rows would be left out, and too many rows would be planned.
@@ -181,7 +181,7 @@ def buffer_ranges(metadata: bytes) -> list[tuple[int, int]]:
     return list(struct.iter_unpack("<qq", _buffers(_root(metadata[len(_prefix(metadata)) :]).table(2))))
 
 
-def _buffers(batch: Table) -> bytes:
+def _buffers(batch: FlatTable) -> bytes:
     """The list of the buffers of a record batch: offset in the body, bytes."""
     places = batch.places(2, 16)
     return batch.data[places.start : places.stop]
@@ -195,7 +195,7 @@ def _inside(buffers: bytes, body: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlatTable:
     """A flatbuffer table: numbered fields, all optional."""
 
     data: bytes
@@ -218,12 +218,12 @@ class Table:
         place = self._place(field)
         return 0 if place is None else self._read(kind, place)
 
-    def table(self, field: int) -> Table:
+    def table(self, field: int) -> FlatTable:
         """The table in a field."""
         place = self._place(field)
         if place is None:
             raise ValueError(f"the metadata has no field {field}.")
-        return Table(self.data, place + self._read("<I", place))
+        return FlatTable(self.data, place + self._read("<I", place))
 
     def places(self, field: int, size: int) -> range:
         """The offsets of the structs of `size` bytes in a field."""
@@ -237,5 +237,5 @@ class Table:
         return range(start + 4, start + 4 + count * size, size)
 
 
-def _root(data: bytes) -> Table:
-    return Table(data, struct.unpack_from("<I", data)[0])
+def _root(data: bytes) -> FlatTable:
+    return FlatTable(data, struct.unpack_from("<I", data)[0])

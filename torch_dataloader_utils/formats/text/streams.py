@@ -28,7 +28,7 @@ _FULL_BYTES, _MOST_BYTES = 2**26, 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class StreamSegment:
     """Whole lines.
 
     Attributes:
@@ -78,9 +78,9 @@ class SharedStream:
         self._lock = threading.Lock()
         self._source: pa.NativeFile | None = None
         self._readers = 0
-        self._waiting: OrderedDict[int, Segment] = OrderedDict()
+        self._waiting: OrderedDict[int, StreamSegment] = OrderedDict()
 
-    def segment(self, number: int) -> Segment:
+    def segment(self, number: int) -> StreamSegment:
         """The lines that start in segment `number`."""
         with self._lock:
             if number in self._waiting:
@@ -147,7 +147,7 @@ class SharedStream:
         fed: int = self._source.tell()
         return (fed - 1) // self._cuts.step
 
-    def _take(self) -> Segment:
+    def _take(self) -> StreamSegment:
         """The lines that start in the next segment; the last one may end in a later segment."""
         parts = self._parts()
         ended = sum(map(len, parts))
@@ -157,7 +157,7 @@ class SharedStream:
             self._rest(end)
             if sum(map(len, parts)) - ended > self._cuts.most_line:
                 raise LongLine(self._offset + b"".join(parts)[:ended].rfind(b"\n") + 1)
-        segment = Segment(b"".join(parts), self._offset)
+        segment = StreamSegment(b"".join(parts), self._offset)
         self._offset += len(segment.text)
         self._next += 1
         return segment
