@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 # A cell is left-aligned text, or a number, right-aligned; None is a number that is not known.
 Cell: TypeAlias = "str | int | None"
@@ -25,6 +25,12 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 (whatever a foreign __repr__ raises)
         return f"<{type(value).__name__}, which cannot be shown>"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def listed(items: Iterable[Any], most: int = 16, show: Callable[[Any], str] = str) -> str:
+    """Items one after another, the first `most` of them: "a, b and 3 more"."""
+    texts = list(map(show, items))
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most:,} more" if len(texts) > most else "")
 
 
 def in_bytes(size: int) -> str:

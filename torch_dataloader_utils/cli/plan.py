@@ -254,7 +254,7 @@ def _show_files(found: Overview, screen: Screen) -> None:
     segments, shown = f"{found.description.segment_name}s", found.files[:_FILES_SHOWN]
     folder = common_folder(file.path for file in shown)
     rows = [
-        (file.path.removeprefix(folder), file.rows, file.segments, file.splits, _listed(file.ranks)) for file in shown
+        (file.path.removeprefix(folder), file.rows, file.segments, file.splits, _runs_of(file.ranks)) for file in shown
     ]
     screen.line()
     if folder:
@@ -265,7 +265,7 @@ def _show_files(found: Overview, screen: Screen) -> None:
         screen.line(f"... and {len(found.files) - _FILES_SHOWN:,} more files; --json has all", FAINT)
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _runs_of(ranks: Sequence[int]) -> str:
     """Ranks as text, runs of them joined."""
     runs: list[list[int]] = []
     for rank in ranks:

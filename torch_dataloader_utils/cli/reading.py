@@ -12,7 +12,7 @@ from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import BAD, Output, Screen
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import repeats_rows
-from torch_dataloader_utils.printing import plural
+from torch_dataloader_utils.printing import listed, plural
 
 _SHOWN = 20  # ids
 _PLACE = ("_file", "_pos")  # of a row of a table
@@ -60,8 +60,7 @@ class Delivered:
         for problem in ("missing", "repeated"):
             ids = getattr(self, problem)
             if ids:
-                listed = ", ".join(map(str, ids[:_SHOWN])) + (f", ... ({len(ids):,})" if len(ids) > _SHOWN else "")
-                screen.line(f"{problem}: {listed}", BAD)
+                screen.line(f"{problem}: {listed(ids, _SHOWN)}", BAD)
 
 
 def delivered_rows(data: Data, dataset: Any, epochs: Sequence[int], id_column: str | None, output: Output) -> Delivered:

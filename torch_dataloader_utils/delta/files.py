@@ -69,11 +69,11 @@ def listed_files(table: DeltaTable, bounds: bool) -> list[ListedFile]:
     actions = pa.table(table.get_add_actions(flatten=False))
     if not bounds:
         actions = actions.drop_columns([name for name in _BOUNDS if name in actions.column_names])
-    found = [_listed(row) for row in actions.to_pylist()]
+    found = [_listed_file(row) for row in actions.to_pylist()]
     return sorted(found, key=lambda file: (file.time, file.path))
 
 
-def _listed(row: Mapping[str, Any]) -> ListedFile:
+def _listed_file(row: Mapping[str, Any]) -> ListedFile:
     bounds = {part: row.get(part) or {} for part in _BOUNDS}
     rows = row.get("num_records")
     return ListedFile(

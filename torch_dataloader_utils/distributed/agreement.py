@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
-from typing import Any
 
 from torch_dataloader_utils.distributed.collectives import gathered_numbers, gathered_objects
 from torch_dataloader_utils.distributed.meeting import expect_failure, meet
@@ -14,6 +13,7 @@ from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.distributed.ranks import World, initialized_distributed
 from torch_dataloader_utils.distributed.records import Step, differing_options
 from torch_dataloader_utils.errors import PlanMismatchError, ShardingError
+from torch_dataloader_utils.printing import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -
     """
     failed = [place for place, report in enumerate(reports) if report.failed]
     if failed:
-        return f"process(es) {_listed(failed)} could not make their plan: see the error in their own output."
+        return f"process(es) {listed(failed)} could not make their plan: see the error in their own output."
     expected = num_ranks or len(reports)
     if {report.num_ranks for report in reports} != {expected}:
         return (
-            f"{len(reports)} processes take part, but passed num_ranks={_listed(p.num_ranks for p in reports)}: "
+            f"{len(reports)} processes take part, but passed num_ranks={listed(p.num_ranks for p in reports)}: "
             f"expected num_ranks={expected} on each. (For a loader that only one process uses, pass num_ranks=1, "
             "rank=0. For processes that read the same rows, such as tensor-parallel ones, pass device_mesh=mesh.)"
         )
@@ -113,8 +113,8 @@ def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -
     if wrong:
         often = "more than once" if each == 1 else f"to more than {each} processes"
         return (
-            f"rank {_listed(wrong)} was given {often}: the processes have ranks "
-            f"{_listed(p.rank for p in reports)}. Pass the global rank (dist.get_rank()), not the local one."
+            f"rank {listed(wrong)} was given {often}: the processes have ranks "
+            f"{listed(p.rank for p in reports)}. Pass the global rank (dist.get_rank()), not the local one."
         )
     return _unequal(reports)
 
@@ -139,13 +139,9 @@ def _unequal(reports: Sequence[RankReport]) -> str | None:
         others = [report.rank for report in reports if getattr(report, name) != getattr(first, name)]
         if others:
             values = [getattr(report, name) for report in reports]
-            shown = _listed(values if name == "epoch" else [f"{value & 0xFFFFFFFF:08x}" for value in values])
+            shown = listed(values if name == "epoch" else [f"{value & 0xFFFFFFFF:08x}" for value in values])
             return (
-                f"rank {_listed(others)} and rank {first.rank} have different plans: the {word} of ranks "
-                f"{_listed(p.rank for p in reports)} is {shown}; {hint}."
+                f"rank {listed(others)} and rank {first.rank} have different plans: the {word} of ranks "
+                f"{listed(p.rank for p in reports)} is {shown}; {hint}."
             )
     return None
-
-
-def _listed(items: Any) -> str:
-    return ", ".join(map(str, items))

@@ -13,8 +13,9 @@ import torch
 from torch_dataloader_utils.distributed.meeting import Board, expect_failure, meet
 from torch_dataloader_utils.distributed.peers import Peers
 from torch_dataloader_utils.distributed.ranks import initialized_distributed
-from torch_dataloader_utils.distributed.records import DONE, LATE, Step, listed
+from torch_dataloader_utils.distributed.records import DONE, LATE, Step
 from torch_dataloader_utils.errors import PlanMismatchError
+from torch_dataloader_utils.printing import listed
 
 _LEAST, _MOST = 5e-5, 0.005  # seconds between two looks whether a collective has ended
 

@@ -26,10 +26,10 @@ from torch_dataloader_utils.distributed.records import (
     absent,
     difference,
     lateness,
-    listed,
     not_here,
 )
 from torch_dataloader_utils.errors import OptionError, PlanMismatchError
+from torch_dataloader_utils.printing import listed
 
 T = TypeVar("T")
 

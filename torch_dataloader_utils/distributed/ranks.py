@@ -106,7 +106,7 @@ def _detected() -> World:
         _LOG.warning(
             "using %s, but the environment differs: %s. This is normal with launchers for debugging; otherwise check "
             "how the process group is initialised.",
-            _listed([world]), _listed(others),
+            _in_words([world]), _in_words(others),
         )  # fmt: skip
     return world
 
@@ -128,7 +128,8 @@ def agreed_world(running: Sequence[World], launched: Sequence[World]) -> World |
     worlds = [*running, *launched]
     outranked = bool(running) and running[0].source == _TORCH and running[0].num_ranks > 1
     if not all(_same(world, worlds[0]) for world in (running if outranked else worlds)):
-        raise ShardingError(f"sources disagree about this process's rank: {_listed(worlds)}. Pass num_ranks and rank.")
+        found = _in_words(worlds)
+        raise ShardingError(f"sources disagree about this process's rank: {found}. Pass num_ranks and rank.")
     return worlds[0] if worlds else None
 
 
@@ -136,7 +137,7 @@ def _same(one: World, other: World) -> bool:
     return (one.num_ranks, one.rank) == (other.num_ranks, other.rank)
 
 
-def _listed(worlds: Sequence[World]) -> str:
+def _in_words(worlds: Sequence[World]) -> str:
     return "; ".join(f"{world.source}: rank {world.rank} of {world.num_ranks}" for world in worlds)
 
 

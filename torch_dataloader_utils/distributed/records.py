@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from torch_dataloader_utils.printing import listed
 
 ENTERED, LATE, DONE = "entered", "late", "done"  # waits for others; has waited too long, but runs; has finished
 _SHOWN = 16  # processes and options named in a message
@@ -106,10 +108,3 @@ def _by_value(values: Mapping[int, str]) -> dict[str, str]:
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
     return {value: listed(members) for value, members in ranks.items()}
-
-
-def listed(items: Iterable[object]) -> str:
-    """The items with commas; the first ones if there are many."""
-    texts = list(map(str, items))
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more

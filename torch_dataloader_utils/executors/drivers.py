@@ -9,6 +9,7 @@ from time import perf_counter
 
 from torch_dataloader_utils.events import BlockEvent, Hooks
 from torch_dataloader_utils.model import Task, WorkerCursor, split_of, split_pieces
+from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Driver, read_block
 
 # Names of tasks in messages.
@@ -19,7 +20,7 @@ def describe(task: Task) -> str:
     pieces = list(split_pieces(task.pieces))
     paths = list(dict.fromkeys(split_of(piece).file.path for piece in pieces))
     if len(paths) > 1:
-        return f"{', '.join(paths[:3])}{f' and {len(paths) - 3} more files' if len(paths) > 3 else ''}"
+        return listed(paths, 3)
     rows = pieces[0].rows
     where = "" if rows is None or len(pieces) > 1 else f", rows {rows.start} to {rows.stop}"
     return f"{paths[0]}{where}"

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from torch_dataloader_utils.schemas.merge import is_text
+
 # Dates, times and durations as exact nanoseconds, from Python, NumPy and pandas objects or from text.
 
 SECOND = 10**9
@@ -270,10 +272,6 @@ def _is_binary(kind: pa.DataType) -> bool:
     return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pt.is_string(kind) or pt.is_large_string(kind))
-
-
 def _bytes(value: Any, kind: pa.DataType) -> bytes:
     if isinstance(value, str) and kind == pa.binary(16) and len(value) > kind.byte_width:
         value = uuid.UUID(value)
@@ -304,7 +302,7 @@ def _same(value: Any, kind: pa.DataType) -> Any:
             return ("false", "true").index(value.lower()) == 1
         if isinstance(value, (bool, np.bool_)):
             return bool(value)
-    elif _is_text(kind) and isinstance(value, (str, bytes)):
+    elif is_text(kind) and isinstance(value, (str, bytes)):
         return value
     raise TypeError(f"{value!r} is of another kind")
 
@@ -329,5 +327,5 @@ _EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataTyp
     (lambda kind: kind == pa.binary(16), "16 bytes, or a UUID (as text, too)"),
     (pt.is_fixed_size_binary, lambda kind: f"bytes, or text of {kind.byte_width} bytes"),
     (_is_binary, "bytes or text"),
-    (_is_text, "text"),
+    (is_text, "text"),
 )

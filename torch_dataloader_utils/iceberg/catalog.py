@@ -321,7 +321,7 @@ def _metadata_path(storage: Storage, path: str) -> str:
     if not stored.folder:
         return path
     for folder in (f"{path.rstrip('/')}/metadata", path):
-        files = [file for file in _listed(storage, folder) if _METADATA.match(_name(file.path))]
+        files = [file for file in _files_in(storage, folder) if _METADATA.match(_name(file.path))]
         if files:
             return _latest(storage, folder, files)
     raise DataNotFoundError(
@@ -330,7 +330,7 @@ def _metadata_path(storage: Storage, path: str) -> str:
     )
 
 
-def _listed(storage: Storage, folder: str) -> list[Stored]:
+def _files_in(storage: Storage, folder: str) -> list[Stored]:
     stored = storage.look(folder)
     return storage.find(folder, recursive=False) if stored is not None and stored.folder else []
 

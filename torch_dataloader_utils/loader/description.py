@@ -10,7 +10,16 @@ from typing import Any, TypeAlias
 
 from torch_dataloader_utils.planning.advice import Advice
 from torch_dataloader_utils.planning.windows import ShuffleWindow
-from torch_dataloader_utils.printing import Row, damage_in_words, html_table, in_bytes, plural, shortened, text_table
+from torch_dataloader_utils.printing import (
+    Row,
+    damage_in_words,
+    html_table,
+    in_bytes,
+    listed,
+    plural,
+    shortened,
+    text_table,
+)
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_names
 
@@ -235,12 +244,14 @@ class Description:
     def _notes(self) -> list[tuple[str, str]]:
         notes = [("ranks", f"from {self.ranks_from}")]
         if self.idle_ranks:
-            notes.append(("idle", f"{plural(len(self.idle_ranks), 'rank')} without rows: {_listed(self.idle_ranks)}"))
+            notes.append(("idle", f"{plural(len(self.idle_ranks), 'rank')} without rows: {listed(self.idle_ranks)}"))
         if self.not_delivered:
             left = plural(self.not_delivered, self.units.removesuffix("s"))
             notes.append(("left out", f"{left} that no rank delivers in this epoch"))
         if len(self.worker_splits) > 1:
-            notes.append(("workers", f"those of this rank read {_listed(self.worker_splits)} splits"))
+            notes.append(
+                ("workers", f"those of this rank read {listed(self.worker_splits, _RANKS_SHOWN, '{:,}'.format)} splits")
+            )
         return notes
 
 
@@ -259,10 +270,6 @@ def _span(numbers: tuple[int | None, ...]) -> str:
         return "unknown"
     least, most = min(known), max(known)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(f"{number:,}" for number in numbers[:_RANKS_SHOWN]) + (", ..." * (len(numbers) > _RANKS_SHOWN))
 
 
 # Renders sections of facts as text for a terminal and as HTML for a notebook.

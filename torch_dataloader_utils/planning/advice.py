@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from torch_dataloader_utils.options import ShuffleOptions
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rank_plan import RankPlan
-from torch_dataloader_utils.printing import plural
+from torch_dataloader_utils.printing import listed, plural
 
-_LISTED = 16  # ranks
 _FEW_SPLITS = 4  # a shuffle window of fewer splits mixes little
 
 _PAD = "even='pad' (repeats rows under a mask)"
@@ -95,7 +94,7 @@ def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advic
     if len(set(steps)) == 1:
         return None
     return Advice(
-        f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {_listed(steps)}. {_HANGS}",
+        f"the {plan.num_ranks} ranks have different numbers of steps in epoch {epoch}: {listed(steps)}. {_HANGS}",
         f"Use {_ways_to_level(plan)}, or torch's Join around the loop.",
     )
 
@@ -139,7 +138,7 @@ def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | No
 def _rows_of_ranks(plan: Plan, epoch: int, idle: Sequence[int]) -> str:
     rows = plan.rows(epoch)
     return (
-        f"rank{'s' * (len(idle) > 1)} {_listed(idle)}" if rows is None else f"{_units(plan)}s per rank: {_listed(rows)}"
+        f"rank{'s' * (len(idle) > 1)} {listed(idle)}" if rows is None else f"{_units(plan)}s per rank: {listed(rows)}"
     )
 
 
@@ -207,7 +206,3 @@ def _effect(plan: Plan, idle: int) -> str:
     if plan.options.steps_per_epoch is not None:
         return "They repeat the rows of other ranks."
     return _HANGS
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:_LISTED])) + (", ..." if len(numbers) > _LISTED else "")

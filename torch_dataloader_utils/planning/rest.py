@@ -114,11 +114,11 @@ def _after_cursor(tasks: Sequence[Task], at: WorkerCursor) -> list[Piece]:
             f"the state is damaged: a worker has read {at.task} blocks, but its plan has {len(tasks)}. Load an "
             "intact copy, or an earlier checkpoint."
         )
-    begun = _begun(tasks[at.task].pieces, at) if at.rows else []
+    begun = _rest_of_block(tasks[at.task].pieces, at) if at.rows else []
     return begun + [piece for task in tasks[at.task + bool(at.rows) :] for piece in task.pieces]
 
 
-def _begun(pieces: Sequence[Piece], at: WorkerCursor) -> list[Piece]:
+def _rest_of_block(pieces: Sequence[Piece], at: WorkerCursor) -> list[Piece]:
     """The rest of a block: its rows from the cursor on, in the block's order."""
     if at.rows >= at.live:
         return []

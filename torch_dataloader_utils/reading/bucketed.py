@@ -7,7 +7,7 @@ that resumes in the middle cuts the task again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
-from torch_dataloader_utils.reading.windows import Span, places_of
+from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
 from torch_dataloader_utils.seeding import derive_key
 
 
@@ -91,7 +91,7 @@ class BucketedReader:
 
     def _batches(self, pieces: Sequence[Piece], task: Task) -> Block:
         """The batches of these pieces: those left of begun windows, or their rows cut together."""
-        if _begun(pieces[0]):
+        if is_rest(pieces[0]):
             return Block.joined([self._left(piece, task) for piece in pieces])
         splits = list(split_pieces(pieces))
         with noting(split_of(splits[0]).file.path):
@@ -109,11 +109,8 @@ class BucketedReader:
 
     def _left(self, begun: Piece, task: Task) -> Block:
         """The batches of a begun window that are to be delivered: the rows of its piece count batches."""
-        window, rows = begun.source, begun.rows
-        assert isinstance(window, Window)
-        assert rows is not None
-        whole = window.pieces if _begun(window.pieces[0]) else [replace(begun, rows=None)]
-        return self._batches(whole, task).take(rows.numbers())
+        whole, left = whole_of(begun)
+        return self._batches(whole, task).take(left)
 
     def _check(self, lengths: Array, splits: Sequence[Piece], spans: Sequence[Span]) -> None:
         """Raise an OptionError for the first row that is over the budget, with its file and row."""
@@ -147,8 +144,3 @@ def _key(pieces: Sequence[Piece]) -> int:
     while isinstance(source, Window) and source.key is None:
         source = source.pieces[0].source
     return derive_key("buckets", source.key or 0 if isinstance(source, Window) else 0)
-
-
-def _begun(piece: Piece) -> bool:
-    """Whether the piece is what an earlier phase left of a window: only then does it count batches."""
-    return isinstance(piece.source, Window) and piece.rows is not None

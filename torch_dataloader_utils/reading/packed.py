@@ -7,7 +7,7 @@ pass that resumes in the middle packs the task again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
 from torch_dataloader_utils.reading.sequence_columns import KEYS, Numbers, sequence_columns, sequence_report
-from torch_dataloader_utils.reading.windows import Span, places_of
+from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class PackedReader:
 
     def _sequences(self, pieces: Sequence[Piece]) -> Block:
         """The sequences of these pieces: those left of begun windows, or their documents packed together."""
-        if _begun(pieces[0]):
+        if is_rest(pieces[0]):
             return Block.joined([self._left(piece) for piece in pieces])
         splits = list(split_pieces(pieces))
         with noting(split_of(splits[0]).file.path):
@@ -178,11 +178,8 @@ class PackedReader:
 
     def _left(self, begun: Piece) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
-        window, rows = begun.source, begun.rows
-        assert isinstance(window, Window)
-        assert rows is not None
-        whole = window.pieces if _begun(window.pieces[0]) else [replace(begun, rows=None)]
-        return self._sequences(whole).take(rows.numbers())
+        whole, left = whole_of(begun)
+        return self._sequences(whole).take(left)
 
 
 def _order_of(pieces: Sequence[Piece], spans: Sequence[Span]) -> Array | None:
@@ -197,11 +194,6 @@ def _order_of(pieces: Sequence[Piece], spans: Sequence[Span]) -> Array | None:
         return None
     recorder().enter("shuffle")
     return places_of(pieces, iter(spans)).astype(np.int64)
-
-
-def _begun(piece: Piece) -> bool:
-    """Whether the piece is what an earlier phase left of a window: only then is it known how many rows those are."""
-    return isinstance(piece.source, Window) and piece.rows is not None
 
 
 def _permuted(piece: Piece) -> bool:

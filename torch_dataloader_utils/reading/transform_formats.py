@@ -14,6 +14,7 @@ from torch_dataloader_utils.errors import SchemaMismatchError, UnsupportedTypeEr
 from torch_dataloader_utils.reading import transform_arrays as arrays
 from torch_dataloader_utils.reading import transform_frames as frames
 from torch_dataloader_utils.reading.transform_arrays import Returned
+from torch_dataloader_utils.schemas.merge import is_text
 
 
 class _Format(NamedTuple):
@@ -139,7 +140,7 @@ def _alike(one: pa.DataType, other: pa.DataType) -> bool:
     one, other = _bare(one), _bare(other)
     if one.equals(other) or pt.is_null(one):
         return True
-    if any(family(one) and family(other) for family in (_is_text, _is_bytes)):
+    if any(family(one) and family(other) for family in (is_text, _is_bytes)):
         return True
     if pt.is_map(one) or pt.is_map(other) or pt.is_struct(one) or pt.is_struct(other):
         return one.id == other.id and _fields_alike(one, other)
@@ -159,10 +160,6 @@ def _bare(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return _bare(kind.storage_type)
     return _bare(kind.value_type) if pt.is_dictionary(kind) else kind
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -57,6 +57,22 @@ def shuffled(task: Task, read: ReadPieces, memory: Memory | None = None) -> Bloc
     return block.take(places_of(task.pieces, iter(spans)), memory)
 
 
+def is_rest(piece: Piece) -> bool:
+    """Whether the piece is what an earlier phase left of a window whose rows become something else.
+
+    Only then do the rows of a piece of a window count what is made of them: sequences, or batches.
+    """
+    return isinstance(piece.source, Window) and piece.rows is not None
+
+
+def whole_of(rest: Piece) -> tuple[Sequence[Piece], npt.NDArray[np.int64]]:
+    """The pieces of which all that a window's rows become is made again, and which of it are the rest."""
+    window, rows = rest.source, rest.rows
+    assert isinstance(window, Window)
+    assert rows is not None
+    return window.pieces if is_rest(window.pieces[0]) else [replace(rest, rows=None)], rows.numbers()
+
+
 def places_of(pieces: Sequence[Piece], spans: Iterator[Span]) -> Places:
     """The positions of these pieces' rows in a block, integers [rows], in order of delivery.
 

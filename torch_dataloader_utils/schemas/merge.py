@@ -174,7 +174,7 @@ def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
         return pa.struct(list(fields.items()))
     if pt.is_list(a) and pt.is_list(b):
         merged = merge_text_types(a.value_type, b.value_type)
-        texts = all(_is_text(kind.value_type) for kind in (a, b))
+        texts = all(_is_guessed_of_text(kind.value_type) for kind in (a, b))
         return pa.string() if pt.is_string(merged) and not texts else pa.list_(merged)
     if pt.is_integer(a) and pt.is_integer(b):
         return pa.uint64()  # one is, for numbers above int64; a negative one is then an error when it is read
@@ -185,9 +185,14 @@ def merge_text_types(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     return pa.string()
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_guessed_of_text(kind: pa.DataType) -> bool:
     """Whether a type is guessed for strings of JSON."""
     return bool(pt.is_string(kind) or pt.is_timestamp(kind) or pt.is_null(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of the type are strings."""
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -257,7 +262,7 @@ _FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
     pt.is_time,
     pt.is_duration,
     pt.is_decimal,
-    lambda kind: bool(pt.is_string(kind) or pt.is_large_string(kind)),
+    is_text,
     lambda kind: bool(pt.is_binary(kind) or pt.is_large_binary(kind)),
 )
 _FLOAT_DIGITS = {16: 11, 32: 24, 64: 53}

@@ -44,7 +44,7 @@ def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -
     joined = [column for each in report.values() for column in each.get("jagged", ())]
     found = [*own, *joined]
     if given is None:
-        lists = [key for key in own if report[key]["kind"] in _LISTS and not _is_text(report[key])] or joined
+        lists = [key for key in own if report[key]["kind"] in _LISTS and not _holds_text(report[key])] or joined
         if len(lists) != 1:
             if not found:
                 raise OptionError(
@@ -74,7 +74,7 @@ def _expected(found: list[str]) -> str:
     return f"expected one of {kinds}: {found}" if found else f"expected {kinds}, but no column that is read holds them"
 
 
-def _is_text(each: Mapping[str, Any]) -> bool:
+def _holds_text(each: Mapping[str, Any]) -> bool:
     return str(each.get("arrow")) in ("string", "large_string", "binary", "large_binary")
 
 

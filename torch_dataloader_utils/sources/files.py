@@ -17,6 +17,7 @@ from fsspec.utils import glob_translate
 
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError, use
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage
@@ -219,7 +220,7 @@ def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[
     data = _once(regular(visible))
     if not data:
         names, why = [file.path.removeprefix(base) for file in files], "no regular files" if visible else "hidden"
-        instead = f"{len(names)} files, all {why}: {listed(names)}" if names else "nothing"
+        instead = f"{len(names)} files, all {why}: {listed(names, _SHOWN, printable)}" if names else "nothing"
         raise DataNotFoundError(f"{entry}: no data files; found {instead}.")
     return [
         FoundFile(file.path, file.size, file.path.removeprefix(base), file.version, real=file.real)
@@ -268,12 +269,6 @@ def _hidden(relative: str, wanted: str) -> bool:
     names = [name, *(folder for folder in folders if not (folder.startswith("_") and "=" in folder))]
     marked = any(part[:1] in (".", "_") and part[0] not in wanted for part in names if part)
     return marked or name.endswith("_$folder$")
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few of these names and the number of others, for an error."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(printable, names[:_SHOWN])) + more
 
 
 # ------------------------------------------------------------------------------------------------------- partitions

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.options import MixOptions
-from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.sources.skipped import SkippedFile
 
 Names: TypeAlias = Sequence[str | int]  # of the datasets: as given, or their numbers
@@ -49,18 +49,18 @@ def for_each(option: str, value: Any, names: Names, missing: float | None = None
         raise OptionError(f"{option}={shown(value)} by name, but datasets is a list: pass a dict of datasets.")
     unknown = [name for name in value if name not in names]
     without = [name for name in names if missing is None and name not in value]
-    faults = [f"{_listed(unknown)} {'is no dataset' if len(unknown) == 1 else 'are no datasets'}"] if unknown else []
-    faults += [f"{_listed(without)} {'has' if len(without) == 1 else 'have'} none"] if without else []
+    faults = [f"{_names(unknown)} {'is no dataset' if len(unknown) == 1 else 'are no datasets'}"] if unknown else []
+    faults += [f"{_names(without)} {'has' if len(without) == 1 else 'have'} none"] if without else []
     if faults:
         whose = "each" if missing is None else "some"
         raise OptionError(
-            f"{option}={shown(value)}: expected a number for {whose} of {_listed(names)}, but {' and '.join(faults)}."
+            f"{option}={shown(value)}: expected a number for {whose} of {_names(names)}, but {' and '.join(faults)}."
         )
     return tuple(value.get(name, missing) for name in names)
 
 
-def _listed(names: Iterable[Any]) -> str:
-    return ", ".join(map(repr, names))
+def _names(names: Collection[Any]) -> str:
+    return listed(names, show=repr)
 
 
 @dataclass(frozen=True)

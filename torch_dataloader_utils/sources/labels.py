@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.reading.class_copies import ClassCopies
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.sources.sorted_columns import Range, ranges_of_path
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _MOST_SEGMENTS = 100_000  # whose ranges are looked at: a few seconds
-_LISTED = 16  # labels
 
 
 def report_absent_labels(files: Sequence[DataFile], opener: FileOpener, copies: ClassCopies | None, name: str) -> None:
@@ -33,7 +32,7 @@ def report_absent_labels(files: Sequence[DataFile], opener: FileOpener, copies: 
     if absent:
         _LOG.warning(
             "%s: class_weights: no row has the label(s) %s in column %r, whose %s; their weights have no effect",
-            name, _listed(absent), copies.column, _values(ranges),
+            name, listed(absent, show=shown), copies.column, _values(ranges),
         )  # fmt: skip
 
 
@@ -69,9 +68,5 @@ def _ranges(files: Sequence[DataFile], opener: FileOpener, column: str) -> Itera
 
 def _values(ranges: set[Range]) -> str:
     if all(low == high for low, high in ranges):
-        return f"labels are {_listed(sorted(low for low, _ in ranges))}"
+        return f"labels are {listed(sorted(low for low, _ in ranges), show=shown)}"
     return f"labels lie from {shown(min(low for low, _ in ranges))} to {shown(max(high for _, high in ranges))}"
-
-
-def _listed(labels: Sequence[Any]) -> str:
-    return ", ".join(map(shown, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -19,9 +19,10 @@ from torch_dataloader_utils.formats.registry import (
     format_of,
     has_suffix,
 )
+from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.redaction import printable
-from torch_dataloader_utils.sources.files import FoundFile, listed
+from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.storage import Naming, Storage
 
@@ -30,6 +31,7 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 # Hugging Face datasets writes these next to its data; "state.json" counts only next to one of them.
 _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json")
 _UNKNOWN = ""
+_SHOWN = 5  # names listed in a message
 
 # What programs call a file while they write it: most tools, WinSCP, Chrome, aria2, Hadoop's shell, and Flink. Their
 # content may be half of what follows under another name, or all of it once more.
@@ -78,7 +80,7 @@ def _finished(files: Sequence[FoundFile]) -> Sequence[FoundFile]:
     unfinished = [file for file in files if is_unfinished(file)]
     if not unfinished:
         return files
-    names = listed([file.path for file in unfinished])
+    names = _names([file.path for file in unfinished])
     if len(unfinished) == len(files):
         raise DataNotFoundError(
             f"no data files; found {len(files)} whose names are those of unfinished files: {names}. Files named by a "
@@ -148,7 +150,7 @@ def _only_format(files: Sequence[FoundFile], kinds: Sequence[str | None]) -> For
     paths: dict[str, list[str]] = {}
     for file, kind in zip(files, kinds, strict=True):
         paths.setdefault(kind or "of no known format", []).append(file.path)
-    found = "; ".join(f"{len(those)} {kind}: {listed(those)}" for kind, those in paths.items())
+    found = "; ".join(f"{len(those)} {kind}: {_names(those)}" for kind, those in paths.items())
     known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in file_formats())
     raise OptionError(
         f"expected files of one supported format, found {found}. Supported: {known}. "
@@ -161,7 +163,7 @@ def _no_data(entry: FormatEntry, left: Sequence[FoundFile]) -> DataNotFoundError
     suffix = PurePosixPath(left[0].path).suffix
     return DataNotFoundError(
         f"format={entry.name!r}: expected files with the suffix {' or '.join(entry.suffixes) or 'of it'}, or without "
-        f"one; found {len(left)} others: {listed([file.path for file in left])}. Files named by a path, or by a glob "
+        f"one; found {len(left)} others: {_names([file.path for file in left])}. Files named by a path, or by a glob "
         f"such as 'folder/*{printable(suffix)}', are read whatever their suffix is."
     )
 
@@ -176,3 +178,7 @@ def _announce(entry: FormatEntry, left: Sequence[FoundFile], total: int, *, give
         "left out %d of %d files, which do not look like %s data; the first is %s.%s",
         len(left), total, entry.name, printable(left[0].path), hint,
     )  # fmt: skip
+
+
+def _names(paths: Iterable[str]) -> str:
+    return listed(paths, _SHOWN, printable)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.redaction import printable
 
 _SHOWN = 5  # files named in a message
@@ -51,8 +52,7 @@ def skipped_counts(skipped: Sequence[SkippedFile]) -> tuple[int, int]:
 
 def skipped_names(skipped: Sequence[SkippedFile]) -> str:
     """The names of the first few files."""
-    more = f" and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-    return ", ".join(file.name for file in skipped[:_SHOWN]) + more
+    return listed((file.name for file in skipped), _SHOWN)
 
 
 def skipped_reasons(skipped: Sequence[SkippedFile]) -> str:

@@ -16,6 +16,7 @@ from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.reading.class_copies import ClassCopies
 from torch_dataloader_utils.schemas.columns import available_columns, find_path
+from torch_dataloader_utils.schemas.merge import is_text
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
 from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.storage import usable_cores
@@ -79,7 +80,7 @@ def class_copies(manifest: FileManifest, options: SubsetOptions) -> ClassCopies 
     python: type = int
     if types.is_boolean(plain):
         python = bool
-    elif types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain):
+    elif is_text(plain):
         python = str
     elif not types.is_integer(plain):
         raise OptionError(

@@ -52,13 +52,13 @@ class ArrowClient:
         """The file or folder at `path`, or None."""
         with s3_call():
             info = self.fs.get_file_info(path)
-        return None if info.type == pafs.FileType.NotFound else _listed(info)
+        return None if info.type == pafs.FileType.NotFound else _stored(info)
 
     def find(self, folder: str, recursive: bool) -> list[Stored]:
         """The files in `folder`, and below it if `recursive`."""
         with s3_call():
             infos = self.fs.get_file_info(pafs.FileSelector(folder, recursive=recursive))
-        return [_listed(info) for info in infos if info.type != pafs.FileType.Directory]
+        return [_stored(info) for info in infos if info.type != pafs.FileType.Directory]
 
     def open(self, path: str, size: int = 0) -> Opened:
         """The opened file; pyarrow always requests its metadata first."""
@@ -128,6 +128,6 @@ def _facts(file: pa.NativeFile) -> StoredFacts:
     return StoredFacts(file.size(), headers.etag, headers.mtime)
 
 
-def _listed(info: pafs.FileInfo) -> Stored:
+def _stored(info: pafs.FileInfo) -> Stored:
     facts, folder = facts_of_info(info), info.type == pafs.FileType.Directory
     return Stored(info.path, facts.size or 0, facts.version, folder, written=facts.mtime)

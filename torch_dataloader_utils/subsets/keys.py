@@ -12,6 +12,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, project, type_at
+from torch_dataloader_utils.schemas.merge import is_text
 from torch_dataloader_utils.subsets.choice import Choice
 from torch_dataloader_utils.subsets.hashing import U64, mixed, name_hash, value_hashes
 
@@ -99,7 +100,7 @@ def _hasher(kind: pa.DataType) -> Callable[[pa.Array], U64] | None:
         return _hash_numbers
     if types.is_temporal(kind) and not types.is_interval(kind):
         return _hash_times
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if is_text(kind):
         return _hash_bytes
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return _hash_bytes

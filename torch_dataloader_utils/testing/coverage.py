@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from torch_dataloader_utils.printing import listed
+
 IdsOf = str | Callable[[Any], Iterable[Hashable]]
 LoaderOf = Callable[[int, int], Any]
-
-_SHOWN = 8  # ids in a message
 
 
 def assert_rows_once(
@@ -53,14 +53,14 @@ def assert_rows_once(
         expected = {row for ids in alone for row in ids}
     wanted = dict.fromkeys(expected)
     missing = [repr(row) for row in wanted if row not in ranks_of]
-    repeated = [f"{row!r} (ranks {_listed(at)})" for row, at in ranks_of.items() if len(at) > 1]
+    repeated = [f"{row!r} (ranks {listed(at)})" for row, at in ranks_of.items() if len(at) > 1]
     unexpected = [f"{row!r} (rank {at[0]})" for row, at in ranks_of.items() if row not in wanted]
     kinds = (("missing", missing), ("repeated", repeated), ("unexpected", unexpected))
-    faults = [f"{len(rows)} {name}: {_listed(rows)}" for name, rows in kinds if rows]
+    faults = [f"{len(rows)} {name}: {listed(rows)}" for name, rows in kinds if rows]
     if faults:
         raise AssertionError(
             f"{num_ranks} rank(s) do not deliver each of {len(wanted)} rows exactly once in epoch(s) "
-            f"{_listed(epochs)}: {'; '.join(faults)}"
+            f"{listed(epochs)}: {'; '.join(faults)}"
         )
 
 
@@ -105,7 +105,7 @@ def _check_tail(rest: Sequence[list[Hashable]], whole: Sequence[list[Hashable]],
     where = f"the state after batch {taken} of {len(whole)} does not resume exactly:"
     if at is not None:
         raise AssertionError(
-            f"{where} batch {taken + at + 1} has the rows {_listed(rest[at])}, expected {_listed(left[at])}"
+            f"{where} batch {taken + at + 1} has the rows {listed(rest[at])}, expected {listed(left[at])}"
         )
     if len(rest) != len(left):
         raise AssertionError(f"{where} {len(rest)} batches follow, expected {len(left)}")
@@ -147,7 +147,7 @@ def _ids(batch: Any, id_column: IdsOf, valid_key: str | None = None) -> list[Any
     names = batch.keys() if isinstance(batch, Mapping) else batch.schema.names
     if id_column not in names:
         raise KeyError(
-            f"id_column={id_column!r}: the batch has {_listed(names)}; pass the column that identifies each row."
+            f"id_column={id_column!r}: the batch has {listed(names)}; pass the column that identifies each row."
         )
     ids = _values(batch[id_column])
     if valid_key is None or valid_key not in names:
@@ -170,10 +170,3 @@ def _through_json(state: Any, taken: int) -> Any:
         raise AssertionError(
             f"the state after batch {taken} is not plain data ({error}): JSON cannot hold it"
         ) from error
-
-
-def _listed(items: Iterable[Any]) -> str:
-    """The first of these, and how many more there are."""
-    shown = list(map(str, items))
-    more = len(shown) - _SHOWN
-    return ", ".join(shown[:_SHOWN]) + (f", and {more} more" if more > 0 else "")

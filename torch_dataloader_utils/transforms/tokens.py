@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import (
     DataNotFoundError,
@@ -18,6 +17,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.schemas.merge import is_text, plain_type
 from torch_dataloader_utils.transforms.columns import check_column, place_of, replaced
 
 _WHO = "Tokenize"
@@ -73,7 +73,7 @@ class Tokenize:
         """
         place = place_of(batch, self.column, _WHO)
         column = batch.column(place)
-        if not _is_text(column.type):
+        if not is_text(plain_type(column.type)):
             raise UnsupportedTypeError(f"{_WHO}: column {self.column!r} holds {column.type}: expected strings.")
         if self.output != self.column and self.output in batch.schema.names:
             raise SchemaMismatchError(f"{_WHO}: the rows already have a column {self.output!r}: pass another output=.")
@@ -161,9 +161,3 @@ def _loaded(source: str, is_json: bool) -> Any:
     if path.suffix == ".json":
         raise DataNotFoundError(f"{_WHO}: there is no file {str(path)!r}: pass a tokenizer.json or its folder.")
     return Tokenizer.from_pretrained(source)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pt.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))

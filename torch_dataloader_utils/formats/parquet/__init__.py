@@ -32,6 +32,7 @@ from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage import Decoding, Storage, prefetch
 
@@ -112,7 +113,7 @@ class ParquetReader(Reader):
                     self._file.read_row_group(group, columns=[name], use_threads=False)
                 except (pa.ArrowException, OSError):
                     return f"row group {group}, column {name}"
-        return f"row groups {_listed(groups)}, columns {_listed(names)}"
+        return f"row groups {listed(groups, 5)}, columns {listed(names, 5)}"
 
     def _reject_wide_deltas(self, groups: list[int], names: list[str], error: Exception) -> None:
         """Raise an error that names the writer, if what pyarrow cannot decode is its, and no damage."""
@@ -283,10 +284,6 @@ def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         start = min(start, chunk.dictionary_page_offset)
     return start, start + chunk.total_compressed_size
-
-
-def _listed(items: Sequence[Any]) -> str:
-    return ", ".join(map(str, items[:5])) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
 def _nulls(metadata: pq.FileMetaData) -> dict[int, tuple[str, ...]]:
