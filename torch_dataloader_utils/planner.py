@@ -141,8 +141,7 @@ class Planner:
 
     def given_rows(self, plan: RankPlan) -> int:
         """The rows (or tokens) of a rank's share in an epoch, with those beyond its whole sequences and batches."""
-        shares = self._plan(self.world.num_ranks, None)._shares(plan.epoch)
-        return total_rows(shares.pieces(plan.rank))
+        return total_rows(self._plan(self.world.num_ranks, None).share_of(plan.epoch, plan.rank))
 
     def warn_of_uneven_steps(self, epoch: int) -> None:
         """Warn if ranks of a running job have no rows, or different numbers of steps."""

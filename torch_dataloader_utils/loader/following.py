@@ -101,20 +101,7 @@ def appended_since(
 
     def look() -> tuple[SnapshotCursor | None, float]:
         _check(ending)
-        try:
-            found = newest()
-        except CatalogError as error:
-            now = monotonic()
-            first = not patience.tried
-            if patience.is_over(error, now, end - now):
-                raise
-            if first:
-                _LOG.warning("%s It is asked again every %g s.", error, options.poll_seconds)
-            return None, end - now
-        if patience.tried:
-            _LOG.info("the catalog answers again")
-        patience.restored()
-        return found, end - monotonic()
+        return _looked(newest, end, patience, options), end - monotonic()
 
     while True:
         found, left = from_first_rank(look, sharers, "look for appended rows")
@@ -129,6 +116,25 @@ def appended_since(
         _wait(min(options.poll_seconds, left), ending)
         if sharers.index:  # the first rank tells the others
             _check(ending)
+
+
+def _looked(
+    newest: Callable[[], SnapshotCursor], end: float, patience: Patience, options: FollowOptions
+) -> SnapshotCursor | None:
+    """The table's newest position; None while its catalog fails, and is to be asked again."""
+    try:
+        found = newest()
+    except CatalogError as error:
+        now, first = monotonic(), not patience.tried
+        if patience.is_over(error, now, end - now):
+            raise
+        if first:
+            _LOG.warning("%s It is asked again every %g s.", error, options.poll_seconds)
+        return None
+    if patience.tried:
+        _LOG.info("the catalog answers again")
+    patience.restored()
+    return found
 
 
 def _wait(seconds: float, ending: Callable[[], bool]) -> None:

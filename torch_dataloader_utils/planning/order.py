@@ -99,7 +99,7 @@ class Runs:
     def select(self, which: slice | Sequence[int] | I64 | npt.NDArray[np.bool_]) -> Runs:
         """The runs at these places."""
         chosen = which if isinstance(which, slice) else np.asarray(which) if len(which) else slice(0, 0)
-        return Runs(self.table, *(_selected(column, chosen) for column in self._columns()))
+        return Runs(self.table, *(_selected(column, chosen) for column in self.columns()))
 
     def pieces(self) -> Iterator[Piece]:
         """A piece for each run, in the same order; of a run of `trimmed` with its pattern, if it has one."""
@@ -157,7 +157,8 @@ class Runs:
         shared = np.diff(runs.first[turns]) < (runs.last - runs.first)[turns[:-1]]
         return bool((same & (shared | ~self.table.counted[runs.source[turns[1:]]])).any())
 
-    def _columns(self) -> tuple[I64, ...]:
+    def columns(self) -> tuple[I64, ...]:
+        """All columns but the table, in the order of the constructor."""
         return self.source, self.place, self.first, self.last, self.phase, self.step, self.block
 
     def rows_of(self, run: int) -> Rows:
@@ -186,7 +187,7 @@ def joined(runs: Sequence[Runs]) -> Runs:
     """The runs of all sequences, one after another: at least one, all of one table."""
     if len(runs) == 1:
         return runs[0]
-    return Runs(runs[0].table, *map(np.concatenate, zip(*(some._columns() for some in runs), strict=True)))
+    return Runs(runs[0].table, *map(np.concatenate, zip(*(some.columns() for some in runs), strict=True)))
 
 
 def _selected(column: I64, which: slice | I64 | npt.NDArray[np.bool_]) -> I64:

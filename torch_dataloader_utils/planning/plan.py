@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
@@ -189,7 +189,23 @@ class Plan:
         object.__setattr__(self, "exact", self.exact and self.splits.uncounted is None)
         if self.files and not self.grows and all(file.info.record_count == 0 for file in self.files):
             raise EmptyDatasetError(f"None of the {len(self.files)} files holds a row: check the path.")
-        _check(self)
+        self._check()
+
+    def _check(self) -> None:
+        """Check the numbers for all epochs; raises as `Plan` does."""
+        for dataset in self._datasets:
+            if self.uncounted:
+                # Called now, so that a policy that needs unknown row counts fails at once.
+                dataset.share(dataset.order(0), 0, self.num_ranks, 0)
+        if self.options.canonical_ranks is not None:
+            virtual_options(self.options, self.num_ranks, exact=self.exact)
+        if not self.exact:
+            check_unknown_counts(self.options)
+        elif self.rest is None and (mix := self._mix(0)) is not None:
+            once = has_all_once(self.options.mixing or {}, self._datasets)
+            mix.check_rows([part.name for part in self.parts], once=once)
+        elif self.options.even in ("drop", "pad") and self.rest is None:
+            check_even_rows(self.options, self._datasets, self.num_ranks, may_be_empty=self.grows)
 
     def rank(self, epoch: int, rank: int, lap: int = 0) -> RankPlan:
         """What `rank` delivers in `epoch`; for a later lap, the same rows again, in another order."""
@@ -236,6 +252,10 @@ class Plan:
         if not self.uncounted:
             return [rank for rank, rows in enumerate(shares.rows()) if not rows]
         return [rank for rank in range(self.num_ranks) if next(shares.pieces(rank), None) is None]
+
+    def share_of(self, epoch: int, rank: int) -> Iterator[Piece]:
+        """The rows that `rank` is given in `epoch`, with those beyond its whole batches."""
+        return self._shares(epoch).pieces(rank)
 
     def left_out(self, epoch: int) -> tuple[Piece, ...]:
         """The rows of `epoch` that no rank delivers because `even` or `last_batch` is `"drop"`."""
@@ -316,13 +336,13 @@ class Plan:
             return None
         if epoch not in self._mixes:
             self._mixes.clear()
-            self._mixes[epoch] = MixShares(_mixed_epoch(self, mixing, epoch), self.options, self.num_ranks)
+            self._mixes[epoch] = MixShares(self._mixed_epoch(mixing, epoch), self.options, self.num_ranks)
         return self._mixes[epoch]
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:
         """What each worker of a rank delivers, in a plan without virtual ranks."""
         if (mix := self._mix(epoch)) is not None:
-            return _mixed_shards(self, mix, epoch, rank)
+            return self._mixed_shards(mix, epoch, rank)
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         if self.options.shuffles_rows:
@@ -330,6 +350,25 @@ class Plan:
         if self.options.pack_rows is not None:
             return packed_together(shards, SegmentTable(self._layouts(shards)), self.options, key)
         return shards
+
+    def _mixed_epoch(self, mixing: Mapping[str, Any], epoch: int) -> MixedEpoch:
+        """The rows that an epoch takes of each dataset of a mix, or those that earlier phases left of it."""
+        step = full_step(self.options, self.num_ranks)
+        mixing = mixing_in_rows(mixing, self.options, self.num_ranks)
+        if self.rest is None:
+            return mix_of_epoch(self._datasets, mixing, epoch, step)
+        return mix_of_rest(self.rest.laps, mixing, epoch, step)
+
+    def _mixed_shards(self, mix: MixShares, epoch: int, rank: int) -> Shards:
+        """A shard for each dataset of a mix, and one for the padding if there is any."""
+        laps, pads = mix.laps(rank), mix.pads(rank)
+        if self.options.shuffles_rows:
+            segments = SegmentTable(self._layouts(tuple(lap for each in laps for lap in each)))
+            key = ("window", self.options.seed, epoch, rank, self.rest.phase if self.rest else 0)
+            shards = tuple(map(one_after_another, windowed_laps(laps, segments, self.options, key)))
+        else:
+            shards = tuple(map(one_after_another, laps))
+        return (*shards, pads) if pads else shards
 
     def _pieces(self, epoch: int, rank: int, lap: int) -> Pieces:
         """The rank's pieces, in order: real ones, then padding; in a later lap, its rows of the whole epoch."""
@@ -356,32 +395,6 @@ class Plan:
         return self._epochs[epoch]
 
 
-def _mixed_epoch(plan: Plan, mixing: Mapping[str, Any], epoch: int) -> MixedEpoch:
-    """The rows that an epoch takes of each dataset of a mix, or those that earlier phases left of it."""
-    step = full_step(plan.options, plan.num_ranks)
-    mixing = mixing_in_rows(mixing, plan.options, plan.num_ranks)
-    if plan.rest is None:
-        return mix_of_epoch(plan._datasets, mixing, epoch, step)
-    return mix_of_rest(plan.rest.laps, mixing, epoch, step)
-
-
-def _check(plan: Plan) -> None:
-    """Check the numbers of a plan for all epochs; raises as `Plan` does."""
-    for dataset in plan._datasets:
-        if plan.uncounted:
-            # Called now, so that a policy that needs unknown row counts fails at once.
-            dataset.share(dataset.order(0), 0, plan.num_ranks, 0)
-    if plan.options.canonical_ranks is not None:
-        virtual_options(plan.options, plan.num_ranks, exact=plan.exact)
-    if not plan.exact:
-        check_unknown_counts(plan.options)
-    elif plan.rest is None and (mix := plan._mix(0)) is not None:
-        once = has_all_once(plan.options.mixing or {}, plan._datasets)
-        mix.check_rows([part.name for part in plan.parts], once=once)
-    elif plan.options.even in ("drop", "pad") and plan.rest is None:
-        check_even_rows(plan.options, plan._datasets, plan.num_ranks, may_be_empty=plan.grows)
-
-
 def _datasets(
     table: SplitTable, parts: Sequence[Part], sharding: Sharding, options: PlanOptions, rest: RemainingRows | None
 ) -> tuple[DatasetShare, ...]:
@@ -392,15 +405,3 @@ def _datasets(
     chosen = "contiguous" if sharding == "rotate" else sharding
     options = replace(options, stick_to_shard=False, full_rotation=False, total_shards=None, sharding=chosen)
     return (share_of_rest(rest.order, find_policy(chosen, options), options),)
-
-
-def _mixed_shards(plan: Plan, mix: MixShares, epoch: int, rank: int) -> Shards:
-    """A shard for each dataset of a mix, and one for the padding if there is any."""
-    laps, pads = mix.laps(rank), mix.pads(rank)
-    if plan.options.shuffles_rows:
-        segments = SegmentTable(plan._layouts(tuple(lap for each in laps for lap in each)))
-        key = ("window", plan.options.seed, epoch, rank, plan.rest.phase if plan.rest else 0)
-        shards = tuple(map(one_after_another, windowed_laps(laps, segments, plan.options, key)))
-    else:
-        shards = tuple(map(one_after_another, laps))
-    return (*shards, pads) if pads else shards

@@ -174,6 +174,40 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     """
     listed = sum(dataset.listed for dataset in datasets if isinstance(dataset, Source))
     group, datasets = flattened(datasets, names, options)
+    names = group.paths
+    members = _members(datasets, group, options)
+    jagged = members[0].scan.jagged
+    keys = tuple(source for key in _outputs(members[0].scan) for source in jagged.get(key, (key,)))
+    valid_key = mask_key(options, keys)
+    documents = keys  # before any mask, which sequences have as their own
+    keys = keys if valid_key is None else (*keys, valid_key)
+    source_key = _source_key(options, keys, names)
+    splits = Splits.joined([member.splits for member in members])
+    keys = keys if source_key is None else (*keys, source_key.key)
+    scans = tuple(replace(member.scan, valid_key=valid_key) for member in members)
+    scan = CombinedScan(scans, _given_names(names), source_key)
+    source = Source(
+        files=tuple(splits.files),
+        splits=splits,
+        scan=scan,
+        exact=(exact := all(member.exact for member in members)),
+        rows_are_final=exact,
+        keys=keys,
+        parts=tuple(member.part for member in members),
+        skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
+        subset=_subsets(datasets),
+        listed=listed,
+        group=group,
+    )
+    return replace(source, **packed(scan, documents, options), **bucketed(scan, options))
+
+
+def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_Member]:
+    """The datasets as members that fit together: each checked by itself, then against the first.
+
+    Raises:
+        OptionError, ShardingError, CountsRequiredError, EmptyDatasetError: as `combined_source`.
+    """
     trees, names, mixed = weight_trees(group), group.paths, is_mixed(options, len(datasets))
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
@@ -206,30 +240,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     for member in members:
         if num_ranks is not None:
             member.part.check_ranks(num_ranks)
-    jagged = members[0].scan.jagged
-    keys = tuple(source for key in outputs[0] for source in jagged.get(key, (key,)))
-    valid_key = mask_key(options, keys)
-    documents = keys  # before any mask, which sequences have as their own
-    keys = keys if valid_key is None else (*keys, valid_key)
-    source_key = _source_key(options, keys, names)
-    splits = Splits.joined([member.splits for member in members])
-    keys = keys if source_key is None else (*keys, source_key.key)
-    scans = tuple(replace(member.scan, valid_key=valid_key) for member in members)
-    scan = CombinedScan(scans, _given_names(names), source_key)
-    source = Source(
-        files=tuple(splits.files),
-        splits=splits,
-        scan=scan,
-        exact=(exact := all(member.exact for member in members)),
-        rows_are_final=exact,
-        keys=keys,
-        parts=tuple(member.part for member in members),
-        skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
-        subset=_subsets(datasets),
-        listed=listed,
-        group=group,
-    )
-    return replace(source, **packed(scan, documents, options), **bucketed(scan, options))
+    return members
 
 
 def _alike(members: list[_Member], datasets: Sequence[Any], keys: Sequence[str]) -> list[_Member]:

@@ -151,12 +151,10 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         options = replace(options, subset=keyed(options.subset, manifest))
         manifest = named(subset_of(manifest, options.subset), options.subset)
         listed = perf_counter() - began
-        report_pruned(manifest, name)
-        report_skipped(manifest, name)
-        report_folders(manifest, name)
+        _report_files(manifest, name)
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
-        report_missing(manifest, scan.schema.names, name)
+        _report_missing(manifest, scan.schema.names, name)
         report_absent_labels(manifest.files, manifest.opener, scan.copies, name)
         _check_nulls(manifest, options, scan.converter)
         found = known_tokens(scan, manifest.files, options, name, counted=options.shard.count_rows)
@@ -310,7 +308,13 @@ def _check_nulls(manifest: FileManifest, options: Options, converter: Converter)
 _SHOWN = 5  # columns listed in a line
 
 
-def report_pruned(manifest: FileManifest, name: str) -> None:
+def _report_files(manifest: FileManifest, name: str) -> None:
+    _report_pruned(manifest, name)
+    _report_skipped(manifest, name)
+    _report_folders(manifest, name)
+
+
+def _report_pruned(manifest: FileManifest, name: str) -> None:
     """Log how much filters ruled out before anything was read.
 
     Args:
@@ -326,7 +330,7 @@ def report_pruned(manifest: FileManifest, name: str) -> None:
         )  # fmt: skip
 
 
-def report_skipped(manifest: FileManifest, name: str) -> None:
+def _report_skipped(manifest: FileManifest, name: str) -> None:
     """Log which damaged files are left out, and why.
 
     Args:
@@ -342,7 +346,7 @@ def report_skipped(manifest: FileManifest, name: str) -> None:
         )  # fmt: skip
 
 
-def report_folders(manifest: FileManifest, name: str) -> None:
+def _report_folders(manifest: FileManifest, name: str) -> None:
     """Log which columns of files folder names replace, and why folders named `key=value` are no columns.
 
     Args:
@@ -362,7 +366,7 @@ def report_folders(manifest: FileManifest, name: str) -> None:
         )  # fmt: skip
 
 
-def report_missing(manifest: FileManifest, columns: Sequence[str], name: str) -> None:
+def _report_missing(manifest: FileManifest, columns: Sequence[str], name: str) -> None:
     """Log in one line which columns are missing from files, with the number of these files and the first of them.
 
     Args:
