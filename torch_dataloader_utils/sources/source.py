@@ -169,8 +169,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
-        level = logging.INFO if options.follow.follow else logging.WARNING
-        _LOG.log(level, "%s: %s; the loader is empty", name, _why_empty(manifest, options, count))
+        _report_empty(name, _why_empty(manifest, options, count), follows=options.follow.follow)
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     counted = count or found is not None or _exact(scan, files)
     # Without rows the counts are known, unless later passes read others: options must fit those, too.
@@ -181,6 +180,10 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         counts_rows=options.shard.count_rows and options.subset.limit is None
     )  # fmt: skip
     return replace(source, **packed(scan, scan.converter.keys, options), **bucketed(scan, options))
+
+
+def _report_empty(name: str, why: str, *, follows: bool) -> None:
+    _LOG.log(logging.INFO if follows else logging.WARNING, "%s: %s; the loader is empty", name, why)
 
 
 def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
