@@ -66,7 +66,7 @@ class Planner:
 
     @property
     def known_world(self) -> World:
-        """The same, as far as it shows by now: looking does not settle it."""
+        """The same, without fixing the number of ranks."""
         return self.world if self.is_settled else self._found_world()
 
     @property

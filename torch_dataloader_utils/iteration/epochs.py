@@ -344,7 +344,7 @@ def _why_empty(source: Source, options: Options) -> str:
 
 
 def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:
-    """Log what a pass reads, and what is odd about it."""
+    """Log what a pass reads, and warn of an empty rank or small windows."""
     world, worker = planner.world, options.worker
     rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
     steps = "" if plan.steps is None else f" in {plan.steps:,} steps"

@@ -100,7 +100,7 @@ class BatchIterator:
         return None if self._spent else self._passes.begin()
 
     def _after(self, current: Pass) -> Any:
-        """What follows a pass that is not live, or closed: END, or its error."""
+        """END, or the error, of a pass that has ended."""
         if current.over:
             return END
         if self._passes.live is current:

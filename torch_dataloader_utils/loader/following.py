@@ -21,7 +21,7 @@ _LOOK = 0.1  # seconds between checks whether the wait is to be ended
 
 @dataclass
 class Patience:
-    """How long errors of a catalog that may pass are put up with.
+    """How long a failing catalog is asked again.
 
     Attributes:
         seconds: for which the catalog may fail, without an answer in between; 0 for no limit.

@@ -163,7 +163,7 @@ class Plan:
             not known in advance, and the reader applies `last_batch`, per worker.
         parts: the datasets of a combination; files and splits are in their order.
         rest: what earlier phases left of one epoch, if the plan covers only that; None: all rows of any epoch.
-        grows: whether the data are to grow, so that having no rows yet is no error.
+        grows: whether the table may still be empty (follow=True).
 
     Raises:
         OptionError: options exclude each other, or the policy is unknown.

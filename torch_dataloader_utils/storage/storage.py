@@ -278,7 +278,7 @@ class Storage:
         return self if self.renewal is None else self.renewal.latest(self)
 
     def client(self) -> Client:
-        """This process's connection (created once per process)."""
+        """This process's connection, created at first use in it."""
         latest = self.latest
         with _LOCK:  # threads that start together share one
             return _client(latest, os.getpid())
