@@ -80,11 +80,13 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.sources.deleted_rows import deletion_vector
     from torch_dataloader_utils.sources.table_files import FileSnapshot, TableFile
     from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
+    from torch_dataloader_utils.storage.cache import Cache
 
 # Where each name that is loaded at first use is defined.
 _HOMES = {
     "Batch": "loader.batch_types",
     "BlockEvent": "events",
+    "Cache": "storage.cache",
     "CombinedDataset": "api.combined",
     "DataFile": "model",
     "DataFileInfo": "model",
@@ -132,6 +134,7 @@ __all__ = [
     "Batch",
     "BatchTimeoutError",
     "BlockEvent",
+    "Cache",
     "CatalogError",
     "CheckpointMismatchError",
     "ColumnNotFoundError",

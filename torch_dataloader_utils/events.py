@@ -41,8 +41,8 @@ class Work:
         bytes_read: bytes that remote stores sent; local files are not counted.
         requests: requests to remote stores for ranges of bytes.
         retries: the number of these requests, or of those that open a file, that were repeated after a failure.
-        cache_hits: blocks of bytes found in `cache_dir=`.
-        cache_misses: blocks of bytes fetched because they were not in `cache_dir=`.
+        cache_hits: blocks of bytes found in `cache=`.
+        cache_misses: blocks of bytes fetched because they were not in `cache=`.
         skipped_lines: bad lines left out by `on_bad_lines="skip"`.
         sources: rows by dataset of a combination, as (its name or number, rows); empty for a single dataset.
     """

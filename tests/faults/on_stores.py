@@ -246,7 +246,7 @@ def frozen_peer(folder: Path) -> Callable[[], object]:
     while not (folder / "held").exists():
         time.sleep(0.01)
     os.kill(peer.pid or 0, signal.SIGSTOP)
-    return every_row(_served(folder), mode="pool", cache_dir=str(cache))
+    return every_row(_served(folder), mode="pool", cache=str(cache))
 
 
 @fault(
@@ -259,13 +259,13 @@ def open_cache(folder: Path) -> Callable[[], object]:
     cache = folder / "cache"
     cache.mkdir()
     cache.chmod(0o777)
-    return lambda: rows.create(_served(folder), cache_dir=str(cache))
+    return lambda: rows.create(_served(folder), cache=str(cache))
 
 
 def _filled_cache(folder: Path) -> tuple[Path, list[str]]:
     """A cache folder that holds all files, and their URLs."""
     cache, urls = folder / "cache", _served(folder)
-    assert every_row(urls, cache_dir=str(cache))()
+    assert every_row(urls, cache=str(cache))()
     return cache, urls
 
 
@@ -280,7 +280,7 @@ def damaged_cache(folder: Path) -> Callable[[], object]:
     for path in cache.rglob("*"):
         if path.is_file() and path.stat().st_size > 1000:
             path.write_bytes(bytes(path.stat().st_size))
-    return every_row(urls, cache_dir=str(cache))
+    return every_row(urls, cache=str(cache))
 
 
 class _Planted:
@@ -301,7 +301,7 @@ def planted(folder: Path) -> Callable[[], object]:
     blocks = [path for path in cache.rglob("*") if path.is_file()]
     for path in [*blocks, *(cache / name for name in ("cache.db", "meta.json", "index.pkl"))]:
         path.write_bytes(pickle.dumps(_Planted()))
-    return every_row(urls, cache_dir=str(cache))
+    return every_row(urls, cache=str(cache))
 
 
 @fault(

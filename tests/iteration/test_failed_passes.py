@@ -300,7 +300,7 @@ def test_errors_that_are_causes_of_themselves_end_passes_like_others(folder: Pat
 def test_errors_of_a_group_hold_no_more_than_others() -> None:
     def part() -> BaseException:
         with pytest.raises(OptionError) as caught:
-            parse_bytes("many", "cache_bytes")
+            parse_bytes("many", "max_bytes")
         return caught.value
 
     group = ExceptionGroup("several", [part()])

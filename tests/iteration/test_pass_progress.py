@@ -158,7 +158,7 @@ def test_the_bar_shows_how_much_was_found_in_the_cache(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": values}), tmp_path / "a.parquet")
     fsspec.filesystem("memory").put(str(tmp_path / "a.parquet"), "/progress/a.parquet")
     with stderr_terminal() as terminal:
-        loader = made("memory://progress/a.parquet", cache_dir=tmp_path / "cache")
+        loader = made("memory://progress/a.parquet", cache=tmp_path / "cache")
         for _ in range(2):
             list(loader)
     first, second = (int(share) for share in re.findall(r"from cache (\d+)%", "\n".join(terminal.screen)))

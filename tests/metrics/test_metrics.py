@@ -202,7 +202,7 @@ def test_leaving_out_deleted_rows_is_a_stage(folder: Path) -> None:
 
 def test_hits_of_the_cache_are_a_fraction(folder: Path, tmp_path: Path) -> None:
     def cached() -> tuple[Any, Any]:
-        return remote(folder, cache_dir=str(tmp_path))
+        return remote(folder, cache=str(tmp_path))
 
     fractions = []
     for _ in range(2):

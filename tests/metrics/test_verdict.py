@@ -42,7 +42,7 @@ def ended(waited: float, stages: Mapping[str, float], *, empty: float | None = N
 @pytest.mark.parametrize(
     ("waited", "stages", "reading", "limit", "words"),
     [
-        (90, {"read": 80, "decode": 10, "transform": 5}, REMOTE, "storage", "cache_dir="),
+        (90, {"read": 80, "decode": 10, "transform": 5}, REMOTE, "storage", "cache="),
         (90, {"read": 10, "decode": 80}, REMOTE, "decode", "Decoding limits the speed, with 89%"),
         (90, {"decode": 80}, AHEAD, "decode", "Decoding, which includes reading local files, limits the speed"),
         (90, {"decode": 80}, PROCESSES, "decode", "Raise num_workers"),

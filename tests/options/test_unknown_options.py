@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import torch_dataloader_utils
 from torch_dataloader_utils import CombinedDataset, IcebergDataset, StructuredDataset, UnknownOptionError, combine
 from torch_dataloader_utils.options import TableOptions, option_defaults, parse_options, parse_table_options
 from torch_dataloader_utils.options.keywords import _HINTS, _OF_COMBINE, _SYNONYMS
@@ -55,6 +56,25 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
     assert error_of(name) == (
         f"unknown option {name!r}: see help(StructuredDataset.create_dataloader) for all options."
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "now"),
+    [
+        ({"cache_dir": "x"}, "cache_dir='x' is now cache='x'"),
+        (
+            {"cache_dir": "x", "cache_bytes": "50GiB"},
+            "cache_dir='x', cache_bytes='50GiB' are now cache=Cache('x', max_bytes='50GiB')",
+        ),
+        ({"cache_bytes": 2**30}, "cache_bytes=1073741824 is now cache=Cache('folder', max_bytes=1073741824)"),
+    ],
+)
+def test_a_retired_keyword_says_what_the_call_is_now(given: dict[str, Any], now: str) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        parse_options({"batch_size": 10, **given})
+    assert str(caught.value) == now
+    (keyword, _, value) = now.partition(" now ")[2].partition("=")
+    parse_options({keyword: eval(value, vars(torch_dataloader_utils))})
 
 
 @given(st.data())

@@ -123,7 +123,7 @@ def test_a_hostile_folder_is_escaped_in_the_title(tmp_path):
 
 
 def test_credentials_are_not_on_the_page(folder):
-    options = parse_options({"storage_options": {"key": "SECRET-1"}, "cache_dir": "s3://me:SECRET-2@cache/dir"})
+    options = parse_options({"storage_options": {"key": "SECRET-1"}, "cache": "s3://me:SECRET-2@cache/dir"})
     source = dataset_of(folder).source
     signed = "https://user:SECRET-3@store/part.parquet?X-Amz-Signature=SECRET-4"
     file = replace(source.files[0], info=replace(source.files[0].info, path=signed))
@@ -132,7 +132,7 @@ def test_credentials_are_not_on_the_page(folder):
     html = page_of(page_data("StructuredDataset", source, options, Planner(source, options), 0))
     assert "SECRET" not in html
     call = data_in(html)["call"]
-    for name in ("storage_options", "cache_dir"):  # without its password, it would be another folder
+    for name in ("storage_options", "cache"):  # without its password, it would be another folder
         assert call["options"][name] == {"hidden": "not shown here: credentials, or too long"}
     assert call["target"]["value"] == "https://store/part.parquet"
 

@@ -163,7 +163,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "options/together:_refuse_counted",
         "reading/wrapped:_by_run",
         "schemas/merge:resolve_schema",
-        "sources/combine:combined_source",
+        "sources/combine:_members",
         "sources/group:for_each",
         "sources/times:milliseconds",
         "storage/storage:_accepted",

@@ -11,7 +11,7 @@ import pytest
 
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions
+from torch_dataloader_utils.storage.cache import Cache, CachedRanges
 from torch_dataloader_utils.storage.remote import Fetch, RangeFile, RemoteFile
 
 MIB = 1 << 20
@@ -40,17 +40,17 @@ class Remote:
         """Bytes."""
         return sum(stop - start for _, start, stop in self.requests)
 
-    def open(self, options: CacheOptions, path: str = "a", version: str = "etag:1") -> RemoteFile:
+    def open(self, options: Cache, path: str = "a", version: str = "etag:1") -> RemoteFile:
         info = DataFileInfo(path, len(self.files[path]), version=version)
         return open_cached("memory", info, lambda ranges: self.read_ranges(path, ranges), options)
 
-    def read(self, options: CacheOptions, path: str = "a", version: str = "etag:1") -> bytes:
+    def read(self, options: Cache, path: str = "a", version: str = "etag:1") -> bytes:
         with self.open(options, path, version) as file:
             data: bytes = file.read()
         return data
 
 
-def open_cached(identity: str, file: DataFileInfo, fetch: Fetch, options: CacheOptions) -> RemoteFile:
+def open_cached(identity: str, file: DataFileInfo, fetch: Fetch, options: Cache) -> RemoteFile:
     """The file as a storage with a cache opens it, where `fetch` reads from the store."""
     cached = CachedRanges(identity, file, fetch, options)
     return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, lambda: None, gap=0), "r")
@@ -61,7 +61,7 @@ def forget() -> None:
     cache._block_store.cache_clear()
 
 
-def block_files(options: CacheOptions) -> list[Path]:
+def block_files(options: Cache) -> list[Path]:
     return sorted(Path(options.folder).glob("??/*.block"))
 
 
@@ -70,7 +70,7 @@ def block_bytes(path: Path) -> int:
     return path.stat().st_size - cache._SEAL
 
 
-def stored_bytes(options: CacheOptions) -> int:
+def stored_bytes(options: Cache) -> int:
     return sum(map(block_bytes, block_files(options)))
 
 

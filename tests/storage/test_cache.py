@@ -33,7 +33,7 @@ from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import CacheOptions, cache_options, can_cache
+from torch_dataloader_utils.storage.cache import Cache, can_cache, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +44,8 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> CacheOptions:
-    checked = cache_options(tmp_path / "cache", "64MiB")
+def options(tmp_path: Path) -> Cache:
+    checked = prepared(Cache(tmp_path / "cache", max_bytes="64MiB"))
     assert checked is not None
     return checked
 
@@ -78,7 +78,7 @@ def test_any_reads_give_the_files_bytes_and_ask_for_each_once(
     script: tuple[int, list[tuple[str, int, int]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     size, steps = script
-    options = CacheOptions(str(tmp_path_factory.mktemp("cache")), LEAST)
+    options = Cache(str(tmp_path_factory.mktemp("cache")), max_bytes=LEAST)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("BLOCK", 64), ("FOOTER", 16), ("REQUEST", 150)):
             patch.setattr(cache, name, value)
@@ -109,7 +109,7 @@ def wide_parquet(columns: int = 12, rows: int = 400_000, groups: int = 2) -> byt
     return data
 
 
-def test_columns_that_are_not_read_are_not_fetched(options: CacheOptions) -> None:
+def test_columns_that_are_not_read_are_not_fetched(options: Cache) -> None:
     remote = Remote(a=wide_parquet())
     names = ["c2", "c9"]
     expected = pq.read_table(pa.BufferReader(remote.files["a"]), columns=names)
@@ -123,7 +123,7 @@ def test_columns_that_are_not_read_are_not_fetched(options: CacheOptions) -> Non
     assert len(remote.requests) <= 4 + 1
 
 
-def test_a_footer_costs_one_small_request(options: CacheOptions) -> None:
+def test_a_footer_costs_one_small_request(options: Cache) -> None:
     remote = Remote(a=wide_parquet())
     with remote.open(options) as source:
         assert pq.ParquetFile(source).metadata.num_row_groups == 2
@@ -131,7 +131,7 @@ def test_a_footer_costs_one_small_request(options: CacheOptions) -> None:
     assert len(remote.requests) == 1
 
 
-def test_prefetch_asks_for_all_runs_in_one_call_and_reads_then_ask_for_nothing(options: CacheOptions) -> None:
+def test_prefetch_asks_for_all_runs_in_one_call_and_reads_then_ask_for_nothing(options: Cache) -> None:
     remote = Remote(a=content(40 * MIB))
     with remote.open(options) as file:
         file.prefetch([(MIB, 2 * MIB), (2 * MIB, 3 * MIB), (10 * MIB, 30 * MIB)])
@@ -144,7 +144,7 @@ def test_prefetch_asks_for_all_runs_in_one_call_and_reads_then_ask_for_nothing(o
         assert remote.calls == 1
 
 
-def test_reading_on_fetches_ahead_and_reading_about_does_not(options: CacheOptions) -> None:
+def test_reading_on_fetches_ahead_and_reading_about_does_not(options: Cache) -> None:
     remote = Remote(a=content(40 * MIB))
     with remote.open(options) as file:
         for at in (30 * MIB, 20 * MIB, 10 * MIB):
@@ -156,16 +156,16 @@ def test_reading_on_fetches_ahead_and_reading_about_does_not(options: CacheOptio
     assert len(remote.requests) <= 20
 
 
-def test_what_was_fetched_ahead_is_there_even_if_nothing_can_be_kept(options: CacheOptions) -> None:
+def test_what_was_fetched_ahead_is_there_even_if_nothing_can_be_kept(options: Cache) -> None:
     remote = Remote(a=content(30 * MIB))
-    small = CacheOptions(options.folder, LEAST)
+    small = Cache(options.folder, max_bytes=LEAST)
     with remote.open(small) as file:
         file.prefetch([(0, 30 * MIB)])  # evicts its own first blocks
         assert file.read() == remote.files["a"]
     assert remote.fetched == 30 * MIB
 
 
-def test_hits_and_misses_are_counted_in_blocks(options: CacheOptions) -> None:
+def test_hits_and_misses_are_counted_in_blocks(options: Cache) -> None:
     remote = Remote(a=content(3 * cache.BLOCK + cache.FOOTER))
     for hits, misses in ((0, 4), (4, 0)):
         with recording() as noted:
@@ -174,7 +174,7 @@ def test_hits_and_misses_are_counted_in_blocks(options: CacheOptions) -> None:
         assert (work.cache_hits, work.cache_misses) == (hits, misses)
 
 
-def test_errors_of_the_store_reach_the_reader_and_nothing_is_kept(options: CacheOptions) -> None:
+def test_errors_of_the_store_reach_the_reader_and_nothing_is_kept(options: Cache) -> None:
     remote = Remote(a=content(MIB))
 
     def fail(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -194,7 +194,7 @@ def test_errors_of_the_store_reach_the_reader_and_nothing_is_kept(options: Cache
 # ------------------------------------------------------------------------------------------ what a cached file is
 
 
-def test_a_changed_object_never_gives_old_bytes(options: CacheOptions) -> None:
+def test_a_changed_object_never_gives_old_bytes(options: Cache) -> None:
     remote = Remote(a=content(MIB))
     old = remote.read(options, version="etag:1")
     remote.files["a"] = content(MIB, seed=1)
@@ -202,7 +202,7 @@ def test_a_changed_object_never_gives_old_bytes(options: CacheOptions) -> None:
     assert remote.read(options, version="etag:1") == old  # planned before the change, and kept
 
 
-def test_other_stores_paths_and_sizes_are_other_files(options: CacheOptions) -> None:
+def test_other_stores_paths_and_sizes_are_other_files(options: Cache) -> None:
     files = [
         ("s3 http://a", "x", 1000),
         ("s3 http://b", "x", 1000),
@@ -230,30 +230,29 @@ def test_files_without_version_or_size_are_not_cached_and_one_warning_says_so(
 
 
 def test_options_are_checked_at_construction(tmp_path: Path) -> None:
-    assert cache_options(None) is None
-    checked = cache_options(tmp_path / "new" / "cache")
-    assert checked == CacheOptions(str(tmp_path / "new" / "cache"), 10 << 30)
+    checked = prepared(Cache(tmp_path / "new" / "cache"))
+    assert checked == Cache(str(tmp_path / "new" / "cache"), max_bytes=10 << 30)
     assert pickle.loads(pickle.dumps(checked)) == checked
     assert list(Path(checked.folder).iterdir()) == []
     for value in (0, "1MiB", "many"):
-        with pytest.raises(OptionError, match="cache_bytes"):
-            cache_options(tmp_path, value)
+        with pytest.raises(OptionError, match="max_bytes"):
+            prepared(Cache(tmp_path, max_bytes=value))
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match=r"cache_dir=.*expected a writable folder"):
-        cache_options(tmp_path / "file" / "below")
+    with pytest.raises(OptionError, match=r"cache=.*expected a writable folder"):
+        prepared(Cache(tmp_path / "file" / "below"))
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o720, 0o707, 0o1777])
 def test_a_folder_that_others_may_write_to_is_refused(mode: int, tmp_path: Path) -> None:
-    made = cache_options(tmp_path / "made")
+    made = prepared(Cache(tmp_path / "made"))
     assert made is not None
     assert Path(made.folder).stat().st_mode & 0o777 == 0o700
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(mode)
     with pytest.raises(OptionError, match=f"its mode is {mode:o}.*chmod 700"):
-        cache_options(tmp_path / "open")
+        prepared(Cache(tmp_path / "open"))
     (tmp_path / "open").chmod(0o755)
-    assert cache_options(tmp_path / "open") is not None
+    assert prepared(Cache(tmp_path / "open")) is not None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
@@ -261,15 +260,15 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o700)
     os.chown(tmp_path / "theirs", 12345, -1)
     with pytest.raises(OptionError, match="belongs to the user with the number 12345"):
-        cache_options(tmp_path / "theirs")
+        prepared(Cache(tmp_path / "theirs"))
 
 
 def test_nothing_is_written_or_removed_behind_links_in_the_folder(
-    options: CacheOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    options: Cache, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    store = cache.BlockStore(options.folder, options.size_bytes)
+    store = cache.BlockStore(options.folder, options.max_bytes)
     key = f"{'ab' * 16}-0"
     (outside / f"{key}.block").write_bytes(b"x" * 100)
     (Path(options.folder) / "ab").symlink_to(outside)
@@ -280,7 +279,7 @@ def test_nothing_is_written_or_removed_behind_links_in_the_folder(
     (tmp_path / "victim").write_bytes(b"precious")
     (Path(options.folder) / "count").unlink()
     (Path(options.folder) / "count").symlink_to(tmp_path / "victim")
-    cache.BlockStore(options.folder, options.size_bytes).put(key, memoryview(b"data"))
+    cache.BlockStore(options.folder, options.max_bytes).put(key, memoryview(b"data"))
     assert (tmp_path / "victim").read_bytes() == b"precious"
 
 
@@ -288,7 +287,7 @@ def test_nothing_is_written_or_removed_behind_links_in_the_folder(
 
 
 def test_the_size_cap_holds_and_evicted_blocks_are_fetched_again(tmp_path: Path) -> None:
-    options = CacheOptions(str(tmp_path), LEAST)
+    options = Cache(str(tmp_path), max_bytes=LEAST)
     remote = Remote(**{f"f{i}": content(5 * MIB, i) for i in range(8)})
     first = remote.open(options, "f0")
     first.prefetch([(0, 5 * MIB)])
@@ -301,16 +300,16 @@ def test_the_size_cap_holds_and_evicted_blocks_are_fetched_again(tmp_path: Path)
     first.close()
 
 
-def test_a_smaller_cap_shrinks_the_folder_when_it_is_next_opened(options: CacheOptions) -> None:
+def test_a_smaller_cap_shrinks_the_folder_when_it_is_next_opened(options: Cache) -> None:
     remote = Remote(a=content(40 * MIB), b=b"x")
     remote.read(options)
     assert stored_bytes(options) == 40 * MIB
     forget()
-    remote.read(CacheOptions(options.folder, LEAST), "b")
+    remote.read(Cache(options.folder, max_bytes=LEAST), "b")
     assert stored_bytes(options) <= LEAST
 
 
-def test_files_that_killed_writers_left_are_removed_and_no_others(options: CacheOptions) -> None:
+def test_files_that_killed_writers_left_are_removed_and_no_others(options: Cache) -> None:
     remote = Remote(a=content(MIB))
     remote.read(options)
     forget()
@@ -332,7 +331,7 @@ def test_files_that_killed_writers_left_are_removed_and_no_others(options: Cache
 
 @pytest.mark.parametrize("harm", [b"", b"no count" * 500, cache._COUNT.pack(0, 0.0), cache._COUNT.pack(-1, math.nan)])
 def test_a_damaged_count_is_made_anew(harm: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = CacheOptions(str(tmp_path), LEAST)
+    options = Cache(str(tmp_path), max_bytes=LEAST)
     remote = Remote(**{f"f{i}": content(5 * MIB, i) for i in range(8)})
     for path in remote.files:
         assert remote.read(options, path) == remote.files[path]
@@ -341,7 +340,7 @@ def test_a_damaged_count_is_made_anew(harm: bytes, tmp_path: Path, caplog: pytes
     assert warnings_of(caplog) == []
 
 
-def test_blocks_of_the_caches_before_are_evicted(options: CacheOptions) -> None:
+def test_blocks_of_the_caches_before_are_evicted(options: Cache) -> None:
     """They were named by a random word, too."""
     before = Path(options.folder, "ab", f"{'ab' * 16}-7.{'0f' * 8}.block")
     before.parent.mkdir(parents=True)
@@ -352,7 +351,7 @@ def test_blocks_of_the_caches_before_are_evicted(options: CacheOptions) -> None:
     assert not before.exists()
 
 
-def test_keys_are_digests_that_show_nothing(options: CacheOptions) -> None:
+def test_keys_are_digests_that_show_nothing(options: Cache) -> None:
     remote = Remote(a=content(MIB))
     remote.read(options)
     identity = repr((2, cache.BLOCK, cache.FOOTER, "memory", "a", "etag:1", MIB))

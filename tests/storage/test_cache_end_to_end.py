@@ -1,4 +1,4 @@
-"""`cache_dir=`: the same batches, few requests, new bytes of changed objects, and right rows after kill -9."""
+"""`cache=`: the same batches, few requests, new bytes of changed objects, and right rows after kill -9."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 from tests.storage.cache_helpers import block_bytes, forget
 from tests.storage.proxy import Faults, Proxy, faulty
 from tests.storage.servers import Store
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Cache, StructuredDataset
 
 FILES, ROWS = 4, 120_000  # rows of a file, in two row groups: 4 MB each
 FORKED = multiprocessing.get_context("forkserver")  # of a process that has imported torch: see conftest.py
@@ -69,11 +69,11 @@ def everything(path: str, **options: Any) -> list[list[tuple[str, bytes]]]:
     ]
 
 
-def remote(proxy: Proxy, cache: Path, **options: Any) -> dict[str, Any]:
+def remote(proxy: Proxy, cache: Path | Cache, **options: Any) -> dict[str, Any]:
     return {
         "path": proxy.store.url("cached"),
         "storage_options": proxy.store.storage_options,
-        "cache_dir": cache,
+        "cache": cache,
         **options,
     }
 
@@ -124,7 +124,7 @@ def test_a_changed_object_gives_its_new_rows(proxy: Proxy, moto_s3: Store, folde
 
 
 def test_a_small_cache_evicts_and_the_batches_stay_the_same(proxy: Proxy, folder: Path, tmp_path: Path) -> None:
-    given = remote(proxy, tmp_path / "cache", cache_bytes="16MiB")
+    given = remote(proxy, Cache(tmp_path / "cache", max_bytes="16MiB"))
     assert everything(**given) == everything(**given) == everything(str(folder))
 
 

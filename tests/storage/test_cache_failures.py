@@ -34,7 +34,7 @@ from tests.storage.cache_helpers import (
     warnings_of,
 )
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import CacheOptions, cache_options
+from torch_dataloader_utils.storage.cache import Cache, prepared
 
 FORKED = multiprocessing.get_context("forkserver")  # of a process that has imported torch: see conftest.py
 
@@ -47,8 +47,8 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> CacheOptions:
-    checked = cache_options(tmp_path / "cache", "64MiB")
+def options(tmp_path: Path) -> Cache:
+    checked = prepared(Cache(tmp_path / "cache", max_bytes="64MiB"))
     assert checked is not None
     return checked
 
@@ -75,7 +75,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("known", [True, False])
 def test_a_damaged_block_is_fetched_again_and_healed(
-    damage: str, known: bool, options: CacheOptions, caplog: pytest.LogCaptureFixture
+    damage: str, known: bool, options: Cache, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote = Remote(a=content(3 * MIB + 5))
     remote.read(options)
@@ -102,9 +102,7 @@ def test_the_checksum_tells_every_single_change(data: bytes, place: int, bit: in
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_without_the_folder_reading_continues(
-    known: bool, options: CacheOptions, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_folder_reading_continues(known: bool, options: Cache, caplog: pytest.LogCaptureFixture) -> None:
     remote = Remote(a=content(3 * MIB), b=content(2 * MIB, 1))
     remote.read(options)
     if not known:
@@ -118,7 +116,7 @@ def test_without_the_folder_reading_continues(
     assert "Reading continues" in message
 
 
-def test_a_folder_that_was_removed_is_made_again(options: CacheOptions, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_was_removed_is_made_again(options: Cache, caplog: pytest.LogCaptureFixture) -> None:
     remote = Remote(a=content(3 * MIB))
     remote.read(options)
     shutil.rmtree(options.folder)
@@ -138,7 +136,7 @@ def fill_under_limit(folder: str, queue: Any) -> None:
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("torch_dataloader_utils").addHandler(handler)
     remote = Remote(a=content(5 * MIB), small=b"x")
-    options = CacheOptions(folder, LEAST)
+    options = Cache(folder, max_bytes=LEAST)
     remote.read(options, "small")  # the count exists when the disk becomes full
     resource.setrlimit(resource.RLIMIT_FSIZE, (128 << 10, resource.RLIM_INFINITY))
     right = [remote.read(options) == remote.files["a"] for _ in range(2)]
@@ -164,7 +162,7 @@ from torch_dataloader_utils.storage.cache import BLOCK, FOOTER
 logging.basicConfig(level=logging.WARNING, format="WARNED %(message)s", stream=sys.stdout)
 folder = sys.argv[1]
 remote = Remote(**{f"f{i}": content(4 * MIB, i) for i in range(8)})
-options = CacheOptions(folder, 1 << 30)
+options = Cache(folder, max_bytes=1 << 30)
 for _ in range(2):
     for path in remote.files:
         assert remote.read(options, path) == remote.files[path]
@@ -191,7 +189,7 @@ def test_a_full_disk_costs_speed_only(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------- threads and processes
 
 
-def read_at_random(remote: Remote, options: CacheOptions, seed: int, reads: int) -> None:
+def read_at_random(remote: Remote, options: Cache, seed: int, reads: int) -> None:
     """Reads and prefetches of random ranges of random files, each compared."""
     draw = random.Random(seed)
     files = {path: remote.open(options, path) for path in remote.files}
@@ -212,14 +210,14 @@ def some_files() -> Remote:
 
 
 def test_threads_share_a_cache_that_evicts(tmp_path: Path) -> None:
-    remote, options = some_files(), CacheOptions(str(tmp_path), LEAST)
+    remote, options = some_files(), Cache(str(tmp_path), max_bytes=LEAST)
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda seed: read_at_random(remote, options, seed, 40), range(6)))
     assert stored_bytes(options) <= LEAST
 
 
 def process_reads(folder: str, seed: int, reads: int) -> None:
-    read_at_random(some_files(), CacheOptions(folder, LEAST), seed, reads)
+    read_at_random(some_files(), Cache(folder, max_bytes=LEAST), seed, reads)
 
 
 def test_processes_share_a_cache_that_evicts(tmp_path: Path) -> None:
@@ -229,13 +227,13 @@ def test_processes_share_a_cache_that_evicts(tmp_path: Path) -> None:
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert stored_bytes(CacheOptions(str(tmp_path), LEAST)) <= LEAST
+    assert stored_bytes(Cache(str(tmp_path), max_bytes=LEAST)) <= LEAST
 
 
 def read_all(folder: str, barrier: Any, queue: Any) -> None:
     remote = some_files()
     barrier.wait()
-    right = all(remote.read(CacheOptions(folder, 1 << 30), path) == remote.files[path] for path in remote.files)
+    right = all(remote.read(Cache(folder, max_bytes=1 << 30), path) == remote.files[path] for path in remote.files)
     queue.put((right, len(remote.requests), remote.fetched))
 
 
@@ -251,13 +249,13 @@ def test_two_processes_that_read_the_same_at_once_fetch_it_at_most_twice(tmp_pat
     assert 24 * MIB <= sum(fetched for _, _, fetched in results) <= 48 * MIB
     remote = some_files()
     for path in remote.files:
-        assert remote.read(CacheOptions(str(tmp_path), 1 << 30), path) == remote.files[path]
+        assert remote.read(Cache(str(tmp_path), max_bytes=1 << 30), path) == remote.files[path]
     assert remote.requests == []
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_forked_at_any_moment_shares_the_cache(tmp_path: Path) -> None:
-    options = CacheOptions(str(tmp_path), LEAST)
+    options = Cache(str(tmp_path), max_bytes=LEAST)
     remote, stop = some_files(), threading.Event()
 
     def busy() -> None:
@@ -318,7 +316,7 @@ def test_a_writer_killed_while_it_counts_holds_up_nobody(
 ) -> None:
     os.kill(holder.pid, signal.SIGKILL)
     holder.join()
-    options, remote = CacheOptions(str(tmp_path), LEAST), Remote(a=content(MIB))
+    options, remote = Cache(str(tmp_path), max_bytes=LEAST), Remote(a=content(MIB))
     for _ in range(2):
         assert remote.read(options) == remote.files["a"]
     assert remote.fetched == MIB
@@ -329,7 +327,7 @@ def test_a_writer_that_stops_while_it_counts_costs_the_others_seconds(
     holder: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_BUSY", 0.2)
-    options, remote = CacheOptions(str(tmp_path), LEAST), Remote(a=content(MIB))
+    options, remote = Cache(str(tmp_path), max_bytes=LEAST), Remote(a=content(MIB))
     for _ in range(3):
         assert remote.read(options) == remote.files["a"]
     assert remote.fetched == 3 * MIB
@@ -340,7 +338,7 @@ def test_a_writer_that_stops_while_it_counts_costs_the_others_seconds(
 
 def fill_forever(folder: str, started: Any) -> None:
     """Read and write, in turns with versions that no one has read, so that there is always something to write."""
-    remote, options, version = some_files(), CacheOptions(folder, LEAST), 0
+    remote, options, version = some_files(), Cache(folder, max_bytes=LEAST), 0
     while True:
         version += 1
         for path in remote.files:
@@ -357,7 +355,7 @@ def start_filling(folder: Path) -> tuple[Any, Any]:
 
 def check_clean(folder: Path, remote: Remote) -> None:
     """All versions that were filled read right, and the blocks are whole and no more than fit."""
-    options = CacheOptions(str(folder), LEAST)
+    options = Cache(str(folder), max_bytes=LEAST)
     for version in (1, 2):
         for path in remote.files:
             assert remote.read(options, path, f"etag:{version}") == remote.files[path]
@@ -384,7 +382,7 @@ def test_kill_9_of_one_of_two_writers_at_any_moment(
             victim.join()
             assert victim.exitcode == -signal.SIGKILL
             assert survivor.is_alive()  # it compares all that it reads
-            read_at_random(remote, CacheOptions(str(tmp_path), LEAST), seed, 5)
+            read_at_random(remote, Cache(str(tmp_path), max_bytes=LEAST), seed, 5)
         assert writing.is_set()
         assert survivor.is_alive()
     finally:

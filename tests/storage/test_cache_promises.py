@@ -22,7 +22,7 @@ from tests.storage.servers import Store
 from tests.storage.test_cache_failures import holder  # noqa: F401 (a fixture)
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import CacheOptions, cache_options
+from torch_dataloader_utils.storage.cache import Cache, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> CacheOptions:
-    checked = cache_options(tmp_path / "cache", "64MiB")
+def options(tmp_path: Path) -> Cache:
+    checked = prepared(Cache(tmp_path / "cache", max_bytes="64MiB"))
     assert checked is not None
     return checked
 
@@ -49,7 +49,7 @@ class Planted:
         return os.mkdir, (self.folder,)
 
 
-def test_planted_pickles_are_not_executed(options: CacheOptions, tmp_path: Path) -> None:
+def test_planted_pickles_are_not_executed(options: Cache, tmp_path: Path) -> None:
     remote, made = Remote(a=content(2 * MIB)), tmp_path / "executed"
     remote.read(options)
     harm = pickle.dumps(Planted(str(made)))
@@ -102,7 +102,7 @@ def a_folder(path: Path, outside: Path) -> None:
 
 @pytest.mark.parametrize("plant", [behind_a_link, behind_a_linked_folder, a_pipe, a_folder])
 def test_what_is_planted_for_a_block_is_not_read(
-    plant: Callable[[Path, Path], None], options: CacheOptions, tmp_path: Path
+    plant: Callable[[Path, Path], None], options: Cache, tmp_path: Path
 ) -> None:
     remote, outside = Remote(a=b"a" * 1000), tmp_path / "outside"
     remote.read(options)
@@ -123,7 +123,7 @@ NAMES = ("..", "../../x", "/etc/x", "a/../../b", "~", "count", "ab", "\0", "x\n"
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(name=st.sampled_from(NAMES) | st.text())
-def test_no_name_of_an_object_leads_out_of_the_folder(name: str, options: CacheOptions, tmp_path: Path) -> None:
+def test_no_name_of_an_object_leads_out_of_the_folder(name: str, options: Cache, tmp_path: Path) -> None:
     remote = Remote(**{name: b"a" * 100})
     assert remote.read(options, name) == b"a" * 100
     assert list(tmp_path.iterdir()) == [Path(options.folder)]
@@ -151,7 +151,7 @@ def test_a_peer_that_is_stopped_with_the_lock_costs_seconds_and_no_row(
     loader, _ = StructuredDataset.create_dataloader(
         moto_s3.url("stopped"),
         storage_options=moto_s3.storage_options,
-        cache_dir=tmp_path,
+        cache=tmp_path,
         batch_size=100,
         num_workers=2,
         num_ranks=1,
@@ -160,7 +160,7 @@ def test_a_peer_that_is_stopped_with_the_lock_costs_seconds_and_no_row(
     for _ in range(2):
         assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(400))
     assert time.monotonic() - began < 6 * cache._BUSY
-    [message] = [message for message in warnings_of(caplog) if "cache_dir" in message]
+    [message] = [message for message in warnings_of(caplog) if "cache" in message]
     assert "another process has held" in message
     assert "Reading continues from the store" in message
 

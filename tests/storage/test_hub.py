@@ -210,7 +210,7 @@ def test_what_has_no_commit_is_asked_for_again(hub: Hub) -> None:
 
 def test_files_at_a_commit_are_cached(hub: Hub, tmp_path: Any) -> None:
     for _ in range(2):
-        loader, _ = opened(hub, cache_dir=tmp_path)
+        loader, _ = opened(hub, cache=tmp_path)
         assert sorted(ids(loader)) == list(range(50))
         read = hub.requests["resolve"]
     assert hub.requests["resolve"] == read

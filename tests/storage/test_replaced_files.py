@@ -22,7 +22,7 @@ from torch_dataloader_utils.errors import FileChangedError
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import confirm_unchanged, open_storage
-from torch_dataloader_utils.storage.cache import cache_options
+from torch_dataloader_utils.storage.cache import Cache, prepared
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.storage import _KEPT, OpenedFiles
 from torch_dataloader_utils.storage.versions import StoredFacts
@@ -77,7 +77,7 @@ def test_a_pyarrow_filesystem_of_ones_own_is_checked(moto_s3: Store, tmp_path: P
 def test_nothing_of_a_replaced_object_is_cached(moto_s3: Store, tmp_path: Path) -> None:
     url = moto_s3.url(f"replaced-cached{tmp_path}/x")
     moto_s3.filesystem.pipe(url, b"a" * SIZE)
-    options = cache_options(tmp_path / "cache", "64MiB")
+    options = prepared(Cache(tmp_path / "cache", max_bytes="64MiB"))
     assert options is not None
     found, path = open_storage(url, moto_s3.storage_options)
     storage, stored = replace(found, cache=options), found.look(path)
@@ -220,7 +220,7 @@ def test_a_pass_over_an_object_replaced_while_it_is_read_ends(
         num_workers=0,
         num_ranks=1,
         rank=0,
-        cache_dir=tmp_path / "cache" if cached else None,
+        cache=tmp_path / "cache" if cached else None,
     )
     batches = iter(loader)
     seen: list[Any] = [next(batches)["id"]]

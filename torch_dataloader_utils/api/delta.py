@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +11,7 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.options import parse_delta_options, plain_value
+from torch_dataloader_utils.storage.cache import CacheLike
 from torch_dataloader_utils.storage.waiting import limited
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ class DeltaDataset(SnapshotDataset):
         columns: Sequence[str] | None = None,
         filters: Any = None,
         storage_options: Mapping[str, Any] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str = "10GiB",
+        cache: CacheLike | None = None,
         format_options: Mapping[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         transform: Callable[..., Any] | None = None,
@@ -136,8 +135,7 @@ class DeltaDataset(SnapshotDataset):
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             storage_options: options of the path's fsspec filesystem, such as credentials.
-            cache_dir: a local folder that caches data read from a remote store.
-            cache_bytes: the maximum size of cache_dir, such as "10GiB".
+            cache: a local folder that caches data read from a remote store; Cache(...) says its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.

@@ -13,6 +13,7 @@ from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Options, parse_options, plain_value
 from torch_dataloader_utils.sources.source import Source, open_files
+from torch_dataloader_utils.storage.cache import CacheLike
 from torch_dataloader_utils.storage.waiting import limited
 
 PathLike = str | os.PathLike[str]
@@ -49,8 +50,7 @@ class StructuredDataset(LoaderDataset):
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Any = None,
         manifest: str | os.PathLike[str] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str = "10GiB",
+        cache: CacheLike | None = None,
         format_options: Mapping[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         transform: Callable[..., Any] | None = None,
@@ -146,8 +146,7 @@ class StructuredDataset(LoaderDataset):
             storage_options: options of the path's fsspec filesystem, such as credentials.
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
             manifest: a file that caches the list of files and their footers; created if missing.
-            cache_dir: a local folder that caches data read from a remote store.
-            cache_bytes: the maximum size of cache_dir, such as "10GiB".
+            cache: a local folder that caches data read from a remote store; Cache(...) says its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.

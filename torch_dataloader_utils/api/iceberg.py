@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,6 +12,7 @@ from torch_dataloader_utils.api.tables import TableDataset
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import parse_table_options, plain_value
+from torch_dataloader_utils.storage.cache import CacheLike
 from torch_dataloader_utils.storage.waiting import limited
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class IcebergDataset(TableDataset):
         filters: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str = "10GiB",
+        cache: CacheLike | None = None,
         format_options: Mapping[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         transform: Callable[..., Any] | None = None,
@@ -162,8 +161,7 @@ class IcebergDataset(TableDataset):
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             storage_options: options of the path's fsspec filesystem, such as credentials.
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
-            cache_dir: a local folder that caches data read from a remote store.
-            cache_bytes: the maximum size of cache_dir, such as "10GiB".
+            cache: a local folder that caches data read from a remote store; Cache(...) says its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.options import option_defaults, parse_options
 from torch_dataloader_utils.sources.tables import TableSource
+from torch_dataloader_utils.storage.cache import CacheLike
 from torch_dataloader_utils.storage.waiting import limited
 
 _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  # a table's own log says
@@ -45,8 +45,7 @@ class TableDataset(SnapshotDataset):
         filters: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Any = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str = "10GiB",
+        cache: CacheLike | None = None,
         format_options: Mapping[str, Any] | None = None,
         transform: Callable[..., Any] | None = None,
         transform_rows: Literal["same", "any"] = "same",
@@ -133,8 +132,7 @@ class TableDataset(SnapshotDataset):
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             storage_options: options of the path's fsspec filesystem, such as credentials.
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
-            cache_dir: a local folder that caches data read from a remote store.
-            cache_bytes: the maximum size of cache_dir, such as "10GiB".
+            cache: a local folder that caches data read from a remote store; Cache(...) says its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.
             transform_rows: "any" if transform may change the number of rows.

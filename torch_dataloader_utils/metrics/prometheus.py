@@ -27,7 +27,7 @@ _FAMILIES = {
     "bytes_read": _Family("read_bytes_total", "counter", "Bytes that remote stores sent."),
     "requests": _Family("requests_total", "counter", "Requests to remote stores."),
     "retries": _Family("retries_total", "counter", "Requests repeated after a failure."),
-    "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of blocks of bytes found in cache_dir."),
+    "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of blocks of bytes found in the cache."),
     "skipped_files": _Family("skipped_files", "gauge", "Damaged files left out."),
     "skipped_rows": _Family("skipped_rows", "gauge", "Rows of damaged files left out, as far as known."),
     "pad_fraction": _Family("pad_ratio", "gauge", "Share of rows that are repeats."),

@@ -72,7 +72,7 @@ _NAMES: Mapping[Limit, str] = {
     "convert": "converting to the arrays of batches",
 }
 _KNOBS: Mapping[Limit, str] = {
-    "storage": "Set cache_dir= to keep the data on a local disk, or raise num_workers for more requests at a time.",
+    "storage": "Set cache=folder to keep the data on a local disk, or raise num_workers for more requests at a time.",
     "decode": "Read fewer columns with columns=, or give the process more cores.",
     "delete": "Compact the table, so that fewer rows are deleted whenever it is read.",
     "filter": "Sort the data by the filtered columns, so that whole row groups are skipped.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch_dataloader_utils.checks import Checked, maybe, one_of, option, whole, word
 from torch_dataloader_utils.errors import OptionError, leave_out, use
-from torch_dataloader_utils.options.checks import Checked, maybe, one_of, option, whole, word
 
 _MOST_TOKENS = 2**31  # of a batch
 

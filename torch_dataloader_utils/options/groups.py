@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch_dataloader_utils.errors import OptionError, leave_out, use
-from torch_dataloader_utils.options.checks import (
+from torch_dataloader_utils.checks import (
     Checked,
     credentials,
     flag,
@@ -32,10 +31,13 @@ from torch_dataloader_utils.options.checks import (
     word,
     word_or_words,
 )
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.devices import device_name
 from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.progress import check_bars
+from torch_dataloader_utils.storage.cache import Cache
+from torch_dataloader_utils.values import a
 
 EVEN = ("none", "drop", "pad", "sync")
 MOST_WORKERS = 4096
@@ -96,10 +98,12 @@ class ReadOptions(Checked):
     manifest: str | os.PathLike[str] | None = option(
         None, maybe(path), doc="a file that caches the list of files and their footers; created if missing"
     )
-    cache_dir: str | os.PathLike[str] | None = option(
-        None, maybe(path), doc="a local folder that caches data read from a remote store"
+    cache: Cache | None = option(
+        None,
+        maybe(a(Cache)),
+        given="CacheLike | None",
+        doc="a local folder that caches data read from a remote store; Cache(...) says its size",
     )
-    cache_bytes: int | str = option("10GiB", num_bytes, doc='the maximum size of cache_dir, such as "10GiB"')
     format_options: Mapping[str, Any] | None = option(
         None, mapping("option -> value"), doc='options of the file format, such as {"on_bad_lines": "skip"}'
     )

@@ -24,6 +24,7 @@ from torch_dataloader_utils.options.mix import MixOptions
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.padding import PadOptions
 from torch_dataloader_utils.options.policies import flat_keywords
+from torch_dataloader_utils.options.retired import check_retired
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions
 from torch_dataloader_utils.options.tables import DeltaOptions, FollowOptions, TableOptions
@@ -192,6 +193,7 @@ def parse_delta_options(keywords: Mapping[str, Any]) -> tuple[Options, DeltaOpti
 
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str) -> dict[str, Any]:
     """The keywords with plain values, after a check that all of them are known."""
+    check_retired(keywords)
     for name in keywords:
         if name in known:
             continue
@@ -236,7 +238,7 @@ def _names(kind: type) -> list[str]:
 # Advice for a keyword that does not exist: what it is called here, or the keyword that it misspells.
 
 
-# With a lower threshold, different words match: "batch_bytes" and "cache_bytes", "split" and "split_rows".
+# With a lower threshold, different words match: "batch_bytes" and "split_bytes", "split" and "split_rows".
 _ALIKE = 0.85
 
 _TORCH = "an option of torch's DataLoader: "
@@ -291,7 +293,6 @@ _OF_COMBINE = {
 # Other names for our keywords.
 _SYNONYMS = {
     "buffer_size": "shuffle_buffer_size",
-    "cache": "cache_dir",
     "data_files": "path",
     "file_format": "format",
     "features": "columns",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
+from torch_dataloader_utils.checks import Checked, maybe, option, whole
 from torch_dataloader_utils.distributed.peers import (
     Peers,
     job_peers,
@@ -15,7 +16,6 @@ from torch_dataloader_utils.distributed.peers import (
     peers_of_mesh,
 )
 from torch_dataloader_utils.errors import OptionError, ShardingError, leave_out
-from torch_dataloader_utils.options.checks import Checked, maybe, option, whole
 from torch_dataloader_utils.printing import shown
 
 _PEERS = ("process_group", "device_mesh", "accelerator")  # each names the processes that are the ranks

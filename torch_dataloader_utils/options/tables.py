@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from torch_dataloader_utils.errors import OptionError, leave_out, use
-from torch_dataloader_utils.options.checks import (
+from torch_dataloader_utils.checks import (
     Checked,
     credentials,
     flag,
@@ -21,6 +20,7 @@ from torch_dataloader_utils.options.checks import (
     values,
     whole,
 )
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 
 # The options that let passes follow a growing table.
 

@@ -16,6 +16,7 @@ import numpy as np
 from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions, options_of
 from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.source import Source
+from torch_dataloader_utils.values import Value
 
 # Plain values as Python and YAML write them, exactly: whole numbers of any size, and keys of any type.
 
@@ -50,11 +51,23 @@ def _text(value: Any, language: str) -> str:
         return str(int(value))
     if isinstance(value, float):
         return _float(float(value), language)
+    if isinstance(value, Value):
+        return _value(value, language)
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_text(key, language)}: {_text(inner, language)}' for key, inner in value.items())}}}"
     if isinstance(value, (list, tuple)):
         return _sequence([_text(inner, language) for inner in value], isinstance(value, tuple) and language == "python")
     raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+def _value(value: Value, language: str) -> str:
+    def sized(name: str, item: Any) -> Any:
+        return _sized(item) if name.endswith("_bytes") else item
+
+    if language == "python":
+        return value.text(lambda name, item: _text(sized(name, item), language))
+    fields = {name: sized(name, item) for name, item in value.given().items()}
+    return _text({"kind": type(value).__name__.lower(), **fields}, language)
 
 
 def _sequence(texts: list[str], is_tuple: bool) -> str:
@@ -195,7 +208,18 @@ def _shown(item: Field[Any], value: Any) -> Values:
     if texts is None:
         name = getattr(value, "__name__", item.name)
         return {"code": name if name.isidentifier() else item.name}  # "<lambda>" is no code
-    return texts
+    classes = sorted(_classes(value))
+    return {**texts, "imports": classes} if classes else texts
+
+
+def _classes(value: Any) -> set[str]:
+    """The names of the classes that the text of a value in Python uses."""
+    own = {type(value).__name__} if isinstance(value, Value) else set()
+    if isinstance(value, (Value, Mapping)):
+        value = value.given().values() if isinstance(value, Value) else value.values()
+    elif not isinstance(value, (list, tuple)):
+        return own
+    return own.union(*map(_classes, value))
 
 
 def _sized(size: Any) -> Any:
@@ -208,6 +232,8 @@ def _has_secret(value: Any) -> bool:
     """Whether a text in it has a part that `redacted` leaves out; without it, the option would be another one."""
     if isinstance(value, (str, os.PathLike)):
         return redacted(str(value)) != str(value)
+    if isinstance(value, Value):
+        return any(map(_has_secret, value.given().values()))
     if isinstance(value, Mapping):
         return any(map(_has_secret, [*value.keys(), *value.values()]))
     return isinstance(value, (list, tuple)) and any(map(_has_secret, value))

@@ -53,11 +53,13 @@ const Call = (() => {
   function asPython(data, values, defaults) {
     const ranks = data.call.explicit_ranks ? [`num_ranks=${values.num_ranks},`, "rank=rank,"] : [];
     const name = data.call.function;
-    const shown = [`${data.call.target.python},`, ...ranks, ...options(data, values, defaults).map(pythonLine)];
+    const given = options(data, values, defaults);
+    const shown = [`${data.call.target.python},`, ...ranks, ...given.map(pythonLine)];
     const start = `loader, dataset = ${name}(`;
     const short = start + shown.join(" ").replace(/,$/, "") + ")";
     const fits = short.length <= LINE && !short.includes("#");
-    const head = [`from ${MODULE} import ${name.split(".")[0]}`, "", ...notes(data, values)];
+    const names = new Set([name.split(".")[0], ...given.flatMap((one) => one.imports ?? [])]);
+    const head = [`from ${MODULE} import ${[...names].sort().join(", ")}`, "", ...notes(data, values)];
     return [...head, ...(fits ? [short] : [start, ...shown.map((one) => `    ${one}`), ")"])].join("\n");
   }
 

@@ -21,7 +21,7 @@ from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage
-from torch_dataloader_utils.storage.cache import cache_options
+from torch_dataloader_utils.storage.cache import prepared
 from torch_dataloader_utils.storage.spelling import is_utf8, one_spelling
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -96,7 +96,7 @@ def open_entries(path: AnyPath | Sequence[AnyPath], read: ReadOptions) -> tuple[
     for other, inner in opened[1:]:
         if other != storage:
             raise OptionError(f"path: {printable(inner)} is on another storage than {printable(first)}.")
-    cache = None if storage.local else cache_options(read.cache_dir, read.cache_bytes)
+    cache = None if storage.local or read.cache is None else prepared(read.cache)
     return replace(storage, cache=cache), [(entry, inner) for entry, (_, inner) in zip(entries, opened, strict=True)]
 
 

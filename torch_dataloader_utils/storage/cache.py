@@ -1,4 +1,4 @@
-"""`cache_dir=`: a cache of remote files on the local disk, shared by all processes of the node."""
+"""`cache=`: a cache of remote files on the local disk, shared by all processes of the node."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import struct
 import tempfile
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from torch_dataloader_utils.checks import num_bytes, path
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.locks import ForkLock
 from torch_dataloader_utils.storage.remote import Fetch, Range, coalesced
-from torch_dataloader_utils.units import parse_bytes
+from torch_dataloader_utils.values import Value, setting
 
 # Blocks of remote files in a folder that all processes of a node share: one file each, complete once it is renamed.
 #
@@ -124,10 +125,10 @@ class BlockStore:
         files = sorted(_block_files(self.folder))
         total = sum(size for _, size, _, _ in files)
         least = total if total <= limit else min(limit, self.size_bytes - self.size_bytes // _SHARE)
-        for written, size, path, unfinished in files:
+        for written, size, file, unfinished in files:
             if time.time() - written > _ABANDONED if unfinished else total > least:
                 with suppress(FileNotFoundError):
-                    os.unlink(path)
+                    os.unlink(file)
                 total -= size
         return total
 
@@ -135,7 +136,7 @@ class BlockStore:
         """Log a WARNING, once per process and kind."""
         if kind not in self._warned:
             self._warned.add(kind)
-            _LOG.warning("cache_dir=%r: %s. Reading continues from the store if necessary.", self.folder, message)
+            _LOG.warning("cache=%r: %s. Reading continues from the store if necessary.", self.folder, message)
 
 
 def block_store(folder: str, size_bytes: int) -> BlockStore:
@@ -237,37 +238,42 @@ FOOTER = 1 << 16  # bytes: what readers of Parquet and ORC fetch first; planning
 REQUEST = 1 << 24  # bytes: the largest request; smaller ones would wait for the store more often
 
 
-@dataclass(frozen=True)
-class CacheOptions:
-    """A folder for blocks of remote files, and its size limit in bytes."""
+def _size(name: str, value: Any) -> int:
+    size = num_bytes(name, value)
+    if size < _LEAST:
+        raise OptionError(f"{name}={value!r}: expected at least 16 MiB.")
+    return size
 
-    folder: str
-    size_bytes: int
 
-
-def cache_options(cache_dir: str | os.PathLike[str] | None, cache_bytes: int | str = "10GiB") -> CacheOptions | None:
-    """The checked options of a cache, or None without a folder. Creates the folder if needed.
+class Cache(Value):
+    """Keeps what is read from a remote store in a local folder, which all processes of the node share.
 
     Raises:
-        OptionError: the folder cannot be written to, or by other users too, or belongs to one; or `cache_bytes` is not
-            a size or is too small.
+        OptionError: `max_bytes` is no size, or too small.
     """
-    size = parse_bytes(cache_bytes, "cache_bytes")
-    if cache_dir is None:
-        return None
-    if size < _LEAST:
-        raise OptionError(f"cache_bytes={cache_bytes!r}: expected at least 16 MiB.")
-    folder = os.path.abspath(os.path.expanduser(cache_dir))
+
+    folder: str = setting(check=path, doc="the folder; created for its owner only if it is missing", kw_only=False)
+    max_bytes: int = setting(default="10GiB", check=_size, doc="the maximum size of what it holds, in bytes")
+
+
+CacheLike: TypeAlias = Cache | str | os.PathLike[str] | Mapping[str, Any]
+
+
+def prepared(cache: Cache) -> Cache:
+    """The cache, with its folder as an absolute path. Creates the folder if needed.
+
+    Raises:
+        OptionError: the folder cannot be written to, or by other users too, or belongs to one.
+    """
+    folder = os.path.abspath(os.path.expanduser(cache.folder))
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OptionError(
-            f"cache_dir={os.fspath(cache_dir)!r}: expected a writable folder on a local disk: {error}"
-        ) from error
+        raise OptionError(f"cache={cache.folder!r}: expected a writable folder on a local disk: {error}") from error
     _check_private(folder)
-    return CacheOptions(folder, size)
+    return cache.replace(folder=folder)
 
 
 def _check_private(folder: str) -> None:
@@ -275,12 +281,12 @@ def _check_private(folder: str) -> None:
     status = os.stat(folder)
     if status.st_uid != os.geteuid():
         raise OptionError(
-            f"cache_dir={folder!r} belongs to the user with the number {status.st_uid}, who could change the data in "
+            f"cache={folder!r} belongs to the user with the number {status.st_uid}, who could change the data in "
             f"it: choose a folder of your own (user {os.geteuid()})."
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OptionError(
-            f"cache_dir={folder!r}: other users may write to it (its mode is {stat.S_IMODE(status.st_mode):o}) and "
+            f"cache={folder!r}: other users may write to it (its mode is {stat.S_IMODE(status.st_mode):o}) and "
             "could change the data in it: run chmod 700 on it, or choose another folder."
         )
 
@@ -319,13 +325,13 @@ class CachedRanges:
         options: the folder that keeps blocks, and its size limit.
     """
 
-    def __init__(self, storage_identity: str, file: DataFileInfo, fetch: Fetch, options: CacheOptions) -> None:
+    def __init__(self, storage_identity: str, file: DataFileInfo, fetch: Fetch, options: Cache) -> None:
         self._path = file.path
         self._edges = block_edges(file.file_size)
         identity = repr((2, BLOCK, FOOTER, storage_identity, file.path, file.version, file.file_size))
         self._digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
         self._fetch_from_store = fetch
-        self._store = block_store(options.folder, options.size_bytes)
+        self._store = block_store(options.folder, options.max_bytes)
 
     def fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
         """The bytes of each range; blocks that the cache lacks are fetched and added to it."""

@@ -24,7 +24,7 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import Recorder, recorder
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.redaction import printable, remember_secrets
-from torch_dataloader_utils.storage.cache import CachedRanges, CacheOptions, can_cache
+from torch_dataloader_utils.storage.cache import Cache, CachedRanges, can_cache
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, Reaching
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient
@@ -241,7 +241,7 @@ class Storage:
     protocol: str = "file"
     recipe: Recipe | None = field(default=None, repr=False)
     filesystem: Any = field(default=None, repr=False)
-    cache: CacheOptions | None = None
+    cache: Cache | None = None
     remedy: str = field(default="", repr=False, compare=False)
     renewal: Renewal[Storage] | None = field(default=None, repr=False, compare=False)
     timeout: float = field(default_factory=limit, repr=False, compare=False)
@@ -405,7 +405,7 @@ class Storage:
 
         return RemoteFile(RangeFile(file.path, held.size, fetch, held.close, confirm), "r")
 
-    def _cached(self, file: DataFileInfo, cache: CacheOptions) -> pa.NativeFile:
+    def _cached(self, file: DataFileInfo, cache: Cache) -> pa.NativeFile:
         """The file, read through the cache; what is missing is read at the store, and checked before it is kept."""
         held = self._held(file)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from math import inf
 from typing import Any, TypeAlias
@@ -20,12 +20,21 @@ _MOST_NUMBER = 2**63 - 1
 _MOST_NAMES = 1_000_000  # an iterator may not end
 
 
-def option(default: Any, check: Check | None = None, *, doc: str = "", repr: bool = True) -> Any:
+def option(
+    default: Any, check: Check | None = None, *, doc: str = "", given: str | None = None, repr: bool = True
+) -> Any:
     """A dataclass field for an option: its default, its check, and the line that documents it.
 
     `scripts/write_signatures.py` writes signatures and docstrings from it.
+
+    Args:
+        default: what it is if it is not given.
+        check: returns what is stored of what was given.
+        doc: the line.
+        given: the type of what may be given, as text; None: that of what is stored.
+        repr: False leaves it out of reprs.
     """
-    return field(default=default, metadata={"check": check, "doc": doc}, repr=repr)
+    return field(default=default, metadata={"check": check, "doc": doc, "given": given}, repr=repr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +45,27 @@ class Checked:
         for item in fields(self):
             check = item.metadata.get("check")
             if check is not None:
-                object.__setattr__(self, item.name, _checked(item, check, getattr(self, item.name)))
+                value = checked(item.name, check, getattr(self, item.name), item.metadata["doc"])
+                object.__setattr__(self, item.name, value)
 
 
-def _checked(item: Field[Any], check: Check, value: Any) -> Any:
-    """The value, checked; one that raises when it is looked at (compared, measured, shown) is refused."""
+def checked(name: str, check: Check, value: Any, doc: str) -> Any:
+    """The value, checked; one that raises when it is looked at (compared, measured, shown) is refused.
+
+    Args:
+        name: of what is checked.
+        check: the check.
+        value: what was given.
+        doc: what is expected, in words.
+    """
     try:
-        return check(item.name, value)
+        return check(name, value)
     except DataLoaderUtilsError:
         raise
     except Exception as error:
         raise OptionError(
-            f"{item.name}: a value of type {type(value).__name__} cannot be used here: checking it raised "
-            f"{type(error).__name__}. Expected: {item.metadata['doc']}."
+            f"{name}: a value of type {type(value).__name__} cannot be used here: checking it raised "
+            f"{type(error).__name__}. Expected: {doc}."
         ) from error
 
 
@@ -138,7 +155,14 @@ def credentials(of: str) -> Check:
 flag = values("True or False", lambda value: isinstance(value, bool))
 function = values("a callable", callable)
 word = values("a name", lambda value: isinstance(value, str) and value != "")
-path = values("a path", lambda value: isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)))
+_path = values("a path", lambda value: isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)))
+
+
+def path(name: str, value: Any) -> str:
+    """A path, as text."""
+    return os.fspath(_path(name, value))
+
+
 seconds = values("seconds (0 for none)", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
 seconds_or_zero = values("seconds of at least 0", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
 not_below_zero = values("a number of at least 0", lambda value: _is_number(value, (int, float)) and 0 <= value < inf)

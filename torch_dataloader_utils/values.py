@@ -1,0 +1,273 @@
+"""Values: what a feature is to those who use it. Checked when it is made, and a plain thing from then on."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
+
+import numpy as np
+
+from torch_dataloader_utils.checks import Check, checked
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.printing import listed, shown
+from torch_dataloader_utils.redaction import printable
+
+_REQUIRED: Any = object()  # the default of a field that has none
+
+
+class Field:
+    """One field of a value.
+
+    Attributes:
+        name: its name.
+        default: what it is if it is not given.
+        kept: what is stored then.
+        check: returns what is stored of what was given, or raises an OptionError.
+        doc: the line that documents it.
+        secret: whether it is left out of reprs and errors.
+        by_position: whether it can be given by position.
+    """
+
+    __slots__ = ("by_position", "check", "default", "doc", "kept", "name", "secret")
+
+    def __init__(self, default: Any, check: Check | None, doc: str, secret: bool, by_position: bool) -> None:
+        self.name = ""
+        self.default, self.check, self.doc, self.secret, self.by_position = default, check, doc, secret, by_position
+        self.kept = default
+
+    def stored(self, value: Any, where: str) -> Any:
+        """What is stored of a value; raises an OptionError, with `where` as its name, if it cannot be."""
+        return plain(value if self.check is None else checked(where, self.check, value, self.doc))
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _REQUIRED
+
+
+def setting(
+    *, default: Any = _REQUIRED, check: Check | None = None, doc: str = "", secret: bool = False, kw_only: bool = True
+) -> Any:
+    """Declare a field of a value.
+
+    Args:
+        default: what it is if it is not given; without one, it must be given.
+        check: returns what is stored of what was given, or raises an OptionError.
+        doc: the line that documents it.
+        secret: whether it is left out of reprs and errors.
+        kw_only: False lets it be given by position, as the first field mostly is.
+    """
+    return Field(default, check, doc, secret, not kw_only)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
+class Value:
+    """What one feature of a loader is to be: frozen, checked when it is made, and equal to others of equal content.
+
+    A subclass declares its fields with `setting`, and overrides `check` if they depend on each other. It is no
+    dataclass, because OmegaConf turns instances of these into its own configs.
+
+    Containers are copied: lists become tuples, and those of OmegaConf and numbers of NumPy become Python's own.
+
+    Raises:
+        OptionError: a field cannot have this value, or is missing.
+        UnknownOptionError: there is no such field.
+    """
+
+    fields: ClassVar[Mapping[str, Field]] = {}
+
+    def __init_subclass__(cls) -> None:
+        found = dict(cls.fields)
+        for name, field in list(vars(cls).items()):  # in the order in which they are declared
+            if isinstance(field, Field):
+                field.name = name
+                if not field.is_required:
+                    field.kept = field.stored(field.default, name)
+                found[name] = field
+                delattr(cls, name)
+        cls.fields = found
+        signature = inspect.Signature(
+            [
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD if field.by_position else inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if field.is_required else field.default,
+                )
+                for field in found.values()
+            ]
+        )
+        setattr(cls, "__signature__", signature)  # noqa: B010 - what help() shows; no class declares it
+        _KINDS[cls.__name__.lower()] = cls
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        kind, by_position = type(self).__name__, [field.name for field in self.fields.values() if field.by_position]
+        if len(args) > len(by_position):
+            raise UnknownOptionError(
+                f"{kind}{_tuple_of(args)}: expected at most {len(by_position)} value(s) by position"
+                f" ({', '.join(by_position)}); the others by name: {_call(self)}."
+            )
+        for name, value in zip(by_position, args, strict=False):
+            if name in given:
+                raise UnknownOptionError(f"{kind}: {name} was given twice, by position and by name.")
+            given[name] = value
+        for name in given:
+            if name not in self.fields:
+                near = _closest(name, self.fields)
+                meant = f" Did you mean {near}?" if near else ""
+                raise UnknownOptionError(f"{kind} has no field {name!r}: {_call(self)}.{meant}")
+        for name, field in self.fields.items():
+            if name not in given and field.is_required:
+                raise OptionError(f"{kind}: {name} is missing, {field.doc}: {_call(self)}.")
+            vars(self)[name] = field.stored(plain(given[name]), f"{kind}: {name}") if name in given else field.kept
+        self.check()
+
+    def check(self) -> None:
+        """Check fields that depend on each other.
+
+        Raises:
+            OptionError: they exclude each other.
+        """
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with these fields changed, checked as a new one."""
+        return type(self)(**{**vars(self), **changes})
+
+    __replace__ = replace  # what copy.replace calls, from Python 3.13 on
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another by .replace({name}=...)")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        return _key(self) == _key(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_key(self))
+
+    def given(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, by name."""
+        own = {name: (field, getattr(self, name)) for name, field in self.fields.items()}
+        return {name: item for name, (field, item) in own.items() if field.is_required or not _same(item, field.kept)}
+
+    def text(self, show: Callable[[str, Any], str]) -> str:
+        """How it is made, as Python, with these texts of its fields by name; those that are secret are left out."""
+        items = [(self.fields[name], item) for name, item in self.given().items() if not self.fields[name].secret]
+        # Only the first may be given by position: the others would take its place if it is left out.
+        first = next(iter(self.fields), None)
+        texts = [f"{'' if field.name == first else f'{field.name}='}{show(field.name, item)}" for field, item in items]
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+    def __repr__(self) -> str:
+        return printable(self.text(lambda _, item: _repr(item)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value as a dict that JSON and YAML hold: `kind`, and the fields that differ from their defaults.
+
+        Raises:
+            OptionError: a field holds what they cannot, such as a function.
+        """
+        kind = type(self).__name__
+        return {"kind": kind.lower(), **{name: _json(item, f"{kind}: {name}") for name, item in self.given().items()}}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """The value of a dict, as `to_dict` returns it; `kind` may be left out of one for a class that is no base.
+
+        Raises:
+            OptionError: the dict names no kind, or another than this one.
+        """
+        content = plain(given)
+        word = content.pop("kind", cls.__name__)
+        kind = _KINDS.get(word.lower()) if isinstance(word, str) else None
+        if kind is None or not issubclass(kind, cls) or kind is Value:
+            kinds = sorted(name for name, each in _KINDS.items() if issubclass(each, cls))
+            near = _closest(word.lower(), kinds) if isinstance(word, str) and len(kinds) > 1 else None
+            expected = (
+                f"one of {listed(kinds, show=repr)}" if near is None and len(kinds) > 1 else repr(near or kinds[0])
+            )
+            raise OptionError(f"kind={shown(word)}: expected {expected}.")
+        return kind(**content)
+
+    @classmethod
+    def of(cls, given: Any) -> Self:
+        """The value that was given: itself, as a dict, or by its first field alone."""
+        if isinstance(given, cls):
+            return given
+        return cls.from_dict(given) if isinstance(plain(given), Mapping) else cls(given)
+
+
+_KINDS: dict[str, type[Value]] = {}
+
+
+def a(kind: type[Value]) -> Check:
+    """A check for an option that is a value: given as one, as a dict, or by its first field alone."""
+    return lambda name, given: kind.of(given)
+
+
+def plain(value: Any) -> Any:
+    """The value as plain Python objects: lists as tuples, containers of OmegaConf and numbers of NumPy as Python's."""
+    if type(value).__module__.startswith("omegaconf."):
+        value = sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
+    if isinstance(value, (np.integer, np.floating, np.bool_)):
+        return value.item()
+    if type(value) in (list, tuple):
+        return tuple(map(plain, value))
+    return {key: plain(item) for key, item in value.items()} if type(value) is dict else value
+
+
+def _key(value: Any) -> Any:
+    """What makes it equal to another: dicts without their order."""
+    if isinstance(value, Value):
+        return type(value), tuple(_key(getattr(value, name)) for name in value.fields)
+    if isinstance(value, Mapping):
+        return dict, frozenset((key, _key(item)) for key, item in value.items())
+    return tuple(map(_key, value)) if type(value) is tuple else value
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and _key(value) == _key(default)
+
+
+def _repr(value: Any) -> str:
+    """As Python writes it: lists, which are kept as tuples, as lists."""
+    if type(value) is tuple:
+        return f"[{', '.join(map(_repr, value))}]"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_repr(key)}: {_repr(item)}' for key, item in value.items())}}}"
+    return shown(value)
+
+
+def _json(value: Any, where: str) -> Any:
+    if isinstance(value, Value):
+        return value.to_dict()
+    if type(value) is tuple:
+        return [_json(item, where) for item in value]
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {key: _json(item, where) for key, item in value.items()}
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if (value is None or isinstance(value, (str, int, float))) and finite:
+        return value
+    raise OptionError(f"{where} is {shown(value)}, which a dict for JSON or YAML cannot hold.")
+
+
+def _closest(name: str, names: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, names, n=1)), None)
+
+
+def _call(value: Value) -> str:
+    """How a value is made, as text."""
+    fields = [
+        field.name if field.is_required else f"{field.name}={_repr(plain(field.default))}"
+        for field in value.fields.values()
+    ]
+    return f"{type(value).__name__}({', '.join(fields)})"
+
+
+def _tuple_of(args: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(shown, args))})"
