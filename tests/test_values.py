@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import torch_dataloader_utils
-from torch_dataloader_utils import Cache, OptionError, UnknownOptionError
+from torch_dataloader_utils import Buckets, Cache, OptionError, UnknownOptionError
 from torch_dataloader_utils.checks import maybe, names, one_of, whole, word
 from torch_dataloader_utils.values import Value, a, setting
 
@@ -198,7 +198,10 @@ VALUES: Mapping[str, type[Value]] = {
     for name in torch_dataloader_utils.__all__
     if isinstance(kind := getattr(torch_dataloader_utils, name), type) and issubclass(kind, Value)
 }
-SAMPLES: Mapping[type[Value], Value] = {Cache: Cache("folder", max_bytes="1GiB")}
+SAMPLES: Mapping[type[Value], Value] = {
+    Buckets: Buckets(64, by="ids", long="drop"),
+    Cache: Cache("folder", max_bytes="1GiB"),
+}
 
 
 @pytest.mark.parametrize("name", VALUES)

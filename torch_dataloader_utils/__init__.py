@@ -66,6 +66,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
         Shard,
         Split,
     )
+    from torch_dataloader_utils.options.buckets import Buckets
+    from torch_dataloader_utils.options.cache import Cache
     from torch_dataloader_utils.planning.options import PlanShape
     from torch_dataloader_utils.planning.order import Order
     from torch_dataloader_utils.planning.rank_plan import RankPlan
@@ -80,13 +82,13 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.sources.deleted_rows import deletion_vector
     from torch_dataloader_utils.sources.table_files import FileSnapshot, TableFile
     from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
-    from torch_dataloader_utils.storage.cache import Cache
 
 # Where each name that is loaded at first use is defined.
 _HOMES = {
     "Batch": "loader.batch_types",
     "BlockEvent": "events",
-    "Cache": "storage.cache",
+    "Buckets": "options.buckets",
+    "Cache": "options.cache",
     "CombinedDataset": "api.combined",
     "DataFile": "model",
     "DataFileInfo": "model",
@@ -134,6 +136,7 @@ __all__ = [
     "Batch",
     "BatchTimeoutError",
     "BlockEvent",
+    "Buckets",
     "Cache",
     "CatalogError",
     "CheckpointMismatchError",

@@ -163,6 +163,11 @@ class Value:
         texts = [f"{'' if field.name == first else f'{field.name}='}{show(field.name, item)}" for field, item in items]
         return f"{type(self).__name__}({', '.join(texts)})"
 
+    def short(self) -> str:
+        """How it can be given to an option: its first field alone, if that says all; else its repr."""
+        given, first = self.given(), next(iter(self.fields), None)
+        return printable(_repr(given[first])) if first is not None and list(given) == [first] else repr(self)
+
     def __repr__(self) -> str:
         return printable(self.text(lambda _, item: _repr(item)))
 

@@ -11,7 +11,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Buckets, StructuredDataset
 from torch_dataloader_utils.cli.benchmark import layouts, passes, settings
 from torch_dataloader_utils.cli.benchmark.decoding import decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
@@ -71,7 +71,7 @@ def test_the_culprit_is_where_the_time_goes(tdu):
         ({"pack": ["ids"], "pack_length": 64}, "tokens", 60_000),
         ({"pack": ["ids"], "pack_length": 64, "pack_method": "wrap"}, "tokens", 60_000 - 60_000 % 64),
         ({"batch_tokens": 256, "shuffle": True}, "rows", 3000),
-        ({"batch_tokens": 256, "length_column": "number"}, "rows", 3000),
+        ({"batch_tokens": Buckets(256, by="number")}, "rows", 3000),
         ({"batch_tokens": 256, "lists": "padded"}, "rows", 3000),
         ({"columns": ["ids"]}, "rows", 3000),
     ],

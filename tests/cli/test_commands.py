@@ -81,7 +81,7 @@ def test_a_plan_needs_no_rule_for_nulls(tdu):
     assert "--nulls mask or --nulls drop" in tdu.done.stderr
     tdu("plan", "data", "--nulls", "mask", *shape)
     assert "age" not in tdu.done.stderr
-    tokens = ("--set", "batch_tokens=100", "--set", "length_column=id")  # these rows are converted to be planned
+    tokens = ("--set", "batch_tokens={tokens: 100, by: id}")  # these rows are converted to be planned
     assert "column 'age' has a null in" in tdu.error("plan", "data", *tokens)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from torch_dataloader_utils import DeltaDataset, IcebergDataset, StructuredDataset
+from torch_dataloader_utils import Buckets, DeltaDataset, IcebergDataset, StructuredDataset
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
 
 ROWS = 200
@@ -81,8 +81,8 @@ def delivered(loader: Any) -> list[str]:
             {"columns": ["input_ids"], "pack": ["input_ids"], "pack_length": 16, "pack_method": "wrap"},
         ),
         (
-            "columns: [id, input_ids]\nbatch_tokens: 32\nlists: padded\nlong_rows: drop",
-            {"columns": ["id", "input_ids"], "batch_tokens": 32, "lists": "padded", "long_rows": "drop"},
+            "columns: [id, input_ids]\nbatch_tokens: {tokens: 32, long: drop}\nlists: padded",
+            {"columns": ["id", "input_ids"], "batch_tokens": Buckets(32, long="drop"), "lists": "padded"},
         ),
         (
             "columns: [id, input_ids, clicks]\njagged: {sparse: [input_ids, clicks]}",

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import Buckets, StructuredDataset, combine
 from torch_dataloader_utils.errors import NullValueError, OptionError
 
 A = [[1, 2], None, [3], [], [4, 5, 6]] * 5
@@ -163,7 +163,7 @@ def test_floats_can_be_joined(data: str, tmp_path: Path) -> None:
 
 
 def test_the_length_of_a_joined_list_cuts_batches(data: str) -> None:
-    budget = {"batch_tokens": 6, "length_column": "a"}
+    budget = {"batch_tokens": Buckets(6, by="a")}
     batches = list(make(data, **budget)[0])
     assert sorted(row for batch in batches for row in batch["id"].tolist()) == list(range(25))
     for batch in batches:

@@ -11,7 +11,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import torch_dataloader_utils
-from torch_dataloader_utils import CombinedDataset, IcebergDataset, StructuredDataset, UnknownOptionError, combine
+from torch_dataloader_utils import (
+    CombinedDataset,
+    IcebergDataset,
+    StructuredDataset,
+    UnknownOptionError,
+    combine,
+)
 from torch_dataloader_utils.options import TableOptions, option_defaults, parse_options, parse_table_options
 from torch_dataloader_utils.options.keywords import _HINTS, _OF_COMBINE, _SYNONYMS
 
@@ -66,6 +72,12 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             {"cache_dir": "x", "cache_bytes": "50GiB"},
             "cache_dir='x', cache_bytes='50GiB' are now cache=Cache('x', max_bytes='50GiB')",
         ),
+        (
+            {"batch_tokens": 64, "length_column": "ids", "long_rows": "drop"},
+            "batch_tokens=64, length_column='ids', long_rows='drop' are now "
+            "batch_tokens=Buckets(64, by='ids', long='drop')",
+        ),
+        ({"long_rows": "drop"}, "long_rows='drop' is now batch_tokens=Buckets(16384, long='drop')"),
         ({"cache_bytes": 2**30}, "cache_bytes=1073741824 is now cache=Cache('folder', max_bytes=1073741824)"),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.packing.helpers import write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
-from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils import Buckets, StructuredDataset, combine, merge_state_dicts
 from torch_dataloader_utils.errors import ColumnNotFoundError, CountsRequiredError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
@@ -38,8 +38,8 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(path: str, **options: Any) -> Any:
     given = {
-        "num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 6, "split_rows": 12, "batch_tokens": 48,
-        "length_column": "input_ids",
+        "num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 6, "split_rows": 12,
+        "batch_tokens": Buckets(48, by="input_ids"),
     } | options  # fmt: skip
     return StructuredDataset.create_dataloader(path, **given)[0]
 
@@ -179,15 +179,15 @@ def test_other_ranks_finish_the_epoch(data: str, order: dict[str, Any]) -> None:
 
 def test_a_long_row_is_an_error_that_names_it(data: str) -> None:
     with pytest.raises(OptionError, match=r"parquet: row \d+ of the rows read.*more than batch_tokens=20"):
-        list(make(data, batch_tokens=20))
+        list(make(data, batch_tokens=Buckets(20, by="input_ids")))
     for long, kept in (("single", 60), ("drop", sum(length <= 20 for length in LENGTHS))):
-        found = make(data, batch_tokens=20, long_rows=long)
+        found = make(data, batch_tokens=Buckets(20, by="input_ids", long=long))
         assert sum(len(batch["input_ids"]["offsets"]) - 1 for batch in found) == kept
 
 
 def test_combined_rows_share_batches_only_by_splits(data: str) -> None:
     parts = [StructuredDataset.create_dataloader(data)[1] for _ in range(2)]
-    options = {"batch_tokens": 48, "length_column": "labels", "batch_size": 6}
+    options = {"batch_tokens": Buckets(48, by="labels"), "batch_size": 6}
     with pytest.raises(OptionError, match="batches='splits'"):
         combine(parts, **options)
     loader, _ = combine(parts, batches="splits", **options)
@@ -197,8 +197,7 @@ def test_combined_rows_share_batches_only_by_splits(data: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"batch_tokens": None}, OptionError, "was given without batch_tokens"),
-        ({"length_column": None}, OptionError, "several columns of lists"),
+        ({"batch_tokens": 48}, OptionError, "several columns of lists"),
         ({"even": "drop"}, CountsRequiredError, "steps_per_epoch=n"),
         ({"last_batch": "drop"}, OptionError, "none is short"),
         ({"last_batch": "wrap"}, CountsRequiredError, "steps_per_epoch=n"),
@@ -214,18 +213,18 @@ def test_what_cannot_work_is_an_error(data: str, options: dict[str, Any], error:
         make(data, **options)
 
 
-def test_rows_without_lists_need_a_length_column(tmp_path: Path) -> None:
+def test_rows_without_lists_need_a_column_of_lengths(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
     message = r"there is no column of lists\. One of \['n'\]"
     with pytest.raises(OptionError, match=message):
-        make(str(tmp_path), length_column=None)
+        make(str(tmp_path), batch_tokens=48)
 
 
 def test_without_a_column_of_lengths_no_empty_list_of_columns_is_the_remedy(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.0, 2.0], "n": [1, 2]}), tmp_path / "a.parquet")
     for name, error in ((None, OptionError), ("y", ColumnNotFoundError), ("x", UnsupportedTypeError)):
         with pytest.raises(error) as caught:
-            make(str(tmp_path), length_column=name, columns=["x"])
+            make(str(tmp_path), batch_tokens=Buckets(48, by=name), columns=["x"])
         assert "lists, strings or whole numbers" in str(caught.value)
         assert "[]" not in str(caught.value)
-    assert len(list(make(str(tmp_path), length_column="n", columns=["x", "n"]))) == 1
+    assert len(list(make(str(tmp_path), batch_tokens=Buckets(48, by="n"), columns=["x", "n"]))) == 1

@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.terminal import stderr_terminal
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Buckets, StructuredDataset
 
 UNITS = {
     "rows": {},
     "sequences": {"pack": ["ids"], "pack_length": 8},
     "tokens": {"pack": ["ids"], "pack_length": 8, "pack_method": "wrap"},
-    "batches": {"batch_tokens": 8, "length_column": "ids"},
+    "batches": {"batch_tokens": Buckets(8, by="ids")},
 }
 
 

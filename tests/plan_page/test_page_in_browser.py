@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import IcebergDataset, Shard, Split, StructuredDataset, combine
+from torch_dataloader_utils import Buckets, IcebergDataset, Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.plan_page.data import page_data, planned
 from torch_dataloader_utils.plan_page.page import page_of
@@ -243,11 +243,10 @@ def test_windows_of_batches_by_length_are_pythons(texts, opened, monkeypatch, sh
     monkeypatch.setattr(BucketOptions, "rows", rows)
     given = {
         "columns": ["tokens"],
-        "batch_tokens": 4,
+        "batch_tokens": Buckets(4, long="drop"),
         "shuffle": shuffle,
         "shuffle_bytes": 1_000,
         "num_workers": 2,
-        "long_rows": "drop",
     }
     dataset = StructuredDataset.create_dataloader(str(texts), **{**GIVEN, **RANKS, **given})[1]
     shown, (ranks, windows) = opened(dataset), of_python(dataset)

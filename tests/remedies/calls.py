@@ -19,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
 from tests.formats.interval_writing import write_intervals
-from torch_dataloader_utils import DeltaDataset, IcebergDataset, Shard, Split, StructuredDataset, combine
+from torch_dataloader_utils import Buckets, DeltaDataset, IcebergDataset, Shard, Split, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     CountsRequiredError,
@@ -266,15 +266,15 @@ CALLS: dict[str, Failing] = {
     "last_batch with steps_per_epoch": Failing({"last_batch": "drop", "steps_per_epoch": 3}),
     "storage_options with filesystem": Failing({"storage_options": {}, "filesystem": pa.fs.LocalFileSystem()}),
     "device with output_format": Failing({"device": "cpu", "output_format": "numpy"}),
-    "batch_tokens with pack": Failing({"batch_tokens": 64, "length_column": "ids", **PACK}, path="tokens"),
+    "batch_tokens with pack": Failing({"batch_tokens": Buckets(64, by="ids"), **PACK}, path="tokens"),
     "batch_tokens with last_batch": Failing(
-        {"batch_tokens": 64, "length_column": "ids", "lists": "padded", "last_batch": "drop"}, path="tokens"
+        {"batch_tokens": Buckets(64, by="ids"), "lists": "padded", "last_batch": "drop"}, path="tokens"
     ),
     "batch_tokens with output_format": Failing(
-        {"batch_tokens": 64, "length_column": "ids", "lists": "padded", "output_format": "arrow"}, path="tokens"
+        {"batch_tokens": Buckets(64, by="ids"), "lists": "padded", "output_format": "arrow"}, path="tokens"
     ),
     "batch_tokens with split_batches": Failing(
-        {"batch_tokens": 64, "length_column": "ids", "lists": "padded", "sharding": "strided", "split_batches": True},
+        {"batch_tokens": Buckets(64, by="ids"), "lists": "padded", "sharding": "strided", "split_batches": True},
         path="tokens",
     ),
     "pack with output_format": Failing({**PACK, "output_format": "arrow"}, path="tokens"),
@@ -303,8 +303,6 @@ CALLS: dict[str, Failing] = {
     "fill_values without nulls": Failing({"fill_values": {"holes": 0}, "nulls": {"holes": "error"}}, path="holes"),
     "nulls='fill' without a value": Failing({"nulls": {"holes": "fill"}, "columns": ["holes"]}, path="holes"),
     "nulls='fill' without values": Failing({"nulls": "fill", "columns": ["holes"]}, path="holes"),
-    "length_column without batch_tokens": Failing({"length_column": "ids", "lists": "padded"}, path="tokens"),
-    "long_rows without batch_tokens": Failing({"long_rows": "drop", "length_column": "ids"}, path="tokens"),
     "pack_length without pack": Failing({"pack_length": 16}, path="tokens"),
     "pack without pack_length": Failing({"pack": ["ids"]}, path="tokens"),
     "pack_long with wrap": Failing({**PACK, "pack_method": "wrap", "pack_long": "drop"}, path="tokens"),
@@ -357,9 +355,7 @@ CALLS: dict[str, Failing] = {
     "a document longer than a sequence": Failing(
         {"pack": ["ids"], "pack_length": 3, "pack_long": "error"}, path="tokens"
     ),
-    "a row longer than batch_tokens": Failing(
-        {"batch_tokens": 3, "length_column": "ids", "lists": "padded"}, path="tokens"
-    ),
+    "a row longer than batch_tokens": Failing({"batch_tokens": Buckets(3, by="ids"), "lists": "padded"}, path="tokens"),
     "a transform that leaves out rows": Failing({"transform": half}, SchemaMismatchError),
     "processes without their number": Failing({"worker_mode": "process", "num_workers": None}),
     "processes that read canonical ranks in laps": Failing(
@@ -370,7 +366,7 @@ CALLS: dict[str, Failing] = {
     "even with a strategy that generates": Failing({"split_strategy": Generating(), "even": "drop"}),
     "last_batch with a strategy that generates": Failing({"split_strategy": Generating(), "last_batch": "wrap"}),
     "a mix of packed documents": Failing({**PACK, "rows_per_epoch": 8}, call=combined, path="tokens"),
-    "a mix of batches by length": Failing({"batch_tokens": 64, "length_column": "ids"}, call=combined, path="tokens"),
+    "a mix of batches by length": Failing({"batch_tokens": Buckets(64, by="ids")}, call=combined, path="tokens"),
     "a mix with sharding": Failing({"sharding": "strided", "temperature": 2}, call=combined),
     "a mix with canonical_ranks": Failing({"canonical_ranks": 2}, call=combined),
     "a mix with steps_per_epoch": Failing({"steps_per_epoch": 2, "weights": PHASES}, call=combined),

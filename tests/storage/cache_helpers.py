@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import Cache, CachedRanges
+from torch_dataloader_utils.storage.cache import CachedRanges
 from torch_dataloader_utils.storage.remote import Fetch, RangeFile, RemoteFile
 
 MIB = 1 << 20

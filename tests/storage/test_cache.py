@@ -32,8 +32,9 @@ from tests.storage.cache_helpers import (
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import Cache, can_cache, prepared
+from torch_dataloader_utils.storage.cache import can_cache, prepared
 
 
 @pytest.fixture(autouse=True)

@@ -33,8 +33,9 @@ from tests.storage.cache_helpers import (
     stored_bytes,
     warnings_of,
 )
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import Cache, prepared
+from torch_dataloader_utils.storage.cache import prepared
 
 FORKED = multiprocessing.get_context("forkserver")  # of a process that has imported torch: see conftest.py
 

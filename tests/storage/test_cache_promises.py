@@ -21,8 +21,9 @@ from tests.storage.cache_helpers import MIB, Remote, block_files, content, forge
 from tests.storage.servers import Store
 from tests.storage.test_cache_failures import holder  # noqa: F401 (a fixture)
 from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.storage import cache
-from torch_dataloader_utils.storage.cache import Cache, prepared
+from torch_dataloader_utils.storage.cache import prepared
 
 
 @pytest.fixture(autouse=True)

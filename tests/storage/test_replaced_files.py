@@ -21,8 +21,9 @@ from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileChangedError
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.storage import confirm_unchanged, open_storage
-from torch_dataloader_utils.storage.cache import Cache, prepared
+from torch_dataloader_utils.storage.cache import prepared
 from torch_dataloader_utils.storage.clients import Opened
 from torch_dataloader_utils.storage.storage import _KEPT, OpenedFiles
 from torch_dataloader_utils.storage.versions import StoredFacts

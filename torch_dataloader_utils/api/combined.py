@@ -15,6 +15,7 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import MixOptions, Options, parse_options
+from torch_dataloader_utils.options.buckets import BucketsLike
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.group import labels
@@ -166,9 +167,7 @@ def combine(
     valid_key: str = "valid",
     output_format: OutputFormat = "torch",  # type: ignore[assignment]
     collate_fn: Callable[[Any], Collated] | None = None,
-    batch_tokens: int | None = None,
-    length_column: str | None = None,
-    long_rows: Literal["error", "single", "drop"] = "error",
+    batch_tokens: BucketsLike | None = None,
     pack: Sequence[str] | None = None,
     pack_length: int | None = None,
     pack_method: Literal["best_fit", "wrap"] = "best_fit",
@@ -243,9 +242,7 @@ def combine(
         valid_key: the batch entry that is False for repeated rows, if there can be any.
         output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
         collate_fn: maps each finished batch to whatever the loader should yield.
-        batch_tokens: the most tokens of a batch, rows * longest row; batch_size is then the most rows.
-        length_column: the lists, strings or whole numbers that say how long rows are; None: the only lists.
-        long_rows: rows longer than batch_tokens: raise, deliver each as a batch of its own, or leave out.
+        batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
         pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
         pack_length: tokens of a sequence (L).
         pack_method: "best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them.

@@ -32,11 +32,11 @@ from torch_dataloader_utils.checks import (
     word_or_words,
 )
 from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.options.devices import device_name
 from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.progress import check_bars
-from torch_dataloader_utils.storage.cache import Cache
 from torch_dataloader_utils.values import a
 
 EVEN = ("none", "drop", "pad", "sync")

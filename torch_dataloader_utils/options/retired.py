@@ -50,7 +50,15 @@ def _cache(given: Given) -> str:
     return f"cache={value('Cache', folder, renamed(given, {'cache_bytes': 'max_bytes'}))}"
 
 
-RETIRED = (Retired(("cache_dir", "cache_bytes"), _cache),)
+def _buckets(given: Given) -> str:
+    tokens = shown(given["batch_tokens"]) if "batch_tokens" in given else "16384"
+    return f"batch_tokens={value('Buckets', tokens, renamed(given, {'length_column': 'by', 'long_rows': 'long'}))}"
+
+
+RETIRED = (
+    Retired(("cache_dir", "cache_bytes"), _cache),
+    Retired(("length_column", "long_rows"), _buckets, beside=("batch_tokens",)),
+)
 
 
 def check_retired(keywords: Given) -> None:

@@ -42,10 +42,11 @@ def check_together(options: Options) -> None:
     check_buckets(options)
     if options.uncounted:
         _refuse_counted(options)
-    if options.bucket.batch_tokens is not None and batch.last_batch != "partial":
+    buckets = options.bucket.batch_tokens
+    if buckets is not None and batch.last_batch != "partial":
         raise OptionError(
-            f"last_batch={batch.last_batch!r} with batch_tokens={options.bucket.batch_tokens}: batches differ in their "
-            "rows, so none is short.",
+            f"last_batch={batch.last_batch!r} with batch_tokens={buckets.short()}: batches differ in their rows, so "
+            "none is short.",
             remedies=[leave_out("last_batch")],
         )
     check_device(options)
@@ -165,9 +166,10 @@ def check_buckets(options: Options) -> None:
     Raises:
         OptionError: two options exclude each other.
     """
-    if options.bucket.batch_tokens is None:
+    buckets = options.bucket.batch_tokens
+    if buckets is None:
         return
-    text, batch = f"batch_tokens={options.bucket.batch_tokens}", options.batch
+    text, batch = f"batch_tokens={buckets.short()}", options.batch
     if options.pack.pack is not None:
         raise OptionError(
             f"{text} with pack: packed batches have batch_size * pack_length tokens.",

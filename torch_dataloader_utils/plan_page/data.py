@@ -187,7 +187,7 @@ def _unknown(options: Options) -> Values:
         "one_rank": one.remedy,
         "ranks": str(many),
         "uncounted": options.uncounted,
-        "batch_tokens": options.bucket.batch_tokens,
+        "batch_tokens": None if options.bucket.batch_tokens is None else options.bucket.batch_tokens.short(),
     }
 
 

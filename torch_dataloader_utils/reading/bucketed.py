@@ -17,6 +17,7 @@ from torch_dataloader_utils.convert.grouped import Grouped
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.options.buckets import Buckets
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
@@ -57,7 +58,7 @@ class Bucketing:
         assert isinstance(column, Dense)
         if len(column.array) and int(column.array.min()) < 0:
             raise OptionError(
-                f"length_column={self.column!r} holds {column.array.min()}: expected lengths of at least 0."
+                f"Buckets(by={self.column!r}): the column holds {column.array.min()}: expected lengths of at least 0."
             )
         return column.array.astype(np.int64)
 
@@ -123,14 +124,15 @@ class BucketedReader:
             (piece, first) for piece, (first, rows) in zip(splits, spans, strict=True) if first <= row < first + rows
         )
         start = "" if piece.rows is None else f", which begin at row {piece.rows.start} of the file,"
+        buckets = Buckets(budget.tokens, by=self._bucketing.column)
         padded = "" if budget.multiple == 1 else f" ({budget.padded(lengths)[row]} padded)"
         raise OptionError(
             f"{split_of(piece).file.path}: row {row - first} of the rows read{start} has length {lengths[row]}{padded} "
             f"in {self._bucketing.column!r}, more than batch_tokens={budget.tokens}.",
             remedies=[
-                use("if no row is longer", batch_tokens=int(budget.padded(lengths).max())),
-                use("a batch of its own", long_rows="single"),
-                use(long_rows="drop"),
+                use("if no row is longer", batch_tokens=buckets.replace(tokens=int(budget.padded(lengths).max()))),
+                use("a batch of its own", batch_tokens=buckets.replace(long="single")),
+                use(batch_tokens=buckets.replace(long="drop")),
             ],
         )
 

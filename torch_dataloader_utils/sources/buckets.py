@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options.buckets import Buckets
 from torch_dataloader_utils.packing.buckets import Budget
 from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -26,20 +27,21 @@ def bucketed(scan: ScanSpec | CombinedScan, options: Options) -> dict[str, Any]:
         options: of the loader.
 
     Raises:
-        ColumnNotFoundError: `length_column` does not exist.
+        ColumnNotFoundError: the column of lengths does not exist.
         UnsupportedTypeError: it has no length.
         OptionError: it was not given, and there is not exactly one column of lists.
     """
-    bucket = options.bucket
-    if bucket.batch_tokens is None:
+    buckets = options.bucket.batch_tokens
+    if buckets is None:
         return {}
-    column = _length_column(bucket.length_column, scan.report())
-    long = "drop" if bucket.long_rows == "drop" else "single"
-    budget = Budget(bucket.batch_tokens, options.batch.batch_size, options.pad.pad_multiple, long)
-    return {"scan": replace(scan, packing=Bucketing(column, budget, bucket.long_rows == "error")), "exact": False}
+    column = _length_column(buckets, scan.report())
+    long = "drop" if buckets.long == "drop" else "single"
+    budget = Budget(buckets.tokens, options.batch.batch_size, options.pad.pad_multiple, long)
+    return {"scan": replace(scan, packing=Bucketing(column, budget, buckets.long == "error")), "exact": False}
 
 
-def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -> str:
+def _length_column(buckets: Buckets, report: Mapping[str, Mapping[str, Any]]) -> str:
+    given = buckets.by
     own = [key for key, each in report.items() if _has_length(each)]
     joined = [column for each in report.values() for column in each.get("jagged", ())]
     found = [*own, *joined]
@@ -54,15 +56,15 @@ def _length_column(given: str | None, report: Mapping[str, Mapping[str, Any]]) -
                 )
             columns = f"are several columns of lists, {lists}" if lists else "is no column of lists"
             raise OptionError(
-                f"batch_tokens needs length_column: there {columns}. One of {found} says how long rows are.",
-                remedies=[use(length_column=key) for key in found[:3]],
+                f"batch_tokens needs Buckets(by=): there {columns}. One of {found} says how long rows are.",
+                remedies=[use(batch_tokens=buckets.replace(by=key)) for key in found[:3]],
             )
         return lists[0]
     if given not in report and given not in found:
-        raise ColumnNotFoundError(f"length_column={given!r}: {_expected(found)}.")
+        raise ColumnNotFoundError(f"Buckets(by={given!r}): {_expected(found)}.")
     if given not in found:
         raise UnsupportedTypeError(
-            f"length_column={given!r} is a column of {report[given].get('arrow', report[given]['kind'])}: "
+            f"Buckets(by={given!r}) is a column of {report[given].get('arrow', report[given]['kind'])}: "
             f"{_expected(found)}."
         )
     return given

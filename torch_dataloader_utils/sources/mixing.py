@@ -40,10 +40,10 @@ def check_mixable(options: Options) -> None:
             f"pack={options.pack.pack} with batches={options.mix.batches!r}: sequences hold several rows.",
             remedies=[_by_splits(options)],
         )
-    if options.bucket.batch_tokens is not None:
+    buckets = options.bucket.batch_tokens
+    if buckets is not None:
         raise OptionError(
-            f"batch_tokens={options.bucket.batch_tokens} with batches={options.mix.batches!r} mixes fixed numbers of "
-            "rows.",
+            f"batch_tokens={buckets.short()} with batches={options.mix.batches!r} mixes fixed numbers of rows.",
             remedies=[_by_splits(options)],
         )
     remedies = {

@@ -13,22 +13,20 @@ import struct
 import tempfile
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.checks import num_bytes, path
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.locks import ForkLock
 from torch_dataloader_utils.storage.remote import Fetch, Range, coalesced
-from torch_dataloader_utils.values import Value, setting
 
 # Blocks of remote files in a folder that all processes of a node share: one file each, complete once it is renamed.
 #
@@ -231,32 +229,10 @@ def _locked(path: str) -> Iterator[int]:
 
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_LEAST = 1 << 24  # bytes: a smaller cache could not hold what a few threads read at once
 
 BLOCK = 1 << 19  # bytes: about one column of a row group
 FOOTER = 1 << 16  # bytes: what readers of Parquet and ORC fetch first; planning reads nothing else
 REQUEST = 1 << 24  # bytes: the largest request; smaller ones would wait for the store more often
-
-
-def _size(name: str, value: Any) -> int:
-    size = num_bytes(name, value)
-    if size < _LEAST:
-        raise OptionError(f"{name}={value!r}: expected at least 16 MiB.")
-    return size
-
-
-class Cache(Value):
-    """Keeps what is read from a remote store in a local folder, which all processes of the node share.
-
-    Raises:
-        OptionError: `max_bytes` is no size, or too small.
-    """
-
-    folder: str = setting(check=path, doc="the folder; created for its owner only if it is missing", kw_only=False)
-    max_bytes: int = setting(default="10GiB", check=_size, doc="the maximum size of what it holds, in bytes")
-
-
-CacheLike: TypeAlias = Cache | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def prepared(cache: Cache) -> Cache:

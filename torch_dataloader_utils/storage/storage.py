@@ -23,8 +23,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import Recorder, recorder
 from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.redaction import printable, remember_secrets
-from torch_dataloader_utils.storage.cache import Cache, CachedRanges, can_cache
+from torch_dataloader_utils.storage.cache import CachedRanges, can_cache
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, Reaching
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient
