@@ -26,7 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "in-line": {"num_workers": 0},
     "2 threads": {"num_workers": 2},
-    "2 processes": {"num_workers": 2, "worker_mode": "process"},
+    "2 processes": {"num_workers": 2, "worker_mode": "processes"},
     "row shuffle": {"shuffle": True, "shuffle_buffer_size": 100_000},
     "strided, 2 ranks": {"sharding": "strided", "num_ranks": 2, "rank": 0},
 }
@@ -48,7 +48,7 @@ def first_batch(folder: Path, state: dict[str, Any] | None, options: dict[str, A
     loader, dataset = StructuredDataset.create_dataloader(
         folder, **{"batch_size": 1024, "shuffle": "splits", **options}
     )
-    if options.get("worker_mode") == "process":
+    if options.get("worker_mode") == "processes":
         next(iter(loader))
     if state is None:
         dataset.set_epoch(0)

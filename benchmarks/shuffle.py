@@ -24,7 +24,7 @@ from tables import write
 from throughput import CORES, SIZES, as_markdown, limit, ours, peak_memory, rate
 
 BUFFER = 250_000
-WORKERS: dict[str, dict[str, Any]] = {"threads": {}, "processes": {"num_workers": CORES, "worker_mode": "process"}}
+WORKERS: dict[str, dict[str, Any]] = {"threads": {}, "processes": {"num_workers": CORES, "worker_mode": "processes"}}
 
 
 def measure(folder: Path, size: int, open_splits: int, workers: str, rounds: int) -> dict[str, float]:

@@ -99,7 +99,7 @@ class Job:
 
     def __init__(self, mode: str, folder: Path, url: str) -> None:
         options: dict[str, Any] = {"batch_size": 512, "shuffle": "splits", "timeout": 60, "num_workers": 2}
-        options |= {"num_ranks": 1, "rank": 0, "worker_mode": "process" if mode == "processes" else "thread"}
+        options |= {"num_ranks": 1, "rank": 0, "worker_mode": "processes" if mode == "processes" else "threads"}
         self.folder, self.switch = folder, folder / "switch"
         transform = Transform(self.switch)
         create = StructuredDataset.create_dataloader

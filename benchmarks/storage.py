@@ -160,7 +160,7 @@ def one_file(given: argparse.Namespace) -> None:
             unfinished = path.with_suffix(".partial")
             write_text(form, unfinished, given.size_mb * 10**6)
             unfinished.rename(path)
-        for mode in ("thread", "process"):
+        for mode in ("threads", "processes"):
             rounds = min(given.rounds, 3)
             found[f"{form}, {mode}"] = in_fresh_process("worker_ratio", path=str(path), mode=mode, rounds=rounds)
     show("file, workers", found)

@@ -122,7 +122,7 @@ def contender(name: str, folder: Path, size: int) -> Callable[[], float]:
         workers = 2 if name.endswith("2 workers") else 0
         plain = DataLoader(HandWritten(folder, size), batch_size=None, num_workers=workers)
         return lambda: first_rate(plain, HAND_WRITTEN_SECONDS)
-    processes: dict[str, Any] = {"num_workers": CORES, "worker_mode": "process"}
+    processes: dict[str, Any] = {"num_workers": CORES, "worker_mode": "processes"}
     options: dict[str, dict[str, Any]] = {
         "threads": {},
         "processes": processes,

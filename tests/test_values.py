@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import torch_dataloader_utils
-from torch_dataloader_utils import Buckets, Cache, OptionError, UnknownOptionError
+from torch_dataloader_utils import Buckets, Cache, OptionError, Processes, Sync, Transform, UnknownOptionError
 from torch_dataloader_utils.checks import maybe, names, one_of, whole, word
 from torch_dataloader_utils.values import Value, a, setting
 
@@ -201,6 +201,9 @@ VALUES: Mapping[str, type[Value]] = {
 SAMPLES: Mapping[type[Value], Value] = {
     Buckets: Buckets(64, by="ids", long="drop"),
     Cache: Cache("folder", max_bytes="1GiB"),
+    Processes: Processes(False, context="fork"),
+    Sync: Sync(4),
+    Transform: Transform(len, rows="any", format="numpy"),
 }
 
 
@@ -210,6 +213,11 @@ def test_each_value_of_the_package_keeps_the_rules(name: str) -> None:
     assert kind.__doc__
     assert all(field.doc for field in kind.fields.values())
     assert [field.name for field in kind.fields.values() if field.by_position] == list(kind.fields)[:1]
+    if kind is Transform:
+        with pytest.raises(OptionError, match=r"Transform: function is .*len.*cannot hold"):
+            sample.to_dict()
+        assert pickle.loads(pickle.dumps(sample)) == sample
+        return
     assert Value.from_dict(json.loads(json.dumps(sample.to_dict()))) == sample
     assert eval(repr(sample), {name: kind}) == pickle.loads(pickle.dumps(sample)) == sample
 

@@ -68,6 +68,9 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     )
     from torch_dataloader_utils.options.buckets import Buckets
     from torch_dataloader_utils.options.cache import Cache
+    from torch_dataloader_utils.options.even import Sync
+    from torch_dataloader_utils.options.transform import Transform
+    from torch_dataloader_utils.options.workers import Processes
     from torch_dataloader_utils.planning.options import PlanShape
     from torch_dataloader_utils.planning.order import Order
     from torch_dataloader_utils.planning.rank_plan import RankPlan
@@ -101,6 +104,7 @@ _HOMES = {
     "Order": "planning.order",
     "PassEvent": "events",
     "PlanShape": "planning.options",
+    "Processes": "options.workers",
     "RankPlan": "planning.rank_plan",
     "RoundRobinSplitStrategy": "planning.strategies",
     "RowRange": "planning.row_ranges",
@@ -113,11 +117,13 @@ _HOMES = {
     "Split": "model",
     "StructuredDataset": "api.files",
     "StructuredLoader": "loader.loader",
+    "Sync": "options.even",
     "TableDataset": "api.tables",
     "TableFile": "sources.table_files",
     "TableSnapshot": "sources.tables",
     "TableSource": "sources.tables",
     "TargetSizeSplitStrategy": "planning.strategies",
+    "Transform": "options.transform",
     "World": "distributed.ranks",
     "combine": "api.combined",
     "deletion_vector": "sources.deleted_rows",
@@ -164,6 +170,7 @@ __all__ = [
     "PassEvent",
     "PlanMismatchError",
     "PlanShape",
+    "Processes",
     "RankPlan",
     "RoundRobinSplitStrategy",
     "RowRange",
@@ -180,11 +187,13 @@ __all__ = [
     "StaleIteratorError",
     "StructuredDataset",
     "StructuredLoader",
+    "Sync",
     "TableDataset",
     "TableFile",
     "TableSnapshot",
     "TableSource",
     "TargetSizeSplitStrategy",
+    "Transform",
     "UnknownOptionError",
     "UnknownValueError",
     "UnsupportedTypeError",

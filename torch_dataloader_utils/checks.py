@@ -21,7 +21,13 @@ _MOST_NAMES = 1_000_000  # an iterator may not end
 
 
 def option(
-    default: Any, check: Check | None = None, *, doc: str = "", given: str | None = None, repr: bool = True
+    default: Any,
+    check: Check | None = None,
+    *,
+    doc: str = "",
+    given: str | None = None,
+    repr: bool = True,
+    keyword: bool = True,
 ) -> Any:
     """A dataclass field for an option: its default, its check, and the line that documents it.
 
@@ -33,8 +39,9 @@ def option(
         doc: the line.
         given: the type of what may be given, as text; None: that of what is stored.
         repr: False leaves it out of reprs.
+        keyword: False for what only the value of another option says.
     """
-    return field(default=default, metadata={"check": check, "doc": doc, "given": given}, repr=repr)
+    return field(default=default, metadata={"check": check, "doc": doc, "given": given, "keyword": keyword}, repr=repr)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,7 @@ def test_a_gain_of_some_per_cent_is_no_advice():
 def test_settings_given_are_not_tried_again():
     given = Data("files", "data", {"num_workers": None, "split_bytes": "2MiB", "shuffle": True})
     found = list(trials(given, groups(False, given.keywords), lambda data: rate(100)))
-    assert {"num_workers": None, "worker_mode": "thread"} not in [trial.keywords for trial in found]
+    assert {"num_workers": None, "worker_mode": "threads"} not in [trial.keywords for trial in found]
     assert {"split_bytes": "2MiB"} not in [trial.keywords for trial in found]
 
 
@@ -175,7 +175,7 @@ def test_a_setting_is_advised_only_if_it_was_measured_again():
 
 def test_a_refused_setting_says_why(tdu):
     given = Data("files", "data", {"transform": lambda rows: rows, "nulls": "mask"})
-    (found,) = trials(given, [[{"num_workers": 2, "worker_mode": "process"}]], lambda data: rate(len(data.open())))
+    (found,) = trials(given, [[{"num_workers": 2, "worker_mode": "processes"}]], lambda data: rate(len(data.open())))
     assert found.rate is None
     assert "cannot be sent to worker processes" in found.problem
 

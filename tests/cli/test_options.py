@@ -133,10 +133,7 @@ def test_config_file_holds_path_and_keywords_which_options_replace(tdu):
 IMAGES = """
 path: images.parquet
 transform:
-  _target_: torch_dataloader_utils.transforms.Chain
-  _convert_: all
-  _args_:
-    - {_target_: torch_dataloader_utils.transforms.DecodeImages, column: image, size: 8}
+  - {_target_: torch_dataloader_utils.transforms.DecodeImages, column: image, size: 8}
 """
 
 
@@ -160,7 +157,7 @@ def test_a_config_file_may_hold_a_transform_of_this_package(tdu):
         ("path: data\ntransform: {_target_: os.system, command: ls}", "transform: _target_='os.system': a command"),
         (
             "path: data\ncollate_fn: {_target_: torch_dataloader_utils.transforms.x}",
-            "a command builds only Chain",
+            "a command builds only DecodeImages",
         ),
     ],
 )
@@ -183,7 +180,7 @@ def test_a_command_builds_nothing_else(tdu, config, said):
         (("plan", "data", "--rank", "2", "--num-ranks", "2"), "rank=2 with num_ranks=2"),
         (("bench", "data"), "column 'age' has a null"),
         (("plan", "data", "--config", "none.yaml"), "none.yaml: No such file"),
-        (("head", "data", "--set", "transform=doctored:fails", "--set", "transform_schema=null"), "of the user"),
+        (("head", "data", "--set", "transform=doctored:fails"), "of the user"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(tdu, arguments, said):

@@ -83,7 +83,7 @@ def test_an_epoch_is_resumed_by_another_number_of_ranks(
 
 def test_worker_processes_read_the_same(table: Path) -> None:
     options = {**OPTIONS, "num_workers": 2}
-    assert ids(opened(table, worker_mode="process", **options)[0]) == ids(opened(table, **options)[0])
+    assert ids(opened(table, worker_mode="processes", **options)[0]) == ids(opened(table, **options)[0])
 
 
 def test_all_ranks_have_equal_steps(table: Path, every: list[int]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, Sync
 
 LIMIT = 2.0  # the timeout of each loader
 
@@ -65,8 +65,8 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Tries]] = {
     "often": ({"count_rows": True}, [{1: wrong_path}, {1: wrong_option}, {1: wrong_path}, {}, {}]),
     "skip": ({"on_error": "skip"}, [{1: wrong_path}, {}, {}]),
     "row": ({}, [{1: wrong_row}, {}, {}]),
-    "row_in_sync": ({"even": "sync", "sync_every": 4}, [{1: wrong_row}, {}, {}]),
-    "row_in_sync_of_both": ({"even": "sync", "sync_every": 4}, [{1: wrong_row, 0: wrong_row}, {}]),
+    "row_in_sync": ({"even": Sync(4)}, [{1: wrong_row}, {}, {}]),
+    "row_in_sync_of_both": ({"even": Sync(4)}, [{1: wrong_row, 0: wrong_row}, {}]),
     "path_in_sync": ({"even": "sync"}, [{1: wrong_path}, {}]),
     "all": ({}, [{0: wrong_path, 1: wrong_path}, {}, {}]),
 }

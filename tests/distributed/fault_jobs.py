@@ -23,7 +23,7 @@ import torch.distributed as dist
 from fsspec.implementations.local import LocalFileSystem
 
 import torch_dataloader_utils
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, Sync
 from torch_dataloader_utils.distributed import agreement, meeting
 from torch_dataloader_utils.distributed.meeting import Board
 
@@ -159,7 +159,7 @@ def killed_in_sync(data: str, out: Path) -> dict[str, Any]:
 
 def in_training(fault: Callable[[], None]) -> Any:
     """The batches of an epoch, in which something happens to the last rank."""
-    loader, _ = create(sys.argv[2], even="sync", sync_every=2, batch_size=8, timeout=LIMIT)
+    loader, _ = create(sys.argv[2], even=Sync(2), batch_size=8, timeout=LIMIT)
     for step, batch in enumerate(loader):
         if step == 3 and dist.get_rank() == dist.get_world_size() - 1:
             fault()

@@ -19,13 +19,13 @@ from typing import Any
 import torch.distributed as dist
 import torch.multiprocessing
 
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import Processes, StructuredDataset, combine
 
 RANKS = 2
 WORKERS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
     "threads": {"num_workers": 2},
-    "forks": {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
+    "forks": {"num_workers": 2, "worker_mode": Processes(context="fork")},
 }
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_dataloader_utils import PlanMismatchError, StructuredDataset
+from torch_dataloader_utils import PlanMismatchError, StructuredDataset, Sync
 
 
 def train(loader: Any, dataset: Any, epochs: int = 3) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def remedies(data: str) -> dict[str, Any]:
     ways: dict[str, dict[str, Any]] = {
         "count_rows": {"count_rows": True, "even": "drop"},
         "steps_per_epoch": {"steps_per_epoch": 30},
-        "sync": {"even": "sync", "sync_every": 4},
+        "sync": {"even": Sync(4)},
     }
     for name, way in ways.items():
         loader, dataset = StructuredDataset.create_dataloader(f"{data}/seven", **way, **options, **explicit())

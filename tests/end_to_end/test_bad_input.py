@@ -21,7 +21,7 @@ import pytest
 import torch
 from fsspec.registry import _registry
 
-from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset, StructuredDataset
+from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset, Processes, StructuredDataset
 
 GOOD = pa.table({"a": range(2000), "b": [None] + [1.0] * 1999, "c": ["x"] * 2000})
 
@@ -130,7 +130,7 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "a local rank": ("good", {"local_rank": 0}, TypeError, ["global"]),
     "a transform that cannot be sent": (
         "good",
-        {"transform": lambda batch: batch, "worker_mode": "process", "num_workers": 1},
+        {"transform": lambda batch: batch, "worker_mode": "processes", "num_workers": 1},
         ValueError,
         ["transform=", "top level of a module", "thread"],
     ),
@@ -298,7 +298,7 @@ from torch_dataloader_utils import StructuredDataset
 def transform(batch):
     return batch
 
-options = {{"transform": transform, "num_workers": 1, "worker_mode": "process"}}
+options = {{"transform": transform, "num_workers": 1, "worker_mode": "processes"}}
 try:
     StructuredDataset.create_dataloader({str(root / "good")!r}, **options)
 except ValueError as error:
@@ -344,7 +344,7 @@ def test_a_transform_that_shares_memory_with_its_workers(root: Path) -> None:
     context = multiprocessing.get_context("spawn")
     transform = Counting(context)
     loader, dataset = StructuredDataset.create_dataloader(
-        str(root / "good"), transform=transform, num_workers=1, worker_mode="process", multiprocessing_context=context
+        str(root / "good"), transform=transform, num_workers=1, worker_mode=Processes(context=context)
     )
     before = transform.calls.value
     assert sum(len(batch["a"]) for batch in loader) == 2000

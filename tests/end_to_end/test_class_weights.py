@@ -73,7 +73,7 @@ def test_the_copies_do_not_depend_on_ranks_and_workers(folder: Path, ranks: int,
 
 
 def test_processes_deliver_the_copies_of_their_epoch(folder: Path) -> None:
-    batches, dataset = loader(folder, num_workers=2, worker_mode="process", shuffle=True)
+    batches, dataset = loader(folder, num_workers=2, worker_mode="processes", shuffle=True)
     for epoch in (0, 1):
         dataset.set_epoch(epoch)
         assert Counter(ids_of(batches)) == expected(epoch, WEIGHTS)

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, UnknownValueError
 
 ODD = pc.bit_wise_and(pc.field("id"), 1) == 1
@@ -172,7 +172,7 @@ def test_the_schema_tells_what_the_files_hold(folder: str) -> None:
 def test_codes_and_counts_in_processes(folder: str) -> None:
     loader, dataset = StructuredDataset.create_dataloader(
         folder, columns=["city"], strings="codes", nulls="drop", count_rows=True, batch_size=2,
-        num_workers=2, worker_mode="process", persistent_workers=False,
+        num_workers=2, worker_mode=Processes(persistent=False),
     )  # fmt: skip
     assert len(loader) == 3
     codes = [code for batch in loader for code in batch["city"].tolist()]

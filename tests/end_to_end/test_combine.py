@@ -144,17 +144,17 @@ def test_threads_processes_and_the_caller_deliver_the_same(parts: list[Any]) -> 
     options = {**ROTATE, "shuffle": True, "split_rows": 10, "batch_size": 4}
     found = [
         epoch_of(parts, 4, 1, **options, **worker)
-        for worker in ({"num_workers": 0}, {"num_workers": None}, {"num_workers": 1, "worker_mode": "process"})
+        for worker in ({"num_workers": 0}, {"num_workers": None}, {"num_workers": 1, "worker_mode": "processes"})
     ]
     assert found[0] == found[1] == found[2]
-    two = [epoch_of(parts, 4, 1, num_workers=2, worker_mode=mode, **options) for mode in ("thread", "process")]
+    two = [epoch_of(parts, 4, 1, num_workers=2, worker_mode=mode, **options) for mode in ("threads", "processes")]
     assert two[0] == two[1]
     assert [sorted(rank) for rank in two[0]] == [sorted(rank) for rank in found[0]]
 
 
 @pytest.mark.usefixtures("no_leaks")
 def test_processes_go_on_to_the_next_epoch(parts: list[Any]) -> None:
-    loader, dataset = combine(parts, num_ranks=4, rank=1, num_workers=2, worker_mode="process", **ROTATE)
+    loader, dataset = combine(parts, num_ranks=4, rank=1, num_workers=2, worker_mode="processes", **ROTATE)
     two = [sorted(ids(loader)) for _ in range(2)]
     assert not set(two[0]) & set(two[1])
     dataset.close()
@@ -297,7 +297,7 @@ def test_later_samples_that_are_unlike_the_first(bad: Any, message: str, workers
     assert "while reading dataset 0 (Broken)" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "processes"}], ids=str)
 def test_errors_of_getitem_arrive(worker: dict[str, Any]) -> None:
     loader, dataset = combine([Broken(30, ZeroDivisionError("sample 7"))], **worker)
     with pytest.raises(ZeroDivisionError, match="sample 7"):
@@ -386,7 +386,7 @@ def test_processes_need_a_dataset_that_pickles() -> None:
         pass
 
     with pytest.raises(OptionError, match=r"dataset 0 \(Local\) cannot be pickled .*worker_mode='thread'"):
-        combine([Local(4)], worker_mode="process", num_workers=1)
+        combine([Local(4)], worker_mode="processes", num_workers=1)
     assert ids(combine([Local(4)])[0]) == [0, 1, 2, 3]
 
 

@@ -123,10 +123,10 @@ def test_images_in_a_chain_too(folder: Path) -> None:
     decode = DecodeImages("image", size=(4, 6), fit="crop")
     same, _ = StructuredDataset.create_dataloader(folder / "images.parquet", transform=decode, **RANKS)
     given = "{_target_: torch_dataloader_utils.transforms.DecodeImages, column: image, size: [4, 6], fit: crop}"
-    chain = f"{{_target_: torch_dataloader_utils.transforms.Chain, _convert_: all, _args_: [{given}]}}"
-    for transform in (given, chain):
+    for transform in (given, f"[{given}]", f"{{function: [{given}], rows: any}}"):
         loader, _ = from_yaml(
-            f"_target_: torch_dataloader_utils.StructuredDataset.create_dataloader\ntransform: {transform}",
+            "_target_: torch_dataloader_utils.StructuredDataset.create_dataloader\n_convert_: all\n"
+            f"transform: {transform}",
             path=f"{folder}/images.parquet",
         )
         assert next(iter(loader))["image"].shape == (20, 3, 4, 6)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import CountsRequiredError, Shard, Split, StructuredDataset
+from torch_dataloader_utils import CountsRequiredError, Processes, Shard, Split, StructuredDataset
 from torch_dataloader_utils.formats.parquet import ParquetReader
 
 FILTERS: list[Any] = [
@@ -156,10 +156,10 @@ def test_the_scan_happens_once(folder: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_processes_and_a_transform(folder: str, workers: int) -> None:
-    mode = "process" if workers else "thread"
+    mode = Processes(False) if workers else "threads"
     loader, _ = StructuredDataset.create_dataloader(
         folder, filters=FILTERS[0], nulls="drop", count_rows=True, transform=doubled, batch_size=7,
-        num_workers=workers, worker_mode=mode, persistent_workers=False,
+        num_workers=workers, worker_mode=mode,
     )  # fmt: skip
     batches = list(loader)
     assert len(loader) == len(batches)

@@ -62,7 +62,7 @@ def test_batches_follow_the_phases_on_every_rank(datasets: Any, ranks: int, work
 def test_threads_processes_and_the_caller_deliver_the_same(datasets: Any) -> None:
     """One process reads all datasets: their blocks in the order in which batches need them."""
     found = []
-    for workers in ({"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "process"}):
+    for workers in ({"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "processes"}):
         loader, dataset = combine(datasets, num_ranks=1, rank=0, batch_size=10, **EPOCH, **MIX, **workers)
         found.append([ids(loader) for _ in range(2)])
         dataset.close()

@@ -229,7 +229,7 @@ def test_what_passes_the_check_can_be_read(tmp_path: Path, suffix: str) -> None:
     assert outcomes["skipped"] > 5, outcomes
 
 
-@pytest.mark.parametrize("mode", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_workers_deliver_what_is_left(folder: Path, mode: str) -> None:
     loader, _ = made(str(folder), num_workers=2, worker_mode=mode)
     assert sorted(ids(loader)) == ids_of_files([0, 3])
@@ -325,7 +325,7 @@ def test_all_files_damaged_is_an_error(folder: Path) -> None:
         made([str(folder / "1.parquet"), str(folder / "2.parquet")])
 
 
-@pytest.mark.parametrize("mode", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_damage_after_the_loader_was_created_is_an_error_with_a_remedy(tmp_path: Path, mode: str) -> None:
     folder = folder_of(tmp_path)
     loader, _ = made(str(folder), num_workers=1, worker_mode=mode)

@@ -17,7 +17,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.resume.helpers import KEPT, plain, through_json
-from torch_dataloader_utils import OptionError, StaleIteratorError, StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils import (
+    OptionError,
+    Processes,
+    StaleIteratorError,
+    StructuredDataset,
+    combine,
+    merge_state_dicts,
+)
 from torch_dataloader_utils.iteration.epochs import check_device
 
 ROWS = 120
@@ -129,7 +136,7 @@ def test_what_is_where(folder: str, device: str) -> None:
         {"num_workers": 0},
         {"num_workers": 2},
         {"num_workers": None},
-        pytest.param({"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}, id="processes"),
+        pytest.param({"num_workers": 2, "worker_mode": Processes(context="fork")}, id="processes"),
     ],
 )
 def test_each_row_once_and_a_resume_at_every_step(

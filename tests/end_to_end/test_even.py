@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import CountsRequiredError, ShardingError, StructuredDataset
+from torch_dataloader_utils import CountsRequiredError, Processes, ShardingError, StructuredDataset
 from torch_dataloader_utils.errors import OptionError
 
 SIZES = [[700, 30], [5], [400], [64, 64], [1], [900], [33]]  # rows of the row groups of 7 files
@@ -212,13 +212,11 @@ def test_laps_come_in_orders_of_their_own(folder: str) -> None:
     assert first != second != third
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
-def test_laps_on_workers_equal_laps_in_line(folder: str, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["threads", Processes(context="fork")], ids=["thread", "process"])
+def test_laps_on_workers_equal_laps_in_line(folder: str, mode: Any) -> None:
     options: dict[str, Any] = {"batch_size": 50, "steps_per_epoch": 120, "shuffle": True, "split_rows": 100}
     one, _ = StructuredDataset.create_dataloader(folder, num_workers=3, **options)
-    other, dataset = StructuredDataset.create_dataloader(
-        folder, num_workers=3, worker_mode=mode, multiprocessing_context="fork", **options
-    )
+    other, dataset = StructuredDataset.create_dataloader(folder, num_workers=3, worker_mode=mode, **options)
     for _ in range(2):
         assert [batch["id"].tolist() for batch in one] == [batch["id"].tolist() for batch in other]
     dataset.close()
@@ -259,7 +257,7 @@ def test_uncounted_filters_are_refused_with_the_three_remedies(folder: str, even
         ({"batch_size": 5, "sharding": "strided", "split_batches": True}, "batch_size=5"),
         ({"batch_size": 5000, "even": "drop"}, "N=2197.*R=2.*B=5000"),
         ({"valid_key": ""}, "valid_key"),
-        ({"sync_every": 0}, "sync_every=0"),
+        ({"even": {"every": 0}}, "Sync: every=0"),
     ],
 )
 def test_options_that_cannot_work(folder: str, options: dict[str, Any], words: str) -> None:

@@ -126,7 +126,7 @@ def test_each_row_once_over_ranks_the_same_from_all_drivers(folders: dict[str, P
     ids = [[row for batch in batches for row in batch["id"].tolist()] for batches in ranks]
     assert sorted(ids[0] + ids[1]) == list(range(ROWS))
     for rank in range(2):
-        processes = epoch(folders[suffix], rank=rank, num_workers=2, worker_mode="process", **options)
+        processes = epoch(folders[suffix], rank=rank, num_workers=2, worker_mode="processes", **options)
         check(processes, ids[rank])
         assert [len(batch["id"]) for batch in processes] == [len(batch["id"]) for batch in ranks[rank]]
 

@@ -20,7 +20,7 @@ from torch_dataloader_utils.errors import UnsupportedTypeError
         {"shuffle": True, "shuffle_seed": 1},
         {"on_error": "skip"},
         {"filters": [("id", ">=", 0)]},
-        {"num_workers": 2, "worker_mode": "process"},
+        {"num_workers": 2, "worker_mode": "processes"},
     ],
     ids=str,
 )

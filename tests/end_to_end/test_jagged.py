@@ -59,7 +59,7 @@ def lists_of(entry: dict[str, Any]) -> dict[str, list[list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 2, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 2, "worker_mode": "processes"}], ids=str)
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 def test_lists_are_joined_key_by_key(data: str, worker: dict[str, Any], shuffle: bool, output: str) -> None:

@@ -111,7 +111,7 @@ def test_workers_and_processes_do_not_change_the_order(folder: Path) -> None:
     options = {**MIX, "stop": "all"}
     found = [
         ids(on_ranks(folder, 1, **options, **worker)[0])
-        for worker in ({"num_workers": 0}, {}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "process"})
+        for worker in ({"num_workers": 0}, {}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "processes"})
     ]
     assert all(rows == found[0] for rows in found[1:])
     assert ids(on_ranks(folder, 1, 1, **options)[0]) != found[0]
@@ -120,7 +120,7 @@ def test_workers_and_processes_do_not_change_the_order(folder: Path) -> None:
 def test_more_processes_than_datasets_read_two_passes_and_a_part_of_one(folder: Path) -> None:
     names = ["web", "code"]
     (expected,) = on_ranks(folder, 1, 0, names, num_workers=0, **MIX)
-    workers: dict[str, Any] = {"num_workers": 3, "worker_mode": "process"}
+    workers: dict[str, Any] = {"num_workers": 3, "worker_mode": "processes"}
     loader, dataset = combine(parts(folder, names), num_ranks=1, rank=0, **workers, **MIX)
     dataset.set_epoch(0)
     assert ids([next(iter(loader))]) == ids(expected[:1])
@@ -359,7 +359,7 @@ def test_metrics_and_a_column_name_the_datasets(folder: Path) -> None:
     arrow, _ = combine(parts(folder, output_format="arrow"), source_key="source", output_format="arrow", even="pad")
     table = pa.Table.from_batches(list(arrow))
     assert table["source"].to_pylist() == [source(row) for row in table["id"].to_pylist()]
-    numbered, _ = combine([Plain(4), Plain(4, first=4)], source_key="source", batch_size=4, worker_mode="process",
+    numbered, _ = combine([Plain(4), Plain(4, first=4)], source_key="source", batch_size=4, worker_mode="processes",
                           num_workers=1)  # fmt: skip
     assert [batch["source"].tolist() for batch in numbered] == [[0, 0, 1, 1]] * 2
 

@@ -88,10 +88,10 @@ def test_splits_are_merged_by_the_same_weights(datasets: Any) -> None:
     assert Counter(ids(one)) == EVERY
 
 
-@pytest.mark.parametrize("worker_mode", ["thread", "process"])
+@pytest.mark.parametrize("worker_mode", ["threads", "processes"])
 def test_resume_at_every_step_is_exact(datasets: Any, worker_mode: str) -> None:
     options = {**MIX, **SHARES, "stop": "all", "even": "pad", "num_ranks": 2, "rank": 1}
-    options |= {"num_workers": 2, "worker_mode": worker_mode} if worker_mode == "process" else {"num_workers": 0}
+    options |= {"num_workers": 2, "worker_mode": worker_mode} if worker_mode == "processes" else {"num_workers": 0}
     loader, dataset = nested(datasets, **options)
     dataset.set_epoch(1)
     expected, states = [], []
@@ -100,7 +100,7 @@ def test_resume_at_every_step_is_exact(datasets: Any, worker_mode: str) -> None:
         states.append(loader.state_dict())
     dataset.close()
     resumed, other = nested(datasets, **options)
-    for step, state in list(enumerate(states, 1))[:: 1 if worker_mode == "thread" else 7]:
+    for step, state in list(enumerate(states, 1))[:: 1 if worker_mode == "threads" else 7]:
         resumed.load_state_dict(state)
         assert [batch["id"].tolist() for batch in resumed] == expected[step:]
     other.close()

@@ -39,7 +39,7 @@ def batches(data: str, **options: Any) -> list[Any]:
         dataset.close()
 
 
-@pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "processes"}], ids=str)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_each_column_is_padded_with_its_value(data: str, worker: dict[str, Any], shuffle: bool) -> None:
     found = batches(data, shuffle=shuffle, pad_multiple=4, **worker)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, Transform
 from torch_dataloader_utils.errors import UnsupportedTypeError
 
 LATE: dict[str, Any] = {
@@ -41,7 +41,7 @@ def test_a_time_in_python_objects_of_a_batch_of_tensors_is_such_an_error_too(tmp
     with pytest.raises(UnsupportedTypeError, match="has a value that Python has not"):
         read(tmp_path, nested)
     with pytest.raises(UnsupportedTypeError, match="has a value that Python has not"):
-        read(tmp_path, nested, transform=lambda rows: rows, transform_format="numpy")
+        read(tmp_path, nested, transform=Transform(lambda rows: rows, format="numpy"))
 
 
 def test_times_that_python_has_are_what_pyarrow_makes_of_them(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_windows_of_counted_rows_beside_a_filter_are_whole(tmp_path: Path, num_w
 
 
 @pytest.mark.parametrize(
-    "workers", [{"num_workers": 0}, {"num_workers": None}, {"worker_mode": "process", "num_workers": 2}]
+    "workers", [{"num_workers": 0}, {"num_workers": None}, {"worker_mode": "processes", "num_workers": 2}]
 )
 def test_polars_gives_the_batches_that_pyarrow_gives(
     tmp_path: Path, workers: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -48,7 +48,7 @@ def test_rows_are_tensors_of_the_logical_shape(folder: str, output_format: str) 
     assert images(batches) == EXPECTED
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_mode": "processes"}], ids=str)
 def test_rows_are_filtered_shuffled_and_cast(folder: str, workers: dict[str, Any]) -> None:
     loader, dataset = StructuredDataset.create_dataloader(
         folder, filters=[("id", ">=", 5)], shuffle=True, dtypes={"uint8": "float32"}, batch_size=4, **workers

@@ -1,4 +1,4 @@
-"""`transform_format=`: transforms in numpy, torch, pandas and polars, from files to batches."""
+"""`Transform(format=)`: transforms in numpy, torch, pandas and polars, from files to batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.executors.helpers import DRIVERS
-from torch_dataloader_utils import MissingExtraError, StructuredDataset
+from torch_dataloader_utils import MissingExtraError, Processes, StructuredDataset, Transform
 from torch_dataloader_utils.errors import CountsRequiredError, NullValueError, OptionError, SchemaMismatchError
 
 FORMATS = ("numpy", "torch", "pandas", "polars")
@@ -43,7 +43,10 @@ def loader_of(folder: str, name: str, transform: Any, **options: Any) -> Any:
     if name in ("pandas", "polars"):
         pytest.importorskip(name)
     options = {"columns": ["id", "x"], "batch_size": 7, "num_workers": 0} | options
-    return StructuredDataset.create_dataloader(folder, transform=transform, transform_format=name, **options)[0]
+    rest = {field: options.pop(field) for field in ("rows", "schema") if field in options}
+    return StructuredDataset.create_dataloader(folder, transform=Transform(transform, format=name, **rest), **options)[
+        0
+    ]
 
 
 def arrow_doubled(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -70,7 +73,7 @@ def plain(batch: Any) -> Any:
 def test_batches_are_those_of_the_arrow_transform(folder: str, name: str, driver: str) -> None:
     options: dict[str, Any] = {"filters": [("id", ">=", 5)], "shuffle": True, **DRIVERS[driver]}
     if driver == "processes" and name == "polars":  # its threads do not survive a fork
-        options["multiprocessing_context"] = "forkserver"
+        options["worker_mode"] = Processes(context="forkserver")
     expected = list(loader_of(folder, "arrow", arrow_doubled, **options))
     got = list(loader_of(folder, name, doubled, **options))
     assert sum(len(batch["id"]) for batch in got) == ROWS - 5
@@ -110,9 +113,12 @@ def test_rows_can_be_left_out(folder: str, name: str) -> None:
             return rows[rows["id"] % 3 == 0]
         return {key: column[rows["id"] % 3 == 0] for key, column in rows.items()}
 
-    loader = loader_of(folder, name, thirds, transform_rows="any")
+    loader = loader_of(folder, name, thirds, rows="any")
     assert [row for batch in loader for row in batch["id"].tolist()] == list(range(0, ROWS, 3))
-    with pytest.raises(SchemaMismatchError, match="transform_rows='any'"):
+    with pytest.raises(
+        SchemaMismatchError,
+        match=rf"Use transform=Transform\(thirds, rows='any', format='{name}'\)",
+    ):
         list(loader_of(folder, name, thirds))
 
 
@@ -122,11 +128,11 @@ def test_what_needs_counts_names_a_remedy_that_works(folder: str) -> None:
 
     for options in ({"even": "drop"}, {"even": "pad"}, {"last_batch": "wrap"}, {"canonical_ranks": 2}):
         with pytest.raises(CountsRequiredError, match="transform may change the number of rows") as caught:
-            loader_of(folder, "numpy", same, transform_rows="any", **options)
-        assert "count_rows" not in str(caught.value)  # which transform_rows="any" refuses
-    assert len(list(loader_of(folder, "numpy", same, transform_rows="any", steps_per_epoch=3))) == 3
+            loader_of(folder, "numpy", same, rows="any", **options)
+        assert "count_rows" not in str(caught.value)  # which rows="any" refuses
+    assert len(list(loader_of(folder, "numpy", same, rows="any", steps_per_epoch=3))) == 3
     with pytest.raises(TypeError, match="transform may change the number of rows") as unknown:
-        len(loader_of(folder, "numpy", same, transform_rows="any"))
+        len(loader_of(folder, "numpy", same, rows="any"))
     assert "count_rows" not in str(unknown.value)
 
 
@@ -162,7 +168,7 @@ def test_strings_become_padded_token_ids(folder: str) -> None:
 def test_strings_become_ragged_token_ids_that_batches_pad(folder: str, name: str) -> None:
     loader = loader_of(
         folder, name, lambda rows: {"ids": tokenize(rows["text"])}, columns=["text"], lists="padded",
-        transform_schema=pa.schema({"ids": pa.list_(pa.int64())}),
+        schema=pa.schema({"ids": pa.list_(pa.int64())}),
     )  # fmt: skip
     ids = next(iter(loader))["ids"]
     assert ids["lengths"][:3].tolist() == [1, 2, 3]
@@ -198,7 +204,7 @@ def test_types_that_depend_on_the_rows_are_refused_with_column_file_and_remedy(f
     def lengths(rows: Any) -> Any:
         return {"n": np.array([len(text) for text in rows["text"]])}
 
-    message = r"n: int64 where .* 0 rows.* said n: double.*transform_schema"
+    message = r"n: int64 where .* 0 rows.* said n: double.*Transform\(schema=\)"
     with pytest.raises(SchemaMismatchError, match=message) as caught:
         list(loader_of(folder, "numpy", lengths, columns=["text"]))
     assert any("0.parquet" in note and "row group" in note for note in caught.value.__notes__)
@@ -212,23 +218,25 @@ def test_a_null_that_no_tensor_holds_names_column_and_file(folder: str) -> None:
     assert sum(len(batch["age"]) for batch in loader) == ROWS - ROWS // 3
 
 
-def test_a_transform_that_cannot_take_0_rows_hears_of_transform_schema(folder: str) -> None:
+def test_a_transform_that_cannot_take_0_rows_hears_of_the_schema(folder: str) -> None:
     def stacked(rows: Any) -> Any:
         return {"x": torch.stack(list(rows["x"]))}
 
     with pytest.raises(RuntimeError) as caught:
         loader_of(folder, "torch", stacked)
-    assert "transform_schema=" in caught.value.__notes__[-1]
-    loader = loader_of(folder, "torch", stacked, transform_schema=pa.schema({"x": pa.float32()}))
+    assert "Transform(schema=)" in caught.value.__notes__[-1]
+    loader = loader_of(folder, "torch", stacked, schema=pa.schema({"x": pa.float32()}))
     assert torch.cat([batch["x"] for batch in loader]).tolist() == list(range(ROWS))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"transform_format": "jax", "transform": doubled}, "transform_format='jax': expected one of 'arrow', 'numpy'"),
-        ({"transform_format": "numpy"}, "transform_format was given without transform"),
-        ({"transform": doubled, "transform_schema": {"x": "int64"}}, "expected a pyarrow.Schema"),
+        ({"transform": {"function": doubled, "format": "jax"}}, "Transform: format='jax': expected one of 'arrow'"),
+        ({"transform": "doubled"}, "expected a function, a list of functions"),
+        ({"transform": [doubled, "doubled"]}, "expected a function of rows, or a list of such functions"),
+        ({"transform": []}, "expected a function of rows, or a list of such functions"),
+        ({"transform": Transform(doubled, schema={"x": "int64"})}, "expected a pyarrow.Schema"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(folder: str, options: dict[str, Any], message: str) -> None:
@@ -239,8 +247,8 @@ def test_options_that_make_no_sense_are_refused(folder: str, options: dict[str, 
 @pytest.mark.parametrize("name", ["pandas", "polars"])
 def test_a_missing_library_is_named_with_its_extra(folder: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # as import has it where it is not installed
-    with pytest.raises(MissingExtraError, match=rf"transform_format='{name}' needs {name}.*\[{name}\]"):
-        StructuredDataset.create_dataloader(folder, transform=doubled, transform_format=name)
+    with pytest.raises(MissingExtraError, match=rf"Transform\(format='{name}'\) needs {name}.*\[{name}\]"):
+        StructuredDataset.create_dataloader(folder, transform=Transform(doubled, format=name))
 
 
 @pytest.mark.parametrize("rows", ["same", "any"])
@@ -256,8 +264,8 @@ def test_it_is_not_called_for_blocks_of_which_a_filter_leaves_no_row(name: str, 
         name,
         refused,
         columns=["id"],
-        transform_rows=rows,
-        transform_schema=pa.schema({"id": pa.int64()}),
+        rows=rows,
+        schema=pa.schema({"id": pa.int64()}),
         filters=pc.starts_with(pc.field("text"), "dog"),  # statistics do not rule it out
     )
     assert list(loader) == []
@@ -267,7 +275,7 @@ def test_it_is_not_called_for_blocks_of_which_a_filter_leaves_no_row(name: str, 
 @pytest.mark.parametrize("name", ["arrow", *FORMATS])
 def test_columns_may_be_declared_to_have_no_nulls(name: str, output: str, folder: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    options = {"columns": ["id"], "transform_schema": schema, "output_format": output}
+    options = {"columns": ["id"], "schema": schema, "output_format": output}
     batches = list(loader_of(folder, name, lambda rows: rows, **options))
     assert [row for batch in batches for row in batch["id"].tolist()] == list(range(ROWS))
     assert output == "torch" or batches[0].schema == schema

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from torch_dataloader_utils import Shard, Split, StructuredDataset
+from torch_dataloader_utils import Shard, Split, StructuredDataset, Transform
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
 
 
@@ -175,9 +175,9 @@ def test_transform_rows_any(folder: str) -> None:
     def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"id": pa.concat_arrays([batch["id"], batch["id"]])})
 
-    with pytest.raises(SchemaMismatchError, match="transform_rows='any'"):
+    with pytest.raises(SchemaMismatchError, match=r"Use transform=Transform\(twice, rows='any'\)"):
         read(folder, columns=["id"], transform=twice)
-    batch = read(folder, columns=["id"], transform=twice, transform_rows="any")
+    batch = read(folder, columns=["id"], transform=Transform(twice, rows="any"))
     assert sorted(batch["id"].tolist()) == sorted([*range(20)] * 2)
 
 

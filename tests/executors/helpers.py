@@ -15,16 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from torch_dataloader_utils import Processes
+
 # Every way to run the reading. The worker processes are forked, which is quick.
 DRIVERS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
     "pool": {"num_workers": None},
     "threads": {"num_workers": 2},
-    "processes": {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
+    "processes": {"num_workers": 2, "worker_mode": Processes(context="fork")},
 }
 
 # The drivers, and batches that are cut ahead of the loop for a device.
 AND_AHEAD = DRIVERS | {"ahead": {"num_workers": 2, "device": "cpu"}}
+
+
+def not_kept(driver: dict[str, Any]) -> dict[str, Any]:
+    """The driver, whose worker processes end with each pass if it has any."""
+    mode = driver.get("worker_mode")
+    return driver | {"worker_mode": mode.replace(persistent=False)} if isinstance(mode, Processes) else driver
 
 
 def write_table(folder: Path, files: int = 4, groups: int = 3, rows: int = 500) -> None:

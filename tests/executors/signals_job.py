@@ -29,16 +29,16 @@ from typing import Any
 
 import pyarrow.csv
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 
 OUT = Path(sys.argv[3])
 
 
 def loader_of(transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Any:
     _, context, folder, *_ = sys.argv
-    options: dict[str, Any] = {} if context == "thread" else {"num_workers": 2, "worker_mode": "process"}
+    options: dict[str, Any] = {} if context == "thread" else {"num_workers": 2, "worker_mode": "processes"}
     if context in ("fork", "forkserver", "spawn"):
-        options["multiprocessing_context"] = context
+        options["worker_mode"] = Processes(context=context)
     loader, _ = StructuredDataset.create_dataloader(folder, batch_size=20, timeout=30, transform=transform, **options)
     return loader
 

@@ -18,11 +18,13 @@ import pytest
 import torch
 
 from tests.executors import helpers
-from torch_dataloader_utils import StaleIteratorError, StructuredDataset
+from torch_dataloader_utils import Processes, StaleIteratorError, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError, OptionError, WorkerError
 from torch_dataloader_utils.executors.threads import ThreadDriver
 from torch_dataloader_utils.model import Task
 from torch_dataloader_utils.reading.blocks import Block
+
+MODES = {"thread": "threads", "process": Processes(context="fork")}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_processes_threads_and_inline_agree(folder: str, output_format: str, wor
     options: dict[str, Any] = {"output_format": output_format, "num_ranks": 2, "rank": 1, "transform": helpers.double}
     options["num_workers"] = workers
     threads, _ = loader_of(folder, **options)
-    processes, dataset = loader_of(folder, worker_mode="process", multiprocessing_context="fork", **options)
+    processes, dataset = loader_of(folder, worker_mode=Processes(context="fork"), **options)
     for _ in range(2):
         wanted = [helpers.as_lists(batch) for batch in threads]
         assert [helpers.as_lists(batch) for batch in processes] == wanted
@@ -77,7 +79,7 @@ def test_processes_threads_and_inline_agree(folder: str, output_format: str, wor
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_start_methods_and_persistent_workers(folder: str, context: str) -> None:
-    loader, dataset = loader_of(folder, num_workers=2, worker_mode="process", multiprocessing_context=context)
+    loader, dataset = loader_of(folder, num_workers=2, worker_mode=Processes(context=context))
     threads, other = loader_of(folder, num_workers=2)
     pids = set()
     for epoch in (0, 3):
@@ -91,8 +93,7 @@ def test_start_methods_and_persistent_workers(folder: str, context: str) -> None
 
 
 def test_workers_end_with_the_pass_unless_persistent(folder: str) -> None:
-    options: dict[str, Any] = {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}
-    loader, _ = loader_of(folder, persistent_workers=False, **options)
+    loader, _ = loader_of(folder, num_workers=2, worker_mode=Processes(False, context="fork"))
     for _ in range(2):
         assert len(ids_of(list(loader))) == 6000
         assert not multiprocessing.active_children()
@@ -110,7 +111,7 @@ def test_worker_processes_have_no_torch(folder: str, tmp_path: Path) -> None:
             if __name__ == "__main__":
                 from torch_dataloader_utils import StructuredDataset
                 loader, _ = StructuredDataset.create_dataloader(
-                    {folder!r}, num_workers=2, worker_mode="process", transform=helpers.modules_without_torch
+                    {folder!r}, num_workers=2, worker_mode="processes", transform=helpers.modules_without_torch
                 )
                 print(sum(float(batch["x"].sum()) for batch in loader))
             """
@@ -121,11 +122,11 @@ def test_worker_processes_have_no_torch(folder: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
+@pytest.mark.parametrize("mode", ["threads", "processes"])
 def test_nothing_is_left_when_an_iterator_is_dropped(folder: str, mode: str) -> None:
     gc.collect()
     others = len(shared_files())  # of tests before, whose batches something still holds
-    loader, dataset = loader_of(folder, num_workers=2, worker_mode=mode, multiprocessing_context="fork")
+    loader, dataset = loader_of(folder, num_workers=2, worker_mode=MODES[mode])
     iterator = iter(loader)
     next(iterator)
     before = len(shared_files())
@@ -143,9 +144,7 @@ def test_nothing_is_left_when_an_iterator_is_dropped(folder: str, mode: str) -> 
 
 
 def test_batches_outlive_the_loader(folder: str) -> None:
-    loader, dataset = loader_of(
-        folder, num_workers=2, worker_mode="process", multiprocessing_context="fork", batch_size=500
-    )
+    loader, dataset = loader_of(folder, num_workers=2, worker_mode=Processes(context="fork"), batch_size=500)
     kept = list(loader)
     copies = [batch["id"].clone() for batch in kept]
     list(loader)  # with more slots, since all of the first pass are held
@@ -158,7 +157,7 @@ def test_batches_outlive_the_loader(folder: str) -> None:
 def test_slots_and_views_are_writable_and_separate(folder: str, mode: str) -> None:
     workers = 0 if mode == "inline" else 2
     mode = "thread" if mode == "inline" else mode
-    loader, dataset = loader_of(folder, num_workers=workers, worker_mode=mode, multiprocessing_context="fork")
+    loader, dataset = loader_of(folder, num_workers=workers, worker_mode=MODES[mode])
     seen = []
     weight = torch.ones((), requires_grad=True)
     for batch in loader:
@@ -178,8 +177,7 @@ def test_a_worker_s_error_reaches_the_caller(folder: str, mode: str) -> None:
     loader, dataset = loader_of(
         folder,
         num_workers=workers,
-        worker_mode=mode,
-        multiprocessing_context="fork",
+        worker_mode=MODES[mode],
         shuffle=False,
         transform=helpers.fail_at_1700,
     )
@@ -195,7 +193,7 @@ def test_a_worker_s_error_reaches_the_caller(folder: str, mode: str) -> None:
 
 
 def test_an_error_that_cannot_travel_has_a_stand_in(folder: str) -> None:
-    options: dict[str, Any] = {"num_workers": 1, "worker_mode": "process", "multiprocessing_context": "fork"}
+    options: dict[str, Any] = {"num_workers": 1, "worker_mode": Processes(context="fork")}
     loader, dataset = loader_of(folder, transform=helpers.raise_unpicklable, **options)
     with pytest.raises(WorkerError, match="Local: cannot travel") as caught:
         list(loader)
@@ -204,7 +202,7 @@ def test_an_error_that_cannot_travel_has_a_stand_in(folder: str) -> None:
 
 
 def test_a_killed_worker_is_an_error_and_the_next_pass_starts_anew(folder: str) -> None:
-    options: dict[str, Any] = {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}
+    options: dict[str, Any] = {"num_workers": 2, "worker_mode": Processes(context="fork")}
     loader, dataset = loader_of(folder, transform=helpers.kill_itself, **options)
     for _ in range(2):
         with pytest.raises(WorkerError, match="died with exit code -9"):
@@ -217,8 +215,7 @@ def test_timeout(folder: str, mode: str) -> None:
     loader, dataset = loader_of(
         folder,
         num_workers=1,
-        worker_mode=mode,
-        multiprocessing_context="fork",
+        worker_mode=MODES[mode],
         timeout=0.2,
         shuffle=False,
         transform=helpers.sleep_at_1700,
@@ -250,9 +247,9 @@ def test_workers_end_when_the_main_process_is_killed(folder: str, tmp_path: Path
         textwrap.dedent(
             f"""
             import multiprocessing, os, signal
-            from torch_dataloader_utils import StructuredDataset
+            from torch_dataloader_utils import Processes, StructuredDataset
             loader, _ = StructuredDataset.create_dataloader(
-                {folder!r}, num_workers=2, worker_mode="process", multiprocessing_context="fork", batch_size=10
+                {folder!r}, num_workers=2, worker_mode=Processes(context="fork"), batch_size=10
             )
             next(iter(loader))
             print(*[process.pid for process in multiprocessing.active_children()], flush=True)
@@ -276,9 +273,9 @@ def test_a_forked_child_leaves_the_workers_to_its_parent(folder: str, tmp_path: 
         textwrap.dedent(
             f"""
             import gc, os, signal, warnings
-            from torch_dataloader_utils import StaleIteratorError, StructuredDataset
+            from torch_dataloader_utils import Processes, StaleIteratorError, StructuredDataset
             warnings.simplefilter("ignore")  # newer Pythons warn of any fork with threads
-            processes = {{"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}}
+            processes = {{"num_workers": 2, "worker_mode": Processes(context="fork")}}
             loader, dataset = StructuredDataset.create_dataloader(
                 {folder!r}, columns=["id"], batch_size=64, **processes
             )
@@ -367,8 +364,8 @@ def test_dataset_pickles_and_shards_in_foreign_workers(folder: str) -> None:
 
 def test_process_mode_needs_a_number_of_workers(folder: str) -> None:
     with pytest.raises(OptionError, match="needs num_workers"):
-        loader_of(folder, worker_mode="process")
-    loader, _ = loader_of(folder, worker_mode="process", num_workers=0)  # in-line
+        loader_of(folder, worker_mode="processes")
+    loader, _ = loader_of(folder, worker_mode="processes", num_workers=0)  # in-line
     assert len(ids_of(list(loader))) == 6000
     assert not multiprocessing.active_children()
 
@@ -435,11 +432,11 @@ def test_a_script_without_a_main_guard_ends_with_one_error_that_says_so(folder: 
         script = tmp_path / f"train_{context}_{size}.py"
         script.write_text(
             "from functools import partial\n"
-            "from torch_dataloader_utils import StructuredDataset\n"
+            "from torch_dataloader_utils import Processes, StructuredDataset\n"
             "def same(payload, batch):\n    return batch\n"
-            f"options = dict(multiprocessing_context={context!r}, transform=partial(same, bytes({size})))\n"
+            f"options = dict(worker_mode=Processes(context={context!r}), transform=partial(same, bytes({size})))\n"
             f"path = {folder!r}\n"
-            "loader, _ = StructuredDataset.create_dataloader(path, num_workers=2, worker_mode='process', **options)\n"
+            "loader, _ = StructuredDataset.create_dataloader(path, num_workers=2, **options)\n"
             "for batch in loader:\n    pass\n"
         )
         jobs.append(subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True))

@@ -18,12 +18,12 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import BlockEvent, PassEvent, StructuredDataset
+from torch_dataloader_utils import BlockEvent, PassEvent, Processes, StructuredDataset
 from torch_dataloader_utils.events import Event
 
 FILES, GROUPS, ROWS = 3, 4, 100
 TOTAL = FILES * GROUPS * ROWS
-PROCESS = {"worker_mode": "process", "multiprocessing_context": "fork"}
+PROCESS = {"worker_mode": Processes(context="fork")}
 # Who reads the rows of one and of two I/O workers.
 ONE = [{"num_workers": 0}, {"num_workers": None}, {"num_workers": 1}, {"num_workers": 1, **PROCESS}]
 TWO = [{"num_workers": 2}, {"num_workers": 2, **PROCESS}]
@@ -276,7 +276,7 @@ def test_workers_end_with_their_pass_though_a_callback_raises(folder: Path, no_l
         if isinstance(event, PassEvent):
             raise KeyError("a mistake of the user's")
 
-    loader, dataset, _ = observed(folder, num_workers=1, persistent_workers=False, **PROCESS)
+    loader, dataset, _ = observed(folder, num_workers=1, worker_mode=Processes(False, context="fork"))
     dataset.on_event(fail)
     iterator = iter(loader)
     before = set(multiprocessing.active_children())
@@ -301,7 +301,7 @@ def test_a_pass_that_is_over_leaves_no_worker_behind(folder: Path, ending: str) 
         if isinstance(event, PassEvent) and ending != "skip_steps":
             raise RuntimeError("of the callback")
 
-    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": False, **PROCESS}
+    options: dict[str, Any] = {"num_workers": 1, "worker_mode": Processes(False, context="fork")}
     loader, dataset = StructuredDataset.create_dataloader(folder, batch_size=TOTAL // 2, **options)
     dataset.on_event(callback)
     before, iterator = set(multiprocessing.active_children()), iter(loader)

@@ -20,7 +20,7 @@ from torch_dataloader_utils.storage import Naming
 FILES, ROWS = 60, 50
 CHILD = """
 import json, os, resource, sys
-from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
+from torch_dataloader_utils import DataLoaderUtilsError, Processes, StructuredDataset
 
 def outcome(path, options, limit):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -66,7 +66,7 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     [
         ({"num_workers": 0}, False),
         ({"num_workers": 4, "shuffle": True}, False),
-        ({"num_workers": 4, "worker_mode": "process"}, False),
+        ({"num_workers": 4, "worker_mode": "processes"}, False),
         ({"num_workers": 4}, True),
     ],
 )
@@ -101,11 +101,11 @@ def test_causes_are_looked_at_too() -> None:
 
 WORKERS = """
 import json, os, resource, sys
-from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
+from torch_dataloader_utils import DataLoaderUtilsError, Processes, StructuredDataset
 
 def outcome(path, few):
     loader, dataset = StructuredDataset.create_dataloader(
-        path, batch_size=64, num_ranks=1, rank=0, num_workers=4, worker_mode="process", multiprocessing_context="fork"
+        path, batch_size=64, num_ranks=1, rank=0, num_workers=4, worker_mode=Processes(context="fork")
     )
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(map(int, os.listdir("/proc/self/fd")))

@@ -17,7 +17,7 @@ import pytest
 
 from tests.executors import helpers
 from tests.executors.test_drivers import runs
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError, WorkerError
 
 ROWS = 6000
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def loader_of(folder: str, **options: Any) -> Any:
     given: dict[str, Any] = {"batch_size": 64, "split_rows": 500, "columns": ["id"], "timeout": TIMEOUT}
-    processes = {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}
+    processes = {"num_workers": 2, "worker_mode": Processes(context="fork")}
     return StructuredDataset.create_dataloader(folder, **given | processes | options)[0]
 
 
@@ -136,7 +136,7 @@ def test_a_stopped_or_killed_fork_server_and_an_exit_with_a_stopped_worker(folde
             from torch_dataloader_utils import StructuredDataset
 
             def passes(timeout):
-                options = {{"num_workers": 1, "worker_mode": "process", "columns": ["id"], "timeout": timeout}}
+                options = {{"num_workers": 1, "worker_mode": "processes", "columns": ["id"], "timeout": timeout}}
                 loader = StructuredDataset.create_dataloader({folder!r}, **options)[0]
                 try:
                     print(sum(len(batch["id"]) for batch in loader), flush=True)

@@ -20,7 +20,7 @@ import torch
 import numpy as np
 import pyarrow as pa
 from tests.executors import helpers
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 
 torch_of_main = torch.__name__
 
@@ -35,7 +35,7 @@ class Scale:
         return batch.set_column(1, "x", pa.array(np.full(batch.num_rows, self.by, np.float32)))
 
 def seen(path, transform, context):
-    options = dict(num_workers=1, worker_mode="process", transform=transform, multiprocessing_context=context)
+    options = dict(num_workers=1, worker_mode=Processes(context=context), transform=transform)
     loader, dataset = StructuredDataset.create_dataloader(path, batch_size=500, columns=["id", "x"], **options)
     values = sorted({value for batch in loader for value in batch["x"].tolist()})
     dataset.close()

@@ -8,19 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 
 FILES, ROWS_OF_FILE, BATCH = 40, 100, 50
 ROWS = FILES * ROWS_OF_FILE
-_PROCESSES = {"num_workers": 2, "worker_mode": "process"}
 # Every way to run the reading, by name. The default, a fork server, imports what workers need before they start.
 MODES: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
     "pool": {"num_workers": None},
     "threads": {"num_workers": 2},
-    "processes by fork": {**_PROCESSES, "multiprocessing_context": "fork"},
-    "processes by forkserver": _PROCESSES,
-    "processes by spawn": {**_PROCESSES, "multiprocessing_context": "spawn"},
+    "processes by fork": {"num_workers": 2, "worker_mode": Processes(context="fork")},
+    "processes by forkserver": {"num_workers": 2, "worker_mode": "processes"},
+    "processes by spawn": {"num_workers": 2, "worker_mode": Processes(context="spawn")},
 }
 
 

@@ -1,7 +1,7 @@
-# docs/cookbook/tokenizing.md: transform_format="numpy"
+# docs/cookbook/tokenizing.md: Transform(format="numpy")
 import pyarrow as pa
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, Transform
 
 vocabulary = {"[UNK]": 0, "a": 1, "red": 2, "house": 3}
 
@@ -13,6 +13,6 @@ def tokenize(rows):
 
 schema = pa.schema({"tokens": pa.list_(pa.int64()), "label": pa.int64()})
 loader, dataset = StructuredDataset.create_dataloader(
-    "data/", transform=tokenize, transform_format="numpy", transform_schema=schema, lists="padded", batch_size=4
+    "data/", transform=Transform(tokenize, schema=schema, format="numpy"), lists="padded", batch_size=4
 )
 batch = next(iter(loader))

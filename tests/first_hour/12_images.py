@@ -1,10 +1,10 @@
-# docs/cookbook/images.md: transform_format="numpy"
+# docs/cookbook/images.md: Transform(format="numpy")
 import io
 
 import numpy as np
 from PIL import Image
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, Transform
 
 
 def decode(rows):
@@ -15,6 +15,6 @@ def decode(rows):
 
 
 loader, dataset = StructuredDataset.create_dataloader(
-    "images.parquet", transform=decode, transform_format="numpy", batch_size=4
+    "images.parquet", transform=Transform(decode, format="numpy"), batch_size=4
 )
 images = next(iter(loader))["image"].permute(0, 3, 1, 2).float() / 255

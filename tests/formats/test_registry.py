@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import torch_dataloader_utils  # workers import this module: naming StructuredDataset here would cost them torch
-from torch_dataloader_utils import OptionError, register_format
+from torch_dataloader_utils import OptionError, Processes, register_format
 from torch_dataloader_utils.formats import registry
 from torch_dataloader_utils.formats.base import BatchReader, Format
 from torch_dataloader_utils.formats.sizes import counted_layout
@@ -68,7 +68,7 @@ def test_a_registered_format_is_found_by_name_by_suffix_and_by_first_bytes(file:
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_worker_processes_get_the_format_though_it_is_not_registered_there(file: Path, method: str) -> None:
     register_format(OneNumber(), suffixes=[".one"])
-    workers = {"num_workers": 1, "worker_mode": "process", "multiprocessing_context": method}
+    workers = {"num_workers": 1, "worker_mode": Processes(context=method)}
     assert numbers(file, **workers) == [7]
 
 
@@ -79,7 +79,7 @@ def test_a_format_that_workers_cannot_import_is_an_error(file: Path) -> None:
     register_format(Local(), suffixes=[".one"])
     assert numbers(file, num_workers=1) == [7]
     with pytest.raises((AttributeError, pickle.PicklingError), match="Local"):
-        numbers(file, num_workers=1, worker_mode="process", multiprocessing_context="spawn")
+        numbers(file, num_workers=1, worker_mode=Processes(context="spawn"))
 
 
 def test_a_format_without_suffixes_is_found_by_name_alone(file: Path) -> None:

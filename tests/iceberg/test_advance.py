@@ -29,7 +29,7 @@ DRIVERS = [
     pytest.param({"num_workers": 0}, id="here"),
     pytest.param({"num_workers": 2}, id="threads"),
     pytest.param({"num_workers": 2, "device": "cpu"}, id="ahead"),
-    pytest.param({"num_workers": 2, "worker_mode": "process"}, id="processes"),
+    pytest.param({"num_workers": 2, "worker_mode": "processes"}, id="processes"),
 ]
 
 

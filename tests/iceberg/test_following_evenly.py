@@ -34,7 +34,7 @@ APPENDED = (0, 40, 0, 1, 5, 0, 30)
     [
         {"even": "pad", "num_workers": 0},
         {"even": "pad", "num_workers": 2},
-        {"even": "pad", "num_workers": 2, "worker_mode": "process"},
+        {"even": "pad", "num_workers": 2, "worker_mode": "processes"},
         {"even": "pad", "num_workers": 2, "device": "cpu"},
         {"even": "pad", "shuffle": True},
         {"even": "pad", "sharding": "strided"},

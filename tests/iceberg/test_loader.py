@@ -131,7 +131,7 @@ def test_rows_are_those_of_spark(spark_tables: Spark, question: Question, ranks:
 
 @pytest.mark.parametrize("question", [by_process(question) for question in QUESTIONS])
 def test_rows_are_those_of_spark_in_processes(spark_tables: Spark, question: Question) -> None:
-    check(spark_tables, question, ranks=2, num_workers=2, worker_mode="process", **TINY)
+    check(spark_tables, question, ranks=2, num_workers=2, worker_mode="processes", **TINY)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -189,7 +189,7 @@ def test_one_dtype_for_all_floats(catalog: Catalog) -> None:
         assert [batch[key].item() for key in ("price", "x", "s.y")] == [1.25, 0.5, 2.5]
 
 
-@pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "processes"}], ids=str)
 def test_a_column_of_the_type_unknown_is_nulls(spark_tables: Spark, worker: dict[str, Any]) -> None:
     path = spark_tables("types_v3")
     ids = read_all(path, columns=["id"])["id"].to_pylist()

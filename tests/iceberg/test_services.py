@@ -31,7 +31,7 @@ from tests.iceberg.services import (
 )
 from tests.storage import servers
 from tests.storage.servers import ServerMissingError, Store
-from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset
+from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset, Processes
 
 PATIENCE = 90.0  # seconds from the death of a server to the error: some 20 of tries, for each of two files at most
 
@@ -171,12 +171,12 @@ def on_s3(s3: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[Service,
 @pytest.mark.parametrize(
     "worker",
     [
-        {"worker_mode": "thread"},
-        {"worker_mode": "process", "multiprocessing_context": "fork"},
-        pytest.param({"worker_mode": "process", "multiprocessing_context": "forkserver"}, marks=pytest.mark.slow),
-        pytest.param({"worker_mode": "process", "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+        {"worker_mode": "threads"},
+        {"worker_mode": Processes(context="fork")},
+        pytest.param({"worker_mode": Processes(context="forkserver")}, marks=pytest.mark.slow),
+        pytest.param({"worker_mode": Processes(context="spawn")}, marks=pytest.mark.slow),
     ],
-    ids=lambda worker: worker.get("multiprocessing_context", "threads"),
+    ids=["threads", "fork", "forkserver", "spawn"],
 )
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
 def test_workers_read_after_this_process_has_used_s3(on_s3: tuple[Service, list[int]], worker: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ def test_workers_read_after_this_process_has_used_s3(on_s3: tuple[Service, list[
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "process"}], ids=["here", "processes"]
+    "worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "processes"}], ids=["here", "processes"]
 )
 @pytest.mark.parametrize("by_set_epoch", [True, False], ids=["set_epoch", "next pass"])
 def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
@@ -247,7 +247,7 @@ def test_worker_processes_read_the_next_epoch_after_credentials_without_an_expir
             catalog_config=catalog.config,
             batch_size=10_000,
             num_workers=2,
-            worker_mode="process",
+            worker_mode="processes",
         )
         assert ids_of(loader) == list(range(240_000))
         given.append(let_guest_in(rest, "second"))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.executors import helpers
-from tests.executors.helpers import AND_AHEAD, wait_for_idle_threads
+from tests.executors.helpers import AND_AHEAD, not_kept, wait_for_idle_threads
 from torch_dataloader_utils import StructuredDataset
 
 LOADERS = 5
@@ -71,7 +71,7 @@ def test_one_collection_gives_back_all_that_iterators_hold(
 ) -> None:
     before = held()
     for _ in range(LOADERS):
-        Trainer(folder, function, {"persistent_workers": persistent, **AND_AHEAD[driver]})
+        Trainer(folder, function, AND_AHEAD[driver] if persistent else not_kept(AND_AHEAD[driver]))
     assert held()[0] >= before[0] + LOADERS
     wait_for_idle_threads()
     gc.collect()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.executors.helpers import AND_AHEAD
+from tests.executors.helpers import AND_AHEAD, not_kept
 from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError, FileReadError, OptionError
 from torch_dataloader_utils.executors.drivers import InlineDriver
@@ -190,7 +190,7 @@ def abandon_by_an_error(loader: Any) -> None:
 )
 @pytest.mark.parametrize("driver", AND_AHEAD)
 def test_abandoned_passes_give_back_all_they_held(folder: Path, driver: str, abandon: Callable[[Any], None]) -> None:
-    loader = loader_of(folder, persistent_workers=False, **AND_AHEAD[driver])
+    loader = loader_of(folder, **not_kept(AND_AHEAD[driver]))
     abandon(loader)
     before = held()
     for _ in range(ROUNDS):

@@ -204,11 +204,11 @@ def test_a_child_s_exit_leaves_the_workers_and_their_memory_to_the_parent(
         textwrap.dedent(
             f"""
             import os, signal, sys, warnings
-            from torch_dataloader_utils import StructuredDataset
+            from torch_dataloader_utils import Processes, StructuredDataset
 
             if __name__ == "__main__":
                 warnings.simplefilter("ignore")  # newer Pythons warn of any fork with threads
-                options = {{"num_workers": 2, "worker_mode": "process", "multiprocessing_context": {context!r}}}
+                options = {{"num_workers": 2, "worker_mode": Processes(context={context!r})}}
                 loader = StructuredDataset.create_dataloader({folder!r}, columns=["id"], batch_size=64, **options)[0]
                 iterator = iter(loader)
                 rows = len(next(iterator)["id"])

@@ -21,7 +21,7 @@ from tests import forkrun
 from tests.killing import write_rows
 from tests.launchers.conftest import ENDED, EXAMPLES, Rows
 from tests.launchers.pages import program
-from torch_dataloader_utils import OptionError, ShardingError, StructuredDataset
+from torch_dataloader_utils import OptionError, ShardingError, StructuredDataset, Transform
 from torch_dataloader_utils.loader.accelerated import check_accelerator, placed
 
 accelerate = pytest.importorskip("accelerate")
@@ -174,7 +174,9 @@ def reset_accelerate() -> None:
     accelerate.state.GradientState._reset_state()
 
 
-@pytest.mark.parametrize("options", [{}, {"filters": [("odd", "=", 1)]}, {"num_workers": 2, "worker_mode": "process"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"filters": [("odd", "=", 1)]}, {"num_workers": 2, "worker_mode": "processes"}]
+)
 def test_accumulated_gradients_are_applied_at_the_end(data: str, accelerator: Any, options: dict[str, Any]) -> None:
     loader = accelerator.prepare(make(data, **options)[0])
     for _ in range(2):
@@ -206,7 +208,7 @@ def test_an_error_in_the_look_ahead_comes_in_its_turn(data: str, accelerator: An
             raise ValueError("row 600")
         return table
 
-    options = {"shuffle": False, "transform": fail, "transform_rows": "any", "batch_size": 10}
+    options = {"shuffle": False, "transform": Transform(fail, rows="any"), "batch_size": 10}
     loader, _ = make(data, **options)
     plain: list[int] = []
     with pytest.raises(ValueError, match="row 600"):

@@ -20,7 +20,7 @@ from tests import forkrun
 from tests.killing import ROWS, write_rows
 from tests.launchers.conftest import EXAMPLES, LEAVES_GLOO, Rows
 from tests.launchers.pages import program
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, Transform
 
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
@@ -137,7 +137,7 @@ def test_a_trainer_that_would_meet_other_rows_is_refused_on_every_rank(out: Path
     [
         {"filters": [("odd", "=", 1)]},
         {"filters": [("odd", "=", 1)], "even": "sync"},
-        {"transform": lambda batch: batch, "transform_rows": "any"},
+        {"transform": Transform(lambda batch: batch, rows="any")},
         {"pack": ["ids"], "pack_length": 16},
         {"pack": ["ids"], "pack_length": 16, "even": "sync"},
     ],

@@ -1,4 +1,4 @@
-"""torch's keywords, here and around us: `pin_memory`, `persistent_workers`, `multiprocessing_context`, `timeout`."""
+"""torch's keywords, here and around us: `pin_memory`, `worker_mode`, `timeout`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.resume.helpers import batches, make, write_files
-from torch_dataloader_utils import OptionError
+from torch_dataloader_utils import OptionError, Processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more workers than cores
 
 Workers = Callable[[], set[int | None]]
 
-PROCESSES: dict[str, Any] = {"num_workers": 2, "worker_mode": "process"}
+PROCESSES: dict[str, Any] = {"num_workers": 2, "worker_mode": "processes"}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,10 @@ def workers() -> Callable[[], set[int | None]]:
 
 
 def test_they_read_as_they_were_given(folder: str) -> None:
-    given = {"batch_size": 5, "num_workers": 3, "pin_memory": True, "persistent_workers": False, "timeout": 7}
-    loader = make(folder, **given)
+    given = {"batch_size": 5, "num_workers": 3, "pin_memory": True, "timeout": 7}
+    loader = make(folder, worker_mode=Processes(persistent=False), **given)
     assert {name: getattr(loader, name) for name in given} == given
+    assert not loader.persistent_workers
     assert isinstance(loader, DataLoader)
     assert make(folder, num_workers=0).num_workers == 0
     assert make(folder, num_workers=None).num_workers == len(os.sched_getaffinity(0))  # a number, as frameworks expect
@@ -50,7 +51,7 @@ def test_they_read_as_they_were_given(folder: str) -> None:
 
 @pytest.mark.parametrize("context", ["fork", multiprocessing.get_context("fork")], ids=["name", "context"])
 def test_workers_stay_if_they_are_persistent(folder: str, context: Any, workers: Workers) -> None:
-    loader = make(folder, persistent_workers=True, multiprocessing_context=context, **PROCESSES)
+    loader = make(folder, num_workers=2, worker_mode=Processes(context=context))
     seen = set()
     for _ in range(3):
         assert sorted(ids(batches(loader))) == list(range(38))
@@ -61,7 +62,7 @@ def test_workers_stay_if_they_are_persistent(folder: str, context: Any, workers:
 
 
 def test_workers_go_with_the_pass_if_they_are_not(folder: str, workers: Workers) -> None:
-    loader = make(folder, persistent_workers=False, multiprocessing_context="fork", **PROCESSES)
+    loader = make(folder, num_workers=2, worker_mode=Processes(False, context="fork"))
     seen = []
     for _ in range(2):
         iterator = iter(loader)
@@ -73,8 +74,8 @@ def test_workers_go_with_the_pass_if_they_are_not(folder: str, workers: Workers)
 
 
 def test_a_wrong_context_or_timeout_is_named(folder: str) -> None:
-    with pytest.raises(OptionError, match="multiprocessing_context='thread'"):
-        make(folder, multiprocessing_context="thread")
+    with pytest.raises(OptionError, match="Processes: context='thread'"):
+        make(folder, worker_mode=Processes(context="thread"))
     with pytest.raises(OptionError, match="timeout=-1"):
         make(folder, timeout=-1)
 

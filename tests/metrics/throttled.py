@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 
 FILES, ROWS = 12, 100  # each file is one row group, and a block
 TOTAL, BLOCKS = FILES * ROWS, FILES
 NAP = 0.03  # seconds
-PROCESS = {"worker_mode": "process", "multiprocessing_context": "fork"}
+PROCESS = {"worker_mode": Processes(context="fork")}
 
 
 def write(path: Path) -> Path:

@@ -78,6 +78,20 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             "batch_tokens=Buckets(64, by='ids', long='drop')",
         ),
         ({"long_rows": "drop"}, "long_rows='drop' is now batch_tokens=Buckets(16384, long='drop')"),
+        ({"even": "sync", "sync_every": 4}, "even='sync', sync_every=4 are now even=Sync(4)"),
+        (
+            {"worker_mode": "process", "num_workers": 2, "multiprocessing_context": "fork"},
+            "worker_mode='process', multiprocessing_context='fork' are now worker_mode=Processes(context='fork')",
+        ),
+        (
+            {"worker_mode": "process", "num_workers": 2, "persistent_workers": False},
+            "worker_mode='process', persistent_workers=False are now worker_mode=Processes(persistent=False)",
+        ),
+        (
+            {"transform": print, "transform_rows": "any", "transform_format": "numpy"},
+            f"transform={print!r}, transform_rows='any', transform_format='numpy' are now "
+            "transform=Transform(print, rows='any', format='numpy')",
+        ),
         ({"cache_bytes": 2**30}, "cache_bytes=1073741824 is now cache=Cache('folder', max_bytes=1073741824)"),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.packing.helpers import write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
-from torch_dataloader_utils import Buckets, StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils import Buckets, StructuredDataset, Transform, combine, merge_state_dicts
 from torch_dataloader_utils.errors import ColumnNotFoundError, CountsRequiredError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
@@ -90,7 +90,7 @@ def test_each_row_is_delivered_once(data: str, num_workers: int, order: dict[str
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_threads_and_processes_deliver_the_same_batches(data: str, order: dict[str, Any]) -> None:
-    processes = make(data, num_workers=2, worker_mode="process", **order)
+    processes = make(data, num_workers=2, worker_mode="processes", **order)
     assert batches(processes) == batches(make(data, num_workers=2, **order))
     processes.dataset.close()
 
@@ -138,7 +138,7 @@ def test_filters_transforms_and_class_weights_come_before_the_batches(data: str,
         return batch.filter(pc.greater(pc.list_value_length(batch["input_ids"]), 5))
 
     rows = [1000 * i for i, length in enumerate(LENGTHS) if length > 5]
-    assert sorted(held(make(data, transform=longer, transform_rows="any"))) == rows
+    assert sorted(held(make(data, transform=Transform(longer, rows="any")))) == rows
     table = pq.read_table(data)
     pq.write_table(table.append_column("id", pa.array(range(60))), tmp_path / "a.parquet", row_group_size=7)
     given = {

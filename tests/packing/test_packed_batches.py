@@ -75,7 +75,7 @@ def test_each_token_is_delivered_once(
 def test_threads_and_processes_deliver_the_same_batches(data: str) -> None:
     for order in ORDERS:
         threads = make(data, num_workers=2, **order)
-        processes = make(data, num_workers=2, worker_mode="process", **order)
+        processes = make(data, num_workers=2, worker_mode="processes", **order)
         assert batches(processes) == batches(threads)
         processes.dataset.close()
     assert batches(make(data, num_workers=None)) == batches(make(data, num_workers=0))

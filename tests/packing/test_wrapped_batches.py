@@ -156,7 +156,7 @@ def test_the_last_batch_may_be_filled_up(data: str) -> None:
 def test_threads_and_processes_deliver_the_same_batches(data: str) -> None:
     for order in ORDERS:
         threads = wrapping(data, num_workers=2, **order)
-        processes = wrapping(data, num_workers=2, worker_mode="process", **order)
+        processes = wrapping(data, num_workers=2, worker_mode="processes", **order)
         assert batches(processes) == batches(threads)
         processes.dataset.close()
     assert batches(wrapping(data, num_workers=None)) == batches(wrapping(data, num_workers=0))

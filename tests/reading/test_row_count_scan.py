@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import progress
+from torch_dataloader_utils import Transform, progress
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import FileReadError, OptionError, PlanMismatchError, WorkerError
 from torch_dataloader_utils.formats.parquet import ParquetFormat, ParquetReader
@@ -172,8 +172,8 @@ def test_a_filter_without_columns(tmp_path: Path) -> None:
 
 def test_uncountable(tmp_path: Path) -> None:
     write(tmp_path, [[3]])
-    with pytest.raises(OptionError, match="count_rows=True with transform_rows='any'"):
-        source(tmp_path, count_rows=True, transform=lambda batch: batch, transform_rows="any")
+    with pytest.raises(OptionError, match=r"count_rows=True with Transform\(rows='any'\)"):
+        source(tmp_path, count_rows=True, transform=Transform(lambda batch: batch, rows="any"))
 
 
 def test_values_are_those_of_the_transform(tmp_path: Path) -> None:

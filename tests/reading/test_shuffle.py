@@ -17,6 +17,7 @@ import pytest
 from tests.convert.rows import rows_of
 from tests.end_to_end.sharded import Kinds, Plain, structured
 from tests.end_to_end.sharded import write as write_utterances
+from torch_dataloader_utils import Transform
 from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text, take_rows
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.errors import NullValueError
@@ -199,7 +200,7 @@ def twice_the_odd(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_a_transform_that_changes_the_number_of_rows(folder: Path) -> None:
-    source = source_of(folder, transform=twice_the_odd, transform_rows="any")
+    source = source_of(folder, transform=Transform(twice_the_odd, rows="any"))
     tasks = shuffled(source, pieces_of(source))
 
     def live(piece: Piece) -> list[int]:

@@ -275,7 +275,7 @@ def test_ragged_lists_of_tokens_need_a_schema_and_have_it(name: str) -> None:
         return ids if name in ("numpy", "torch") else type(rows)(ids)
 
     assert run(tokenized, name, TEXTS, IDS)["ids"].to_pylist() == [[1, 2], [3], [1, 2, 3]]
-    with pytest.raises(SchemaMismatchError, match=r"ids.*transform_schema"):
+    with pytest.raises(SchemaMismatchError, match=r"ids.*Transform\(schema=\)"):
         run(tokenized, name, TEXTS)
 
 

@@ -87,7 +87,7 @@ FAILURES: dict[str, tuple[str, dict[str, Any]]] = {
     "filter": ("good", {"filters": [("nope", "=", 1)]}),
     "option": ("good", {"colums": ["a"]}),
     "transform": ("good", {"transform": fails_to_transform}),
-    "processes": ("good", {"transform": fails_to_transform, "num_workers": 1, "worker_mode": "process"}),
+    "processes": ("good", {"transform": fails_to_transform, "num_workers": 1, "worker_mode": "processes"}),
     "null": ("good", {"columns": ["n"]}),
 }
 

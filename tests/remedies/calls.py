@@ -19,7 +19,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
 from tests.formats.interval_writing import write_intervals
-from torch_dataloader_utils import Buckets, DeltaDataset, IcebergDataset, Shard, Split, StructuredDataset, combine
+from torch_dataloader_utils import (
+    Buckets,
+    DeltaDataset,
+    IcebergDataset,
+    Shard,
+    Split,
+    StructuredDataset,
+    Transform,
+    combine,
+)
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     CountsRequiredError,
@@ -240,18 +249,18 @@ PHASES = [(0, [1, 1]), (2, [1, 2])]
 PACK = {"pack": ["ids"], "pack_length": 16}
 FILTER = {"filters": [("x", "<", 7.2)]}
 TWO = {"num_ranks": 2, "rank": 0}
-ANY = {"transform": half, "transform_rows": "any"}
+ANY = {"transform": Transform(half, rows="any")}
 
 CALLS: dict[str, Failing] = {
-    "count_rows with transform_rows='any'": Failing({"count_rows": True, **ANY}),
+    "count_rows with Transform(rows='any')": Failing({"count_rows": True, **ANY}),
     "the same, with even": Failing({"count_rows": True, "even": "drop", **ANY}),
     "the same, with even='pad' and canonical ranks": Failing(
         {"count_rows": True, "even": "pad", "canonical_ranks": 2, **ANY}
     ),
     "count_rows with class_weights": Failing({"count_rows": True, "class_weights": {"word": {"w0": 2.0}}}),
-    "even='drop' with transform_rows='any'": Failing({"even": "drop", **ANY}, CountsRequiredError),
-    "canonical_ranks with transform_rows='any'": Failing({"canonical_ranks": 2, **ANY}, CountsRequiredError),
-    "last_batch='wrap' with transform_rows='any'": Failing({"last_batch": "wrap", **ANY}, CountsRequiredError),
+    "even='drop' with Transform(rows='any')": Failing({"even": "drop", **ANY}, CountsRequiredError),
+    "canonical_ranks with Transform(rows='any')": Failing({"canonical_ranks": 2, **ANY}, CountsRequiredError),
+    "last_batch='wrap' with Transform(rows='any')": Failing({"last_batch": "wrap", **ANY}, CountsRequiredError),
     "even='pad' with pack": Failing({"even": "pad", **PACK}, CountsRequiredError, path="tokens"),
     "even='drop' under a filter": Failing({"even": "drop", **FILTER}, CountsRequiredError),
     "last_batch='wrap' under a filter": Failing({"last_batch": "wrap", **FILTER}, CountsRequiredError),
@@ -325,8 +334,6 @@ CALLS: dict[str, Failing] = {
     "num_ranks without rank": Failing({"num_ranks": 2}),
     "dp_mesh_dims without a mesh": Failing({"dp_mesh_dims": ("dp",)}),
     "valid_key that is a column": Failing({"valid_key": "id", "last_batch": "pad"}),
-    "transform_format without transform": Failing({"transform_format": "numpy"}),
-    "transform_schema without transform": Failing({"transform_schema": pa.schema({"id": pa.int64()})}),
     "last_batch with canonical ranks": Failing({"last_batch": "pad", "canonical_ranks": 2, "batch_size": 4}),
     "canonical_ranks under a filter": Failing({"canonical_ranks": 2, **FILTER}, CountsRequiredError),
     "two columns of one name": Failing({}, SchemaMismatchError, path="doubled"),
@@ -357,9 +364,9 @@ CALLS: dict[str, Failing] = {
     ),
     "a row longer than batch_tokens": Failing({"batch_tokens": Buckets(3, by="ids"), "lists": "padded"}, path="tokens"),
     "a transform that leaves out rows": Failing({"transform": half}, SchemaMismatchError),
-    "processes without their number": Failing({"worker_mode": "process", "num_workers": None}),
+    "processes without their number": Failing({"worker_mode": "processes", "num_workers": None}),
     "processes that read canonical ranks in laps": Failing(
-        {"worker_mode": "process", "num_workers": 2, "canonical_ranks": 2, "steps_per_epoch": 30}
+        {"worker_mode": "processes", "num_workers": 2, "canonical_ranks": 2, "steps_per_epoch": 30}
     ),
     "strided rows of lines": Failing({"sharding": "strided"}, CountsRequiredError, path="lines"),
     "contiguous rows of lines": Failing({"sharding": "contiguous"}, CountsRequiredError, path="lines"),
@@ -388,7 +395,7 @@ CALLS: dict[str, Failing] = {
     "a stack of times and numbers": Failing({"stack": {"x": ["at", "number"]}}, path="times"),
     "a jagged entry of times and numbers": Failing({"jagged": {"x": ["moments", "numbers"]}}, path="times"),
     "a mix of lines": Failing({}, CountsRequiredError, call=combined, path="lines"),
-    "samples that cannot be sent": Failing({"worker_mode": "process", "num_workers": 1}, call=combined_samples),
+    "samples that cannot be sent": Failing({"worker_mode": "processes", "num_workers": 1}, call=combined_samples),
     "a value outside of the vocabulary": Failing(
         {"strings": "codes", "vocabulary": {"word": ["w0"]}, "columns": ["word"]}, UnknownValueError
     ),

@@ -16,14 +16,14 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from torch_dataloader_utils import CheckpointMismatchError, StructuredDataset
+from torch_dataloader_utils import CheckpointMismatchError, StructuredDataset, Sync
 
 KEPT = pc.field("id") - pc.field("id") / 3 * 3 != 0
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "unknown": {"filters": KEPT},
     "unknown, two workers": {"filters": KEPT, "num_workers": 2},
-    "sync": {"filters": KEPT, "even": "sync", "sync_every": 2},
+    "sync": {"filters": KEPT, "even": Sync(2)},
     "steps": {"filters": KEPT, "steps_per_epoch": 7},
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.compute as pc
 import torch.distributed as dist
 
-from torch_dataloader_utils import PlanMismatchError, StructuredDataset
+from torch_dataloader_utils import PlanMismatchError, StructuredDataset, Sync
 
 KEPT = (
     pc.field("id") - pc.field("id") / 3 * 3 != 0
@@ -42,11 +42,11 @@ def gathered(data: str) -> dict[str, Any]:
 
 def in_step(data: str) -> dict[str, Any]:
     """even="sync": all ranks stop together, also after a resume in the middle of a phase of agreement."""
-    whole = ids(make(data, filters=KEPT, even="sync", sync_every=4))
-    loader = make(data, filters=KEPT, even="sync", sync_every=4)
+    whole = ids(make(data, filters=KEPT, even=Sync(4)))
+    loader = make(data, filters=KEPT, even=Sync(4))
     first = ids(itertools.islice(loader, 3))
     state = loader.state_dict()
-    resumed = make(data, filters=KEPT, even="sync", sync_every=4)
+    resumed = make(data, filters=KEPT, even=Sync(4))
     resumed.load_state_dict(state)
     return {"whole": whole, "resumed": first + ids(resumed)}
 

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 
 
 def options_of(case: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def main(folder: str, driver: str, cases: str) -> None:
     elif driver == "pool":
         mode = {}
     elif driver != "threads":
-        mode |= {"worker_mode": "process", "multiprocessing_context": driver}
+        mode |= {"worker_mode": Processes(context=driver)}
     for case in cases.split(","):
         given = {"num_ranks": 1, "rank": 0, "batch_size": 4, "split_rows": 10, **mode, **options_of(case)}
         loader, dataset = StructuredDataset.create_dataloader(folder, **given)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.resume.helpers import batches, make, pass_with_states, plain, through_json, write_files
-from torch_dataloader_utils import CheckpointMismatchError, OptionError
+from torch_dataloader_utils import CheckpointMismatchError, OptionError, Processes
 
 GLOBAL = 16
-PROCESSES = {"worker_mode": "process", "multiprocessing_context": "fork", "num_workers": 3}
+PROCESSES = {"worker_mode": Processes(context="fork"), "num_workers": 3}
 
 
 @pytest.fixture(scope="module")

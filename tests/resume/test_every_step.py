@@ -12,6 +12,7 @@ import pytest
 
 from tests.covering import covering
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, write_files
+from torch_dataloader_utils import Processes
 
 POLICIES: dict[str, dict[str, Any]] = {
     "interleave": {},
@@ -52,7 +53,7 @@ DRIVERS: dict[str, dict[str, Any]] = {
     "threads": {"num_workers": 3},
     "pool": {"num_workers": None},
     "on a device": {"num_workers": 2, "device": "cpu"},  # copied two batches ahead
-    "processes": {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
+    "processes": {"num_workers": 2, "worker_mode": Processes(context="fork")},
 }
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.resume.helpers import batches, make
+from torch_dataloader_utils import Processes
 
 ROWS = range(12)
 
@@ -134,7 +135,7 @@ def test_a_begun_pass_goes_on_in_a_copy(tmp_path: Path, kind: str, name: str, op
 def test_a_begun_pass_goes_on_in_spawned_processes(tmp_path: Path, kind: str) -> None:
     columns = {name: column for name, column in COLUMNS.items() if kind == "ipc" or name not in NOT_IN_PARQUET}
     folder = write(tmp_path, kind, columns)
-    processes = {"worker_mode": "process", "multiprocessing_context": "spawn", "num_workers": 1}
+    processes = {"worker_mode": Processes(context="spawn"), "num_workers": 1}
     loader, rest = begun(folder, transform=same, **processes)
     loader.load_state_dict(loader.state_dict())  # copies go on where a state was loaded
     assert told(pickle.loads(pickle.dumps(loader.dataset))) == rest

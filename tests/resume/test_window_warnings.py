@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import StructuredDataset, Transform
 
 
 def make(path: Path, num_ranks: int, rank: int = 0, **options: Any) -> Any:
@@ -41,7 +41,7 @@ def test_windows_that_other_ranks_began_are_not_blamed_on_shuffle_bytes(
 
 def test_an_empty_pass_names_no_filter_that_was_not_given(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pq.write_table(pa.table({"id": range(4)}), tmp_path / "a.parquet")
-    none = {"transform": lambda batch: batch.slice(0, 0), "transform_rows": "any", "even": "none"}
+    none = {"transform": Transform(lambda batch: batch.slice(0, 0), rows="any"), "even": "none"}
     with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
         assert not list(make(tmp_path, 1, **none))
     assert "the pass of this rank was empty: no row of its share was left" in caplog.text

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import torch_dataloader_utils  # workers import this module: naming StructuredDataset here would cost them torch
-from torch_dataloader_utils import register_format
+from torch_dataloader_utils import Processes, register_format
 from torch_dataloader_utils.formats.base import BatchReader, Format
 from torch_dataloader_utils.formats.sizes import counted_layout
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
@@ -80,8 +80,8 @@ def folder(tmp_path: Path) -> Path:
 WORKERS: list[dict[str, Any]] = [
     {"num_workers": 0},
     {"num_workers": 2},
-    {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "spawn"},
-    {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
+    {"num_workers": 2, "worker_mode": Processes(context="spawn")},
+    {"num_workers": 2, "worker_mode": Processes(context="fork")},
 ]
 
 

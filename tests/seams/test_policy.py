@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.resume.helpers import make, through_json, write_files
-from torch_dataloader_utils import CheckpointMismatchError, OptionError, register_policy
+from torch_dataloader_utils import CheckpointMismatchError, OptionError, Processes, register_policy
 
 ROWS = list(range(38))  # of the files that the helpers write
 NAME = "striped, for this test"
@@ -57,7 +57,7 @@ def test_the_option_says_which_rows_a_rank_gets(folder: str, sharding: Any, rank
 
 @pytest.mark.parametrize(
     "workers",
-    [{"num_workers": 2}, {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"}],
+    [{"num_workers": 2}, {"num_workers": 2, "worker_mode": Processes(context="fork")}],
     ids=["threads", "processes"],
 )
 @pytest.mark.parametrize("even", ["none", "pad"])

@@ -61,7 +61,7 @@ def test_rows_come_in_order_without_those_deleted(folder: Path) -> None:
     assert dataset.schema.names == ["id", "x", "day"]
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "processes"}], ids=str)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_ranks_and_workers_read_every_row_once(folder: Path, workers: dict[str, Any], shuffle: bool) -> None:
     ids = []

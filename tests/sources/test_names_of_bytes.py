@@ -62,7 +62,7 @@ def test_files_are_read_by_folder_glob_list_and_url(folder: str, suffix: str) ->
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 1, "worker_mode": "process"},
+        {"num_workers": 1, "worker_mode": "processes"},
         {"shuffle": True},
         {"on_error": "skip"},
         {"count_rows": True, "filters": [("id", ">=", 0)]},

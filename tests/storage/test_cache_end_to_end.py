@@ -78,7 +78,7 @@ def remote(proxy: Proxy, cache: Path | Cache, **options: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
+@pytest.mark.parametrize("mode", ["threads", "processes"])
 def test_what_was_read_once_is_not_asked_for_again(mode: str, proxy: Proxy, folder: Path, tmp_path: Path) -> None:
     expected = everything(str(folder))
     given = remote(proxy, tmp_path / "cache", worker_mode=mode)
@@ -152,7 +152,7 @@ def test_after_kill_9_of_one_of_two_ranks_that_fill_the_cache_a_clean_run_is_rig
     for process in ranks:
         process.join()
     assert ranks[1].exitcode == 0  # the other is not disturbed
-    batches_after = everything(**given, worker_mode="process")
+    batches_after = everything(**given, worker_mode="processes")
     assert batches_after == everything(str(folder))
     ids = np.concatenate([np.frombuffer(dict(batch)["id"], np.int64) for batch in batches_after])
     assert np.array_equal(np.sort(ids), np.arange(FILES * ROWS))

@@ -40,7 +40,7 @@ def test_a_table_is_read_with_the_options_of_either_client(table: str, options: 
         assert (dataset.version, len(loader)) == (1, 5)
         assert sorted(ids(loader)) == list(range(20))
         assert sorted(ids(opened(table, storage_options=given, version=0)[0])) == list(range(10))
-    workers: dict[str, Any] = {"num_workers": 2, "worker_mode": "process"}
+    workers: dict[str, Any] = {"num_workers": 2, "worker_mode": "processes"}
     assert sorted(ids(opened(table, storage_options=options, **workers)[0])) == list(range(20))
 
 

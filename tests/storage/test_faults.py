@@ -121,7 +121,7 @@ def test_the_clients_own_time_limit_ends_a_body_that_never_ends(proxy: Proxy) ->
 
 
 @pytest.mark.parametrize("proxy", ["moto_s3"], indirect=True)
-@pytest.mark.parametrize("options", [{"worker_mode": "process"}, {"form": "csv"}], ids=str)
+@pytest.mark.parametrize("options", [{"worker_mode": "processes"}, {"form": "csv"}], ids=str)
 def test_in_processes_and_with_text(proxy: Proxy, options: dict[str, Any]) -> None:
     proxy.inject(Faults("truncated", every=10))
     loader = loader_of(proxy, **options)

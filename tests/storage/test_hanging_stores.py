@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 from torch_dataloader_utils.errors import BatchTimeoutError
 
 ROWS = 40_000
 TIMEOUT = 1.5  # seconds
 SLACK = 20.0  # seconds: the machine may be busy
 
-PROCESSES = {"num_workers": 1, "worker_mode": "process", "multiprocessing_context": "fork"}
+PROCESSES = {"num_workers": 1, "worker_mode": Processes(context="fork")}
 
 
 class HangingStore(ThreadingHTTPServer):

@@ -83,7 +83,7 @@ def test_the_table_has_its_rows(proxy: Proxy) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"version": 3}, {"num_workers": 1, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"version": 3}, {"num_workers": 1, "worker_mode": "processes"}], ids=str)
 @pytest.mark.parametrize(
     "file", ["list-type", "_last_checkpoint", ".checkpoint.parquet", "3.json", "4.json", "deletion_vector_", "part-"]
 )
@@ -111,7 +111,7 @@ def test_the_iceberg_table_has_its_rows(proxy: Proxy, iceberg_table: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "worker_mode": "process"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "worker_mode": "processes"}], ids=str)
 @pytest.mark.parametrize("file", ICEBERG_FILES)
 def test_no_file_of_an_iceberg_table_is_waited_for_longer_than_the_timeout(
     proxy: Proxy, iceberg_table: Path, file: str, options: dict[str, Any]

@@ -12,7 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.storage.hub import Hub, hub_server
-from torch_dataloader_utils import CheckpointMismatchError, DataNotFoundError, FileReadError, StructuredDataset
+from torch_dataloader_utils import (
+    CheckpointMismatchError,
+    DataNotFoundError,
+    FileReadError,
+    Processes,
+    StructuredDataset,
+)
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.storage import retries
 from torch_dataloader_utils.storage.hub_client import HubClient, _same_home
@@ -74,7 +80,7 @@ def test_paths_of_a_list_are_read_at_one_commit(hub: Hub, monkeypatch: pytest.Mo
 
 def test_worker_processes_read_the_same_commit(hub: Hub) -> None:
     # "spawn": the fork server keeps the environment of its own start.
-    loader, _ = opened(hub, num_workers=2, worker_mode="process", multiprocessing_context="spawn", timeout=60)
+    loader, _ = opened(hub, num_workers=2, worker_mode=Processes(context="spawn"), timeout=60)
     hub.commit(MOVED)
     assert sorted(ids(loader)) == list(range(50))
 

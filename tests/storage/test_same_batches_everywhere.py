@@ -136,7 +136,7 @@ def test_local_files_give_every_row_once(form: str, data_sets: Callable[[str], D
     data = data_sets(form)
     assert sorted(ids_of(data.batches)) == list(range(4 * ROWS))
     assert min(map(len, data.batches)) > 8  # the ranks share the work
-    assert data.batches_at(str(data.folder), worker_mode="process") == data.batches
+    assert data.batches_at(str(data.folder), worker_mode="processes") == data.batches
 
 
 CASES = [
@@ -149,8 +149,8 @@ CASES = [
         ("azurite", True),
     ]
     for form in WRITERS
-    for mode in ("thread", "process")
-    if mode == "thread" or form == "parquet"
+    for mode in ("threads", "processes")
+    if mode == "threads" or form == "parquet"
 ]
 
 
@@ -194,6 +194,6 @@ def test_memory(form: str, data_sets: Callable[[str], DataSet]) -> None:
         assert data.batches_at(f"memory://same-{form}") == data.batches
         # Another process has a memory of its own, where there are no files: an error, never less rows.
         with pytest.raises(DataLoaderUtilsError):
-            data.batches_at(f"memory://same-{form}", worker_mode="process")
+            data.batches_at(f"memory://same-{form}", worker_mode="processes")
     finally:
         memory.rm(f"/same-{form}", recursive=True)

@@ -142,7 +142,7 @@ def test_worker_processes_read_files_of_other_sizes(moto_s3: Store, tmp_path: Pa
         storage_options=moto_s3.storage_options,
         split_bytes=split_bytes,
         num_workers=2,
-        worker_mode="process",
+        worker_mode="processes",
         output_format="arrow",
         num_ranks=1,
         rank=0,

@@ -133,7 +133,7 @@ def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
         options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "worker_mode": mode}
         return batches(combine([place, keyed], batches="splits", **options)[0])
 
-    assert both("process") == both("thread")
+    assert both("processes") == both("threads")
 
 
 @settings(max_examples=15, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.resume.helpers import LAYOUT, write_files
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Processes, StructuredDataset
 from torch_dataloader_utils.testing import assert_resumes_everywhere, assert_rows_once
 
 ROWS = sum(map(sum, LAYOUT))
@@ -66,7 +66,7 @@ def doctored(make: Callable[..., Any], batches: Callable[[Any], Any], rank: int)
         {"shuffle": True, "sharding": "strided", "shuffle_buffer_size": 10, "output_format": "arrow"},
         {"sharding": "rotate", "even": "pad", "num_workers": 2, "output_format": "numpy"},
         {"filters": [("id", ">", 11)], "output_format": "dict"},
-        {"num_workers": 2, "worker_mode": "process", "multiprocessing_context": "fork"},
+        {"num_workers": 2, "worker_mode": Processes(context="fork")},
         {"canonical_ranks": 6, "batch_size": 6},
     ],
     ids=str,

@@ -23,6 +23,7 @@ from torch_dataloader_utils import (
     NullValueError,
     OptionError,
     StructuredDataset,
+    Transform,
     UnsupportedTypeError,
 )
 from torch_dataloader_utils.events import BlockEvent
@@ -308,8 +309,8 @@ def test_other_columns_are_refused_when_the_loader_is_created(path: str) -> None
         StructuredDataset.create_dataloader(path, transform=DecodeImages("img", 4))
     with pytest.raises(UnsupportedTypeError, match="int64"):
         StructuredDataset.create_dataloader(path, transform=DecodeImages("id", 4))
-    with pytest.raises(UnsupportedTypeError, match="Leave transform_format out"):
-        StructuredDataset.create_dataloader(path, transform=DecodeImages("image", 4), transform_format="numpy")
+    with pytest.raises(UnsupportedTypeError, match=r"Leave out Transform\(format=\)"):
+        StructuredDataset.create_dataloader(path, transform=Transform(DecodeImages("image", 4), format="numpy"))
 
 
 def test_paths_without_bytes_are_refused() -> None:
@@ -333,7 +334,7 @@ def test_it_survives_pickling() -> None:
 
 @pytest.mark.parametrize(
     "workers",
-    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "process"}],
+    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "worker_mode": "processes"}],
     ids=["in line", "threads", "processes"],
 )
 def test_ranks_resume_in_the_middle_with_the_right_pixels(path: str, workers: dict[str, Any]) -> None:
@@ -380,7 +381,7 @@ def _plain(column: Any) -> Any:
     [
         {},
         {"num_workers": 0, "batch_size": 7},
-        {"num_workers": 2, "worker_mode": "process"},
+        {"num_workers": 2, "worker_mode": "processes"},
         {"shuffle": True},
         {"shuffle": True, "num_workers": 2, "shuffle_buffer_size": 300},
         {"shuffle": "splits", "num_ranks": 2, "rank": 1, "even": "drop"},

@@ -22,9 +22,10 @@ from torch_dataloader_utils import (
     OptionError,
     SchemaMismatchError,
     StructuredDataset,
+    Transform,
     UnsupportedTypeError,
 )
-from torch_dataloader_utils.transforms import Chain, Tokenize
+from torch_dataloader_utils.transforms import Tokenize
 
 WORDS = ["[UNK]", "[CLS]", "[EOS]", "Oslo", "Lima", "Pune"]
 UNK, CLS, EOS, OSLO, LIMA, PUNE = range(6)
@@ -118,17 +119,19 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         Tokenize("id", tokenizer())(batch_of(["Oslo"]))
 
 
-def test_a_chain_calls_its_transforms_in_order() -> None:
+def test_a_list_of_transforms_is_called_in_order(tmp_path: Path) -> None:
     def first(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.slice(0, 1)
 
-    chain = Chain(first, Tokenize("text", tokenizer()))
-    assert chain(batch_of(["Oslo", "Lima"]))["input_ids"].to_pylist() == [[CLS, OSLO]]
-    with pytest.raises(UnsupportedTypeError, match="separate arguments"):
-        Chain([first])  # type: ignore[arg-type]
+    pq.write_table(pa.table({"text": ["Oslo", "Lima"]}), tmp_path / "texts.parquet")
+    for transform in (Transform([first, Tokenize("text", tokenizer())], rows="any"),):
+        (batch,) = StructuredDataset.create_dataloader(tmp_path, transform=transform, output_format="dict")[0]
+        assert batch["input_ids"] == [[CLS, OSLO]]
+    with pytest.raises(SchemaMismatchError, match=r"Use transform=Transform\(f, rows='any'\)"):
+        list(StructuredDataset.create_dataloader(tmp_path, transform=[first, Tokenize("text", tokenizer())])[0])
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
+@pytest.mark.parametrize("mode", ["threads", "processes"])
 def test_workers_resume_in_the_middle_with_the_right_ids(tmp_path: Path, mode: Any) -> None:
     texts = [" ".join(WORDS[3:][: number % 4]) for number in range(60)]
     pq.write_table(pa.table({"text": texts, "id": range(60)}), tmp_path / "texts.parquet", row_group_size=10)

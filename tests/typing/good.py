@@ -32,7 +32,7 @@ loader, dataset = StructuredDataset.create_dataloader(
     shuffle=True,
     even="drop",
     nulls={"x": "mask"},
-    worker_mode="process",
+    worker_mode="processes",
     num_workers=2,
 )
 assert_type(loader, StructuredLoader)

@@ -16,6 +16,8 @@ from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import MixOptions, Options, parse_options
 from torch_dataloader_utils.options.buckets import BucketsLike
+from torch_dataloader_utils.options.even import EvenLike
+from torch_dataloader_utils.options.workers import WorkerMode
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.group import labels
@@ -154,9 +156,8 @@ def combine(
     split_batches: bool = False,
     sharding: str | Mapping[str, Any] | Callable[..., Any] = "interleave",
     canonical_ranks: int | None = None,
-    even: Literal["none", "drop", "pad", "sync"] = "none",
+    even: EvenLike = "none",
     steps_per_epoch: int | None = None,
-    sync_every: int = 16,
     shuffle: bool | Literal["splits", "all"] = False,
     shuffle_seed: int = 42,
     shuffle_bytes: int | str = "128MiB",
@@ -175,12 +176,10 @@ def combine(
     pad_values: Mapping[str, float] | None = None,
     pad_multiple: int = 1,
     num_workers: int | None = None,
-    worker_mode: Literal["thread", "process"] = "thread",
+    worker_mode: WorkerMode = "threads",
     prefetch_bytes: int | str = "256MiB",
     pin_memory: bool = False,
     device: Any = None,
-    persistent_workers: bool = True,
-    multiprocessing_context: Any = None,
     timeout: float = 600,
     show_progress: bool | Literal["all"] = False,
     progress_interval_sec: float = 120,
@@ -229,9 +228,8 @@ def combine(
         split_batches: with sharding="strided": each batch is split among the ranks.
         sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
-        even: equal steps on all ranks: drop rows, repeat rows, or stop with the first rank.
+        even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
         steps_per_epoch: exactly this many batches on each rank in every epoch.
-        sync_every: steps between two synchronisations with even="sync".
         shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
         shuffle_seed: the seed of all orders; the same on every rank.
         shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
@@ -250,12 +248,10 @@ def combine(
         pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
         pad_multiple: lists="padded": the length is a multiple of this, such as 8.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
-        worker_mode: whether workers are threads or processes; processes need num_workers.
+        worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
         prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         device: put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory.
-        persistent_workers: keep worker processes between epochs.
-        multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
         timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
         show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
         progress_interval_sec: the seconds between two lines about progress where there is no bar.

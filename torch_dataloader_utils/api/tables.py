@@ -13,6 +13,9 @@ from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.options import option_defaults, parse_options
 from torch_dataloader_utils.options.buckets import BucketsLike
 from torch_dataloader_utils.options.cache import CacheLike
+from torch_dataloader_utils.options.even import EvenLike
+from torch_dataloader_utils.options.transform import TransformLike
+from torch_dataloader_utils.options.workers import WorkerMode
 from torch_dataloader_utils.sources.tables import TableSource
 from torch_dataloader_utils.storage.waiting import limited
 
@@ -48,10 +51,7 @@ class TableDataset(SnapshotDataset):
         filesystem: Any = None,
         cache: CacheLike | None = None,
         format_options: Mapping[str, Any] | None = None,
-        transform: Callable[..., Any] | None = None,
-        transform_rows: Literal["same", "any"] = "same",
-        transform_schema: Any = None,
-        transform_format: Literal["arrow", "numpy", "torch", "pandas", "polars"] = "arrow",
+        transform: TransformLike | None = None,
         subsets: Mapping[str, float] | None = None,
         subset: str | None = None,
         subset_by: str | Sequence[str] | None = None,
@@ -76,10 +76,9 @@ class TableDataset(SnapshotDataset):
         split_batches: bool = False,
         sharding: str | Mapping[str, Any] | Callable[..., Any] = "interleave",
         canonical_ranks: int | None = None,
-        even: Literal["none", "drop", "pad", "sync"] = "none",
+        even: EvenLike = "none",
         count_rows: bool = False,
         steps_per_epoch: int | None = None,
-        sync_every: int = 16,
         shuffle: bool | Literal["splits", "all"] = False,
         shuffle_seed: int = 42,
         shuffle_bytes: int | str = "128MiB",
@@ -108,12 +107,10 @@ class TableDataset(SnapshotDataset):
         decimals: Literal["float64", "scaled"] = "float64",
         strict_types: bool = False,
         num_workers: int | None = None,
-        worker_mode: Literal["thread", "process"] = "thread",
+        worker_mode: WorkerMode = "threads",
         prefetch_bytes: int | str = "256MiB",
         pin_memory: bool = False,
         device: Any = None,
-        persistent_workers: bool = True,
-        multiprocessing_context: Any = None,
         timeout: float = 600,
         show_progress: bool | Literal["all"] = False,
         progress_interval_sec: float = 120,
@@ -133,10 +130,7 @@ class TableDataset(SnapshotDataset):
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
             cache: a local folder that caches data read from a remote store; Cache(...) says its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
-            transform: maps each Arrow record batch (or see transform_format) to another; runs where reading does.
-            transform_rows: "any" if transform may change the number of rows.
-            transform_schema: the schema that transform returns; None calls it once on an empty batch.
-            transform_format: the form of rows in transform: record batches, dicts of arrays or tensors, DataFrames.
+            transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
             subsets: the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}.
             subset: the one of subsets to read.
             subset_by: the columns whose values are hashed; None: the row's place (file, row number).
@@ -161,10 +155,9 @@ class TableDataset(SnapshotDataset):
             split_batches: with sharding="strided": each batch is split among the ranks.
             sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
             canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
-            even: equal steps on all ranks: drop rows, repeat rows, or stop with the first rank.
+            even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            sync_every: steps between two synchronisations with even="sync".
             shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
@@ -193,12 +186,10 @@ class TableDataset(SnapshotDataset):
             decimals: decimals as rounded floats, or as exact scaled integers.
             strict_types: refuse columns that only fit Python objects.
             num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
-            worker_mode: whether workers are threads or processes; processes need num_workers.
+            worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
             prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
             pin_memory: put batches in page-locked memory, for faster copies to a GPU.
             device: put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory.
-            persistent_workers: keep worker processes between epochs.
-            multiprocessing_context: how worker processes start; None: forkserver, or spawn if unavailable.
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.

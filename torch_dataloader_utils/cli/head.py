@@ -24,7 +24,7 @@ def run(data: Data, output: Output, *, rows: int, batch: bool, epoch: int) -> Re
 
 def _first_rows(data: Data, output: Output, rows: int, epoch: int) -> Result:
     with output.warnings_of_package():
-        loader, dataset = data.but("collate_fn").open(output_format="arrow", num_workers=0, worker_mode="thread")
+        loader, dataset = data.but("collate_fn").open(output_format="arrow", num_workers=0, worker_mode="threads")
         dataset.set_epoch(epoch)
         batches: list[pa.RecordBatch] = []
         for item in loader:

@@ -292,7 +292,7 @@ def cause_of_death(pid: int | None, code: int | None) -> str:
     if code == _UNGUARDED:
         return (
             "worker processes import your script to find a function or class that it defines, and this one reached "
-            f"the loop again. {_REMEDY}, move what they need into a module, or leave worker_mode at 'thread', which "
+            f"the loop again. {_REMEDY}, move what they need into a module, or leave worker_mode at 'threads', which "
             "imports nothing."
         )
     if code == 1:  # Python itself exits with 1 if it fails before the worker's own code runs
@@ -335,13 +335,12 @@ def start_context(context: str | BaseContext | None) -> BaseContext:
         return context
     if sys.platform == "win32":
         raise OptionError(
-            "worker_mode='process' needs a Unix system (descriptors over pipes).", remedies=[use(worker_mode="thread")]
+            "worker_mode='processes' needs a Unix system (descriptors over pipes).",
+            remedies=[use(worker_mode="threads")],
         )
     methods = multiprocessing.get_all_start_methods()
     if context is not None and context not in methods:
-        raise OptionError(
-            f"multiprocessing_context={context!r}: expected one that this system has: {', '.join(methods)}."
-        )
+        raise OptionError(f"Processes(context={context!r}): expected one that this system has: {', '.join(methods)}.")
     chosen = multiprocessing.get_context(context or ("forkserver" if "forkserver" in methods else "spawn"))
     if chosen.get_start_method() == "forkserver":
         own = _PRELOAD if context is None else [*preloaded_modules(), _SHIELD]

@@ -48,11 +48,11 @@ def check_processes(options: Options) -> None:
         OptionError: they cannot.
     """
     shard, workers = options.shard, options.worker
-    if shard.canonical_ranks and shard.steps_per_epoch and workers.worker_mode == "process" and workers.num_workers:
+    if shard.canonical_ranks and shard.steps_per_epoch and workers.worker_mode == "processes" and workers.num_workers:
         raise OptionError(
             f"canonical_ranks={shard.canonical_ranks} with steps_per_epoch={shard.steps_per_epoch} and "
-            "worker_mode='process': a process reads several virtual ranks, which start again at different times.",
-            remedies=[use(worker_mode="thread")],
+            "worker_mode='processes': a process reads several virtual ranks, which start again at different times.",
+            remedies=[use(worker_mode="threads")],
         )
 
 
@@ -339,7 +339,7 @@ def _why_empty(source: Source, options: Options) -> str:
         return "no document of its share holds a token"
     return (
         f"no {'token of a document' if packs else 'row'} of its share was left after what leaves out rows, such as "
-        "filters, a subset or transform_rows='any'"
+        "filters, a subset or Transform(rows='any')"
     )
 
 

@@ -53,7 +53,7 @@ class Execution:
         worker = self._worker
         if worker.num_workers == 0:
             return self.inline(tasks)
-        if worker.worker_mode == "process":
+        if worker.worker_mode == "processes":
             pool = self._workers()
             begin = partial(pool.begin, files=self._files, timeout=worker.timeout, at_once=at_once)
             if len(tasks) <= worker.num_shards:
@@ -109,7 +109,7 @@ def reading_of(source: Source, options: Options, worker: tuple[int, int] | None 
     inline = workers.num_workers == 0 or worker is not None
     return Reading(
         inline,
-        processes=not inline and workers.worker_mode == "process",
+        processes=not inline and workers.worker_mode == "processes",
         local=source.scan.local,
         collates=options.batch.collate_fn is not None,
         in_step=options.shard.even == "sync",

@@ -189,7 +189,7 @@ class SnapshotDataset(LoaderDataset):
         """Called before a pass is read; also sends the latest credentials to worker processes."""
         scan = self.source.scan
         assert isinstance(scan, ScanSpec)
-        renewal, here = scan.storage.renewal, self._options.worker.worker_mode != "process"
+        renewal, here = scan.storage.renewal, self._options.worker.worker_mode != "processes"
         latest = scan.storage.latest if renewal is None or here else renewal.for_pass(scan.storage)
         storage = replace(latest, renewal=renewal)
         if storage != scan.storage:

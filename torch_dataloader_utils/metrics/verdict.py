@@ -76,7 +76,7 @@ _KNOBS: Mapping[Limit, str] = {
     "decode": "Read fewer columns with columns=, or give the process more cores.",
     "delete": "Compact the table, so that fewer rows are deleted whenever it is read.",
     "filter": "Sort the data by the filtered columns, so that whole row groups are skipped.",
-    "transform": "Vectorize it, or use worker_mode='process' if it is Python code.",
+    "transform": "Vectorize it, or use worker_mode='processes' if it is Python code.",
     "shuffle": "Read fewer columns with columns=, or shuffle in smaller windows.",
     "convert": "Read fewer columns with columns=, or store them in the types that batches have.",
 }

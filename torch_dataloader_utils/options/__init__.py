@@ -1,6 +1,6 @@
 """The options of a loader."""
 
-from torch_dataloader_utils.options.groups import EVEN as EVEN
+from torch_dataloader_utils.options.even import EVEN as EVEN
 from torch_dataloader_utils.options.groups import LAST_BATCH as LAST_BATCH
 from torch_dataloader_utils.options.groups import ConvertOptions as ConvertOptions
 from torch_dataloader_utils.options.groups import ReadOptions as ReadOptions

@@ -39,7 +39,6 @@ from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.progress import check_bars
 from torch_dataloader_utils.values import a
 
-EVEN = ("none", "drop", "pad", "sync")
 MOST_WORKERS = 4096
 LAST_BATCH = ("partial", "drop", "pad", "wrap")
 
@@ -53,16 +52,6 @@ _policy = values(
 _split_strategy = values(
     "an object with split(files) or generate(files, num_workers, epoch, num_ranks, rank)",
     lambda value: not isinstance(value, (str, bytes)) and (hasattr(value, "split") or hasattr(value, "generate")),
-)
-
-
-def _is_context(value: Any) -> bool:
-    return value is None or (hasattr(value, "get_start_method") and hasattr(value, "Process"))
-
-
-_start_method = values(
-    "one of 'fork', 'spawn', 'forkserver'",
-    lambda value: value in ("fork", "spawn", "forkserver") if isinstance(value, str) else _is_context(value),
 )
 
 
@@ -112,18 +101,14 @@ class ReadOptions(Checked):
         one_of("raise", "skip"),
         doc='damaged files: an error, or "skip" decodes all files once and leaves those out',
     )
-    transform: Callable[..., Any] | None = option(
+    transform: Callable[..., Any] | Sequence[Callable[..., Any]] | None = option(
         None,
-        maybe(function),
-        doc="maps each Arrow record batch (or see transform_format) to another; runs where reading does",
+        given="TransformLike | None",
+        doc="maps each Arrow record batch to another; or a list of such functions, or Transform(...)",
     )
-    transform_rows: str = option("same", one_of("same", "any"), doc='"any" if transform may change the number of rows')
-    transform_schema: Any = option(None, doc="the schema that transform returns; None calls it once on an empty batch")
-    transform_format: str = option(
-        "arrow",
-        one_of("arrow", "numpy", "torch", "pandas", "polars"),
-        doc="the form of rows in transform: record batches, dicts of arrays or tensors, DataFrames",
-    )
+    transform_rows: str = option("same", keyword=False)
+    transform_schema: Any = option(None, keyword=False)
+    transform_format: str = option("arrow", keyword=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,13 +143,15 @@ class ShardOptions(PolicyOptions, RankOptions):
         None, maybe(whole(1)), doc="keeps global batches the same for every number of ranks that divides this one"
     )
     even: str = option(
-        "none", one_of(*EVEN), doc="equal steps on all ranks: drop rows, repeat rows, or stop with the first rank"
+        "none",
+        given="EvenLike",
+        doc='equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...)',
     )
     count_rows: bool = option(False, flag, doc="count rows in a scan if files do not record them")
     steps_per_epoch: int | None = option(
         None, maybe(whole(1)), doc="exactly this many batches on each rank in every epoch"
     )
-    sync_every: int = option(16, whole(1), doc='steps between two synchronisations with even="sync"')
+    sync_every: int = option(16, keyword=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -260,9 +247,9 @@ class WorkerOptions(Checked):
         doc="I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread",
     )
     worker_mode: str = option(
-        "thread",
-        one_of("thread", "process"),
-        doc="whether workers are threads or processes; processes need num_workers",
+        "threads",
+        given="WorkerMode",
+        doc='"threads", "processes" or Processes(...): what workers are; processes need num_workers',
     )
     prefetch_bytes: int | str = option(
         "256MiB", num_bytes, doc="the maximum size of decoded data waiting for delivery, per rank"
@@ -273,10 +260,8 @@ class WorkerOptions(Checked):
         maybe(device_name),
         doc='put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory',
     )
-    persistent_workers: bool = option(True, flag, doc="keep worker processes between epochs")
-    multiprocessing_context: Any = option(
-        None, _start_method, doc="how worker processes start; None: forkserver, or spawn if unavailable"
-    )
+    persistent_workers: bool = option(True, keyword=False)
+    multiprocessing_context: Any = option(None, keyword=False)
     timeout: float = option(
         600, seconds, doc="seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever"
     )
@@ -291,9 +276,9 @@ class WorkerOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.worker_mode == "process" and self.num_workers is None:
+        if self.worker_mode == "processes" and self.num_workers is None:
             raise OptionError(
-                "worker_mode='process' needs num_workers, the number of processes.",
+                "worker_mode='processes' needs num_workers, the number of processes.",
                 remedies=[use(num_workers=2), leave_out("worker_mode")],
             )
         if self.show_progress:

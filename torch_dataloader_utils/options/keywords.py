@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_type_hints
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError, leave_out, use
 from torch_dataloader_utils.options.buckets import BucketOptions
+from torch_dataloader_utils.options.even import of_even
 from torch_dataloader_utils.options.groups import (
     BatchOptions,
     ConvertOptions,
@@ -29,6 +30,8 @@ from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions
 from torch_dataloader_utils.options.tables import DeltaOptions, FollowOptions, TableOptions
 from torch_dataloader_utils.options.together import check_together
+from torch_dataloader_utils.options.transform import of_transform
+from torch_dataloader_utils.options.workers import of_worker_mode
 
 T = TypeVar("T")
 
@@ -139,7 +142,8 @@ def options_of(call: Call) -> dict[str, Field[Any]]:
     if call == "combine":
         groups = [MixOptions, *(kind for kind in groups if kind not in _OF_PARTS)]
     kinds = [_OF_CALL[call], *groups] if call in _OF_CALL else groups
-    return {item.name: item for kind in kinds for item in fields(kind) if item.name not in _LEFT_OUT[call]}
+    items = (item for kind in kinds for item in fields(kind))
+    return {item.name: item for item in items if item.name not in _LEFT_OUT[call] and item.metadata["keyword"]}
 
 
 def option_defaults(call: Call = "files") -> dict[str, Any]:
@@ -217,8 +221,24 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
     return {name: plain_value(value) for name, value in keywords.items()}
 
 
+# Keywords whose value says several things that the groups hold.
+_HELD: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
+    "even": of_even,
+    "transform": of_transform,
+    "worker_mode": of_worker_mode,
+}
+
+
+def _held(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the groups hold for these keywords."""
+    held: dict[str, Any] = {}
+    for name, value in given.items():
+        held |= _HELD[name](value) if name in _HELD else {name: value}
+    return held
+
+
 def _options(given: Mapping[str, Any]) -> Options:
-    keywords = flat_keywords(given)
+    keywords = flat_keywords(_held(given))
     options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()})
     check_together(options)
     split = options.split

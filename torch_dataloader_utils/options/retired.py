@@ -55,9 +55,36 @@ def _buckets(given: Given) -> str:
     return f"batch_tokens={value('Buckets', tokens, renamed(given, {'length_column': 'by', 'long_rows': 'long'}))}"
 
 
+def _sync(given: Given) -> str:
+    return f"even=Sync({shown(given['sync_every'])})"
+
+
+def _processes(given: Given) -> str:
+    if given.keys() == {"persistent_workers"} and given["persistent_workers"] is True:
+        return "the default, because worker processes persist: leave it out"
+    if given.get("worker_mode") in ("thread", "threads"):
+        return f"worker_mode={shown(given['worker_mode'])}: threads have neither"
+    fields = renamed(given, {"persistent_workers": "persistent", "multiprocessing_context": "context"})
+    persistent = {} if fields.get("persistent", True) is True else {"persistent": fields["persistent"]}
+    rest = {name: field for name, field in fields.items() if name == "context" and field is not None}
+    text = value("Processes", None, {**persistent, **rest})
+    return f"worker_mode={text if persistent or rest else shown('processes')}"
+
+
+def _transform(given: Given) -> str:
+    function = given.get("transform")
+    name = getattr(function, "__name__", "")
+    text = "function" if function is None else name if name.isidentifier() else shown(function)
+    names = {"transform_rows": "rows", "transform_schema": "schema", "transform_format": "format"}
+    return f"transform={value('Transform', text, renamed(given, names))}"
+
+
 RETIRED = (
     Retired(("cache_dir", "cache_bytes"), _cache),
     Retired(("length_column", "long_rows"), _buckets, beside=("batch_tokens",)),
+    Retired(("transform_rows", "transform_schema", "transform_format"), _transform, beside=("transform",)),
+    Retired(("sync_every",), _sync, beside=("even",)),
+    Retired(("persistent_workers", "multiprocessing_context"), _processes, beside=("worker_mode",)),
 )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STEPS = Example("n", 2)
 _PART = Example("f", 0.5)
 _JOIN = "torch's Join around the loop"
-_REACHABLE = "define it at the top level of a module, or leave worker_mode at 'thread'."
+_REACHABLE = "define it at the top level of a module, or leave worker_mode at 'threads'."
 
 
 def check_together(options: Options) -> None:
@@ -32,7 +32,7 @@ def check_together(options: Options) -> None:
     shard, batch = options.shard, options.batch
     if shard.count_rows and options.read.transform_rows == "any":
         raise OptionError(
-            "count_rows=True with transform_rows='any': counting does not run transform, which can change the number "
+            "count_rows=True with Transform(rows='any'): counting does not run transform, which can change the number "
             "of rows.",
             remedies=uncounted_remedies(options, "count_rows"),
         )
@@ -268,7 +268,7 @@ def check_sent(options: Options) -> None:
     transform, worker = options.read.transform, options.worker
     context = worker.multiprocessing_context
     method = context if context is None or isinstance(context, str) else context.get_start_method()
-    if transform is None or worker.worker_mode != "process" or not worker.num_workers or method == "fork":
+    if transform is None or worker.worker_mode != "processes" or not worker.num_workers or method == "fork":
         return
     try:
         data = bytes(ForkingPickler.dumps(transform))

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions, options_of
+from torch_dataloader_utils.options.even import even_of
+from torch_dataloader_utils.options.transform import transform_of
+from torch_dataloader_utils.options.workers import worker_mode_of
 from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.values import Value
@@ -172,8 +175,13 @@ def _newest(dataset: str, source: Source, of_table: Mapping[str, Values]) -> str
 def _given(options: Options) -> dict[str, Values]:
     """The options that differ from their defaults, by keyword, each as text, as code or hidden."""
     groups = filter(is_dataclass, (getattr(options, group.name) for group in fields(options)))
+    as_given = {
+        "even": even_of(options.shard),
+        "transform": transform_of(options.read),
+        "worker_mode": worker_mode_of(options.worker),
+    }
     return {
-        item.name: _shown(item, getattr(values, item.name))
+        item.name: _shown(item, as_given.get(item.name, getattr(values, item.name)))
         for values in groups
         for item in _of_group(values, options)
         if item.name not in _RANKS
@@ -182,7 +190,11 @@ def _given(options: Options) -> dict[str, Values]:
 
 def _of_group(values: Any, options: Options | None) -> list[Field[Any]]:
     """The options of a group that differ from their defaults."""
-    return [item for item in fields(values) if not _is_default(item, getattr(values, item.name), options)]
+    return [
+        item
+        for item in fields(values)
+        if item.metadata["keyword"] and not _is_default(item, getattr(values, item.name), options)
+    ]
 
 
 def _is_default(item: Field[Any], value: Any, options: Options | None) -> bool:

@@ -31,6 +31,7 @@ const Call = (() => {
     const given = { ...data.call.options };
     for (const [name, value] of data.fixed ? [] : Object.entries(values)) {
       if (!(name in defaults)) continue;
+      if (data.call.options[name] && value === data.options[name]) continue; // as it was given
       delete given[name];
       const same = value === defaults[name] || (name === "num_workers" && (value ?? 1) < 2 && !data.call.options[name]);
       if (!same) given[name] = texts(name, value);

@@ -50,7 +50,7 @@ def unknown_steps_advice(uncounted: str, fixable: bool = True) -> Advice:
         fixable: whether `steps_per_epoch` can fix the number: not if each row is to be read once.
     """
     decides = (
-        "a filter, subset_by, nulls='drop', transform_rows='any' or a format without row counts decides which rows "
+        "a filter, subset_by, nulls='drop', Transform(rows='any') or a format without row counts decides which rows "
         "there are"
     )
     ways = ["count_rows=True to count them once"] if not uncounted else []

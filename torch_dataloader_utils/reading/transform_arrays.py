@@ -241,5 +241,6 @@ def _with_none(rows: Iterable[Any], valid: Array | None) -> list[Any]:
 def _null_message(name: str, what: str) -> str:
     return (
         f"column {name!r} has a null before transform, and {what} has none. Leave out such rows by "
-        f"nulls={{{name!r}: 'drop'}}, or the column by columns=, or use transform_format='arrow', 'pandas' or 'polars'."
+        f"nulls={{{name!r}: 'drop'}}, or the column by columns=, or use Transform(format='arrow'), 'pandas' or "
+        "'polars'."
     )

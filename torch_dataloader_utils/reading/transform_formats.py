@@ -184,7 +184,7 @@ def _of_objects(name: str, values: Sequence[Any], kind: pa.DataType | None) -> p
     if kind is None:
         raise SchemaMismatchError(
             f"transform returned column {name!r} as Python objects or nulls, and its type cannot be inferred from 0 "
-            "rows: return an array with a dtype, or pass transform_schema= with the columns that transform returns."
+            "rows: return an array with a dtype, or pass Transform(schema=) with the columns that transform returns."
         )
     try:
         if isinstance(kind, pa.BaseExtensionType):
@@ -223,5 +223,5 @@ def _flat(value: Any, shape: tuple[int, ...]) -> Any:
 def _misfit(name: str, kind: pa.DataType, error: Exception) -> SchemaMismatchError:
     return SchemaMismatchError(
         f"transform returned column {name!r} with values that do not fit {kind}, its type after a call on 0 rows or in "
-        f"transform_schema: {error}"
+        f"Transform(schema=): {error}"
     )

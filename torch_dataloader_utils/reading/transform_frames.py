@@ -83,7 +83,7 @@ def _library(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise MissingExtraError(
-            f"transform_format={name!r} needs {name}: pip install 'torch-dataloader-utils[{name}]'"
+            f"Transform(format={name!r}) needs {name}: pip install 'torch-dataloader-utils[{name}]'"
         ) from error
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import compact
 from torch_dataloader_utils.errors import (
     DataLoaderUtilsError,
+    Example,
     FileReadError,
     SchemaMismatchError,
     UnsupportedTypeError,
     use,
 )
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.reading.transform_formats import no_rows
+from torch_dataloader_utils.options.transform import Transform
+from torch_dataloader_utils.reading.transform_formats import FormattedTransform, no_rows
 from torch_dataloader_utils.schemas.merge import kept_schema
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ def transformed(table: pa.Table, spec: ScanSpec, where: str) -> pa.Table:
     batch = compact(table)
     try:
         result = spec.transform(batch)
-        check_transformed(batch, result, spec.transform_rows)
+        check_transformed(batch, result, spec.transform_rows, spec.transform)
         _check_schema(result.schema, spec.output_schema)
     except DataLoaderUtilsError as error:  # the reader adds the note to other errors, which are the transform's own
         if type(error) is FileReadError:  # of a file within the data, such as an image
@@ -59,12 +64,12 @@ def _check_schema(returned: pa.Schema, expected: pa.Schema) -> None:
     else:
         got, wanted = str(returned.names), str(expected.names)
     raise SchemaMismatchError(
-        f"transform returned the columns {got} where its call on 0 rows (or transform_schema) said {wanted}. Columns "
-        "and types must not depend on the rows: give arrays a dtype, or pass transform_schema=."
+        f"transform returned the columns {got} where its call on 0 rows (or Transform(schema=)) said {wanted}. Columns "
+        "and types must not depend on the rows: give arrays a dtype, or pass Transform(schema=)."
     )
 
 
-def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:
+def check_transformed(given: pa.RecordBatch, result: object, rows: str, transform: Callable[..., Any]) -> None:
     """Check what a transform returned.
 
     Raises:
@@ -76,5 +81,31 @@ def check_transformed(given: pa.RecordBatch, result: object, rows: str) -> None:
     if rows == "same" and result.num_rows != given.num_rows:
         raise SchemaMismatchError(
             f"transform returned {result.num_rows} rows for {given.num_rows}. If filters= cannot leave rows out:",
-            remedies=[use("row counts are then unknown before reading", transform_rows="any")],
+            remedies=[use("row counts are then unknown before reading", transform=_of_any_rows(transform))],
         )
+
+
+def _of_any_rows(transform: Any) -> Example:
+    """What to give as `transform=`, so that it may change the number of rows."""
+    form = "arrow"
+    if isinstance(transform, FormattedTransform):
+        transform, form = transform.transform, transform.format
+    function = list(transform.functions) if isinstance(transform, Chained) else transform
+    made = Transform(function, rows="any", format=form)
+    name = getattr(function, "__name__", "f")
+    return Example(made.text(lambda field, item: name if field == "function" else repr(item)), made)
+
+
+@dataclass(frozen=True)
+class Chained:
+    """Functions of rows, called one after another; picklable if they are.
+
+    Attributes:
+        functions: each gets what the one before it returned.
+    """
+
+    functions: tuple[Callable[[Any], Any], ...]
+
+    def __call__(self, rows: Any) -> Any:
+        """The result of the last function."""
+        return reduce(lambda found, function: function(found), self.functions, rows)

@@ -340,7 +340,7 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
 
 def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Member:
     name = _of_kind(label, dataset)
-    if options.worker.worker_mode == "process" and options.worker.num_workers:
+    if options.worker.worker_mode == "processes" and options.worker.num_workers:
         _check_pickles(dataset, name)
     samples = first_samples(dataset, name)
     keys = fields_of(samples, name)
@@ -383,9 +383,9 @@ def _check_pickles(dataset: Any, name: str) -> None:
         pickle.Pickler(_Nowhere(), protocol=5).dump(dataset)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise OptionError(
-            f"{name} cannot be pickled ({error}), but worker_mode='process' sends it to each worker: make it picklable "
-            "(no lambdas, locks or open files), or read in threads.",
-            remedies=[use(worker_mode="thread")],
+            f"{name} cannot be pickled ({error}), but worker_mode='processes' sends it to each worker: make it "
+            "picklable (no lambdas, locks or open files), or read in threads.",
+            remedies=[use(worker_mode="threads")],
         ) from error
 
 

@@ -200,11 +200,11 @@ def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
 
 
 def _check_processes(storage: Storage, options: Options) -> None:
-    if storage.per_process and options.worker.worker_mode == "process" and options.worker.num_workers:
+    if storage.per_process and options.worker.worker_mode == "processes" and options.worker.num_workers:
         raise OptionError(
-            f"worker_mode='process' with {storage.protocol}://: its files are in this process's memory, which other "
+            f"worker_mode='processes' with {storage.protocol}://: its files are in this process's memory, which other "
             "processes cannot read.",
-            remedies=[use(worker_mode="thread")],
+            remedies=[use(worker_mode="threads")],
         )
 
 

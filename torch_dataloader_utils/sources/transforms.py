@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import OptionError, leave_out
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
-from torch_dataloader_utils.reading.transforms import check_transformed
+from torch_dataloader_utils.reading.transforms import Chained, check_transformed
 
 Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -20,20 +20,14 @@ Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 def transform_of(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
     """The transform of record batches, and its output schema: as given, else that of its result on 0 rows."""
     if read.transform is None:
-        given_too = {
-            "transform_schema": read.transform_schema is not None,
-            "transform_format": read.transform_format != "arrow",
-        }
-        for name, is_given in given_too.items():
-            if is_given:
-                raise OptionError(f"{name} was given without transform.", remedies=[leave_out(name)])
         return None, given
+    function = read.transform if callable(read.transform) else Chained(tuple(read.transform))
     schema = read.transform_schema
     if not isinstance(schema, (pa.Schema, type(None))):
         raise OptionError(
-            f"transform_schema={shown(schema)}: expected a pyarrow.Schema of the columns that it returns."
+            f"Transform(schema={shown(schema)}): expected a pyarrow.Schema of the columns that it returns."
         )
-    transform = formatted(read.transform, read.transform_format, given)
+    transform = formatted(function, read.transform_format, given)
     output = _call_on_nothing(transform, given) if schema is None else schema
     return (replace(transform, expected=output) if isinstance(transform, FormattedTransform) else transform), output
 
@@ -42,11 +36,11 @@ def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
     nothing = no_rows(given)
     try:
         result = transform(nothing)
-        check_transformed(nothing, result, "same")
+        check_transformed(nothing, result, "same", transform)
     except Exception as error:
         error.add_note(
             "raised by transform on 0 rows, called to learn which columns it returns. If it cannot take 0 rows, pass "
-            "transform_schema=, such as pa.schema({'ids': pa.list_(pa.int64())})."
+            "Transform(schema=), such as pa.schema({'ids': pa.list_(pa.int64())})."
         )
         raise
     return result.schema

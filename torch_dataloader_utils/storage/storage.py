@@ -140,7 +140,7 @@ class HeldFile:
                 raise PermissionError(
                     f"the store refuses the credentials that the catalog gave {renewal.validity}, and only the process "
                     "that created the loader can request new ones. Worker processes get new ones in the next epoch; "
-                    f"use worker_mode='thread' to renew them within an epoch. ({type(error).__name__}: {error})"
+                    f"use worker_mode='threads' to renew them within an epoch. ({type(error).__name__}: {error})"
                 ) from error
             if renewal.instead_of(by, self._storage) is None:
                 raise

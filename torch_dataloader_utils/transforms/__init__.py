@@ -1,7 +1,6 @@
-"""Ready-made functions for `transform=`: images to tensors, text to token ids, several in a row."""
+"""Ready-made functions for `transform=`: images to tensors, text to token ids."""
 
-from torch_dataloader_utils.transforms.chains import Chain
 from torch_dataloader_utils.transforms.images import DecodeImages
 from torch_dataloader_utils.transforms.tokens import Tokenize
 
-__all__ = ["Chain", "DecodeImages", "Tokenize"]
+__all__ = ["DecodeImages", "Tokenize"]

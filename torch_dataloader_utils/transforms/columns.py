@@ -27,7 +27,7 @@ def place_of(batch: object, name: str, who: str) -> int:
     """
     if not isinstance(batch, pa.RecordBatch):
         raise UnsupportedTypeError(
-            f"{who} got rows as {type(batch).__name__}: expected a pyarrow.RecordBatch. Leave transform_format out."
+            f"{who} got rows as {type(batch).__name__}: expected a pyarrow.RecordBatch. Leave out Transform(format=)."
         )
     place: int = batch.schema.get_field_index(name)
     if place < 0:

@@ -10,7 +10,7 @@ StructuredDataset.create_dataloader  # noqa: B018 - the last of the imports
 
 def batches(folder: Path, rows: int, workers: int, shuffle: bool, **options: Any):
     if workers:
-        options = {"num_workers": workers, "worker_mode": "process", **options}
+        options = {"num_workers": workers, "worker_mode": "processes", **options}
     loader, _ = StructuredDataset.create_dataloader(
         str(folder), batch_size=rows, shuffle=shuffle, strings="bytes", **options
     )

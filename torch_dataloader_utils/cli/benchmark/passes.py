@@ -111,7 +111,7 @@ def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0, 
     far slower than it is.
     """
     with _opened(data) as (loader, dataset):
-        if dataset.options.worker.worker_mode == "process":
+        if dataset.options.worker.worker_mode == "processes":
             _pass(loader, 1, 0.0)  # starts the processes, which stay
         sizes: list[int] = []
         dataset.on_event(lambda event: sizes.append(_size(event)))

@@ -47,9 +47,9 @@ def groups(parquet: bool, keywords: Keywords) -> list[list[Keywords]]:
     cores = usable_cores()
     shuffled = bool(keywords.get("shuffle"))
     workers: list[Keywords] = [
-        {"num_workers": None, "worker_mode": "thread"},
-        {"num_workers": cores, "worker_mode": "thread"},
-        {"num_workers": cores, "worker_mode": "process"},
+        {"num_workers": None, "worker_mode": "threads"},
+        {"num_workers": cores, "worker_mode": "threads"},
+        {"num_workers": cores, "worker_mode": "processes"},
     ]
     # In file order, splits change who reads what, not how fast.
     splits: list[Keywords] = [{"split_bytes": size} for size in ("2MiB", "32MiB") if shuffled]

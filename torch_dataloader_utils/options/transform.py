@@ -1,0 +1,74 @@
+"""`transform=`: a function of the rows that are read, which runs where they are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch_dataloader_utils.checks import one_of
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.values import Value, setting
+
+
+def _functions(name: str, value: Any) -> Any:
+    """A function, or several that are called one after another."""
+    several = value if type(value) is tuple else (value,)
+    if not several or not all(map(callable, several)):
+        raise OptionError(f"{name}={shown(value)}: expected a function of rows, or a list of such functions.")
+    return several if len(several) > 1 else several[0]
+
+
+class Transform(Value):
+    """A function of the rows of each block as they are read, and what is known of what it returns.
+
+    Raises:
+        OptionError: a field cannot have this value.
+    """
+
+    function: Any = setting(
+        check=_functions, doc="the function, or a list of functions called one after another", kw_only=False
+    )
+    rows: str = setting(default="same", check=one_of("same", "any"), doc='"any" if it may change the number of rows')
+    schema: Any = setting(
+        default=None, doc="the pyarrow.Schema of what it returns; None calls it once on an empty batch"
+    )
+    format: str = setting(
+        default="arrow",
+        check=one_of("arrow", "numpy", "torch", "pandas", "polars"),
+        doc="the form of rows in it: record batches, dicts of arrays or tensors, DataFrames",
+    )
+
+
+TransformLike: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]] | Transform | Mapping[str, Any]
+
+
+def of_transform(given: Any) -> dict[str, Any]:
+    """What the options of reading hold for a `transform`.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if given is None:
+        return {"transform": None}
+    made = given if isinstance(given, Transform) else Transform.of(given) if isinstance(given, Mapping) else None
+    if made is None:
+        if not callable(given) and not isinstance(given, (list, tuple)):
+            raise OptionError(f"transform={shown(given)}: expected a function, a list of functions or Transform(...).")
+        made = Transform(given)
+    return {
+        "transform": made.function,
+        "transform_rows": made.rows,
+        "transform_schema": made.schema,
+        "transform_format": made.format,
+    }
+
+
+def transform_of(held: Any) -> Any:
+    """The `transform` of which the options of reading hold what `of_transform` returned."""
+    if held.transform is None:
+        return None
+    made = Transform(
+        held.transform, rows=held.transform_rows, schema=held.transform_schema, format=held.transform_format
+    )
+    return made if set(made.given()) != {"function"} else made.function
