@@ -15,15 +15,13 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import MixOptions, Options, parse_options
-from torch_dataloader_utils.options.buckets import BucketsLike
-from torch_dataloader_utils.options.even import EvenLike
-from torch_dataloader_utils.options.workers import WorkerMode
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.group import labels
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
+from torch_dataloader_utils.typing import BucketsLike, EvenLike, WorkerModeLike
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
@@ -176,7 +174,7 @@ def combine(
     pad_values: Mapping[str, float] | None = None,
     pad_multiple: int = 1,
     num_workers: int | None = None,
-    worker_mode: WorkerMode = "threads",
+    worker_mode: WorkerModeLike = "threads",
     prefetch_bytes: int | str = "256MiB",
     pin_memory: bool = False,
     device: Any = None,

@@ -12,13 +12,9 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Options, parse_options, plain_value
-from torch_dataloader_utils.options.buckets import BucketsLike
-from torch_dataloader_utils.options.cache import CacheLike
-from torch_dataloader_utils.options.even import EvenLike
-from torch_dataloader_utils.options.transform import TransformLike
-from torch_dataloader_utils.options.workers import WorkerMode
 from torch_dataloader_utils.sources.source import Source, open_files
 from torch_dataloader_utils.storage.waiting import limited
+from torch_dataloader_utils.typing import BucketsLike, CacheLike, EvenLike, TransformLike, WorkerModeLike
 
 PathLike = str | os.PathLike[str]
 
@@ -113,7 +109,7 @@ class StructuredDataset(LoaderDataset):
         decimals: Literal["float64", "scaled"] = "float64",
         strict_types: bool = False,
         num_workers: int | None = None,
-        worker_mode: WorkerMode = "threads",
+        worker_mode: WorkerModeLike = "threads",
         prefetch_bytes: int | str = "256MiB",
         pin_memory: bool = False,
         device: Any = None,

@@ -12,12 +12,8 @@ from torch_dataloader_utils.api.tables import TableDataset
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import parse_table_options, plain_value
-from torch_dataloader_utils.options.buckets import BucketsLike
-from torch_dataloader_utils.options.cache import CacheLike
-from torch_dataloader_utils.options.even import EvenLike
-from torch_dataloader_utils.options.transform import TransformLike
-from torch_dataloader_utils.options.workers import WorkerMode
 from torch_dataloader_utils.storage.waiting import limited
+from torch_dataloader_utils.typing import BucketsLike, CacheLike, EvenLike, TransformLike, WorkerModeLike
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.iceberg.tables import IcebergPlan, SnapshotInfo
@@ -118,7 +114,7 @@ class IcebergDataset(TableDataset):
         decimals: Literal["float64", "scaled"] = "float64",
         strict_types: bool = False,
         num_workers: int | None = None,
-        worker_mode: WorkerMode = "threads",
+        worker_mode: WorkerModeLike = "threads",
         prefetch_bytes: int | str = "256MiB",
         pin_memory: bool = False,
         device: Any = None,

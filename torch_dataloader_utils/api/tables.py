@@ -11,13 +11,9 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.options import option_defaults, parse_options
-from torch_dataloader_utils.options.buckets import BucketsLike
-from torch_dataloader_utils.options.cache import CacheLike
-from torch_dataloader_utils.options.even import EvenLike
-from torch_dataloader_utils.options.transform import TransformLike
-from torch_dataloader_utils.options.workers import WorkerMode
 from torch_dataloader_utils.sources.tables import TableSource
 from torch_dataloader_utils.storage.waiting import limited
+from torch_dataloader_utils.typing import BucketsLike, CacheLike, EvenLike, TransformLike, WorkerModeLike
 
 _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  # a table's own log says
 
@@ -107,7 +103,7 @@ class TableDataset(SnapshotDataset):
         decimals: Literal["float64", "scaled"] = "float64",
         strict_types: bool = False,
         num_workers: int | None = None,
-        worker_mode: WorkerMode = "threads",
+        worker_mode: WorkerModeLike = "threads",
         prefetch_bytes: int | str = "256MiB",
         pin_memory: bool = False,
         device: Any = None,

@@ -248,7 +248,7 @@ class WorkerOptions(Checked):
     )
     worker_mode: str = option(
         "threads",
-        given="WorkerMode",
+        given="WorkerModeLike",
         doc='"threads", "processes" or Processes(...): what workers are; processes need num_workers',
     )
     prefetch_bytes: int | str = option(

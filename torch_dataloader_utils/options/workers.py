@@ -36,7 +36,7 @@ class Processes(Value):
     )
 
 
-WorkerMode: TypeAlias = Literal["threads", "processes", "thread", "process"] | Processes | Mapping[str, Any]
+WorkerModeLike: TypeAlias = Literal["threads", "processes", "thread", "process"] | Processes | Mapping[str, Any]
 
 _WORDS = {"threads": "threads", "thread": "threads", "processes": "processes", "process": "processes"}
 

@@ -1,0 +1,10 @@
+"""Types for annotations: what may be given to an option, and the base of values."""
+
+from torch_dataloader_utils.options.buckets import BucketsLike
+from torch_dataloader_utils.options.cache import CacheLike
+from torch_dataloader_utils.options.even import EvenLike
+from torch_dataloader_utils.options.transform import TransformLike
+from torch_dataloader_utils.options.workers import WorkerModeLike
+from torch_dataloader_utils.values import Value
+
+__all__ = ["BucketsLike", "CacheLike", "EvenLike", "TransformLike", "Value", "WorkerModeLike"]
