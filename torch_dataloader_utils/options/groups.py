@@ -34,6 +34,7 @@ from torch_dataloader_utils.checks import (
 from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.options.devices import device_name
+from torch_dataloader_utils.options.even import EVEN
 from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.progress import check_bars
@@ -144,6 +145,7 @@ class ShardOptions(PolicyOptions, RankOptions):
     )
     even: str = option(
         "none",
+        one_of(*EVEN),
         given="EvenLike",
         doc='equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...)',
     )
@@ -248,6 +250,7 @@ class WorkerOptions(Checked):
     )
     worker_mode: str = option(
         "threads",
+        one_of("threads", "processes"),
         given="WorkerModeLike",
         doc='"threads", "processes" or Processes(...): what workers are; processes need num_workers',
     )
