@@ -91,7 +91,7 @@ def test_no_advice_leaves_out_rows_of_growing_data() -> None:
 def test_a_long_list_of_ranks_is_cut() -> None:
     advice = idle_ranks_advice(make_plan(ONE_GROUP, 1024), 0)
     assert advice is not None
-    assert "400, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ...)" in advice.problem
+    assert "400, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 and 1,008 more)" in advice.problem
 
 
 def test_workers_without_a_split_are_counted() -> None:

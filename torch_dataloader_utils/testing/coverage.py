@@ -16,6 +16,8 @@ from torch_dataloader_utils.printing import listed
 IdsOf = str | Callable[[Any], Iterable[Hashable]]
 LoaderOf = Callable[[int, int], Any]
 
+_SHOWN = 8  # ids in a message
+
 
 def assert_rows_once(
     loader_of: LoaderOf,
@@ -56,7 +58,7 @@ def assert_rows_once(
     repeated = [f"{row!r} (ranks {listed(at)})" for row, at in ranks_of.items() if len(at) > 1]
     unexpected = [f"{row!r} (rank {at[0]})" for row, at in ranks_of.items() if row not in wanted]
     kinds = (("missing", missing), ("repeated", repeated), ("unexpected", unexpected))
-    faults = [f"{len(rows)} {name}: {listed(rows)}" for name, rows in kinds if rows]
+    faults = [f"{len(rows)} {name}: {listed(rows, _SHOWN)}" for name, rows in kinds if rows]
     if faults:
         raise AssertionError(
             f"{num_ranks} rank(s) do not deliver each of {len(wanted)} rows exactly once in epoch(s) "
@@ -105,7 +107,7 @@ def _check_tail(rest: Sequence[list[Hashable]], whole: Sequence[list[Hashable]],
     where = f"the state after batch {taken} of {len(whole)} does not resume exactly:"
     if at is not None:
         raise AssertionError(
-            f"{where} batch {taken + at + 1} has the rows {listed(rest[at])}, expected {listed(left[at])}"
+            f"{where} batch {taken + at + 1} has the rows {listed(rest[at], _SHOWN)}, expected {listed(left[at], _SHOWN)}"
         )
     if len(rest) != len(left):
         raise AssertionError(f"{where} {len(rest)} batches follow, expected {len(left)}")
