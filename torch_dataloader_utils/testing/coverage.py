@@ -107,7 +107,8 @@ def _check_tail(rest: Sequence[list[Hashable]], whole: Sequence[list[Hashable]],
     where = f"the state after batch {taken} of {len(whole)} does not resume exactly:"
     if at is not None:
         raise AssertionError(
-            f"{where} batch {taken + at + 1} has the rows {listed(rest[at], _SHOWN)}, expected {listed(left[at], _SHOWN)}"
+            f"{where} batch {taken + at + 1} has the rows {listed(rest[at], _SHOWN)}, "
+            f"expected {listed(left[at], _SHOWN)}"
         )
     if len(rest) != len(left):
         raise AssertionError(f"{where} {len(rest)} batches follow, expected {len(left)}")
