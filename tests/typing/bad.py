@@ -1,11 +1,11 @@
 """What a type checker finds: each line that ends with "error" and a part of its message; it is checked, not run."""
 
 import torch_dataloader_utils
-from torch_dataloader_utils import IcebergDataset, StructuredDataset, TableSource, combine
+from torch_dataloader_utils import Buckets, IcebergDataset, StructuredDataset, Sync, TableSource, combine
 
 thing = torch_dataloader_utils.no_such_thing  # error: "no_such_thing" is not a known attribute
 
-StructuredDataset.create_dataloader("data/", even="dorp")  # error: Literal['none', 'drop', 'pad', 'sync']
+StructuredDataset.create_dataloader("data/", even="dorp")  # error: Literal['sync']
 StructuredDataset.create_dataloader("data/", shufle=True)  # error: No parameter named "shufle"
 StructuredDataset.create_dataloader("data/", drop_last=True)  # error: No parameter named "drop_last"
 StructuredDataset.create_dataloader("data/", "parquet", 1024)  # error: Expected 2 positional arguments
@@ -15,7 +15,11 @@ StructuredDataset.create_dataloader("data/", output_format="nump")  # error: Lit
 StructuredDataset.create_dataloader("data/", nulls="ignore")  # error: Literal['mask']
 StructuredDataset.create_dataloader("data/", snapshot_id=5)  # error: No parameter named "snapshot_id"
 IcebergDataset.create_dataloader("a.b", manifest="files.arrow")  # error: No parameter named "manifest"
-IcebergDataset.create_dataloader("a.b", worker_mode="proces")  # error: Literal['thread', 'process']
+IcebergDataset.create_dataloader("a.b", worker_mode="proces")  # error: Literal['threads']
+Buckets(16, long="dorp")  # error: Literal['single']
+Buckets(16, "ids")  # error: Expected 1 positional argument
+Sync(evry=4)  # error: No parameter named "evry"
+Sync().every = 4  # error: Attribute "every" is read-only
 combine([], columns=["x"])  # error: No parameter named "columns"
 
 loader, _ = StructuredDataset.create_dataloader("data/")

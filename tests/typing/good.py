@@ -2,25 +2,31 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import torch
 
 from torch_dataloader_utils import (
     Batch,
+    Buckets,
+    Cache,
     CombinedDataset,
     DataFile,
     IcebergDataset,
     Order,
     PlanShape,
+    Processes,
     RankPlan,
     RowRange,
     SnapshotInfo,
     Split,
     StructuredDataset,
     StructuredLoader,
+    Sync,
     TableDataset,
     TableSource,
+    Transform,
     World,
     combine,
     register_policy,
@@ -108,3 +114,20 @@ def backwards(order: Order, shape: PlanShape) -> Order:
 
 register_policy("backwards", backwards)
 StructuredDataset.create_dataloader("data/", split_strategy=OnePerFile(), sharding="backwards")
+
+
+def rows_of(rows: dict[str, Any]) -> dict[str, Any]:
+    return rows
+
+
+# Values are read as frozen dataclasses.
+cache, buckets = Cache(Path("cache"), max_bytes="50GiB"), Buckets(16_384, by="ids", long="drop")
+assert_type(cache.replace(max_bytes=2**30), Cache)
+assert_type(buckets.tokens, int)
+StructuredDataset.create_dataloader("data/", cache=cache, batch_tokens=buckets, even=Sync(4))
+StructuredDataset.create_dataloader("data/", cache="cache", batch_tokens=16_384, even="sync")
+StructuredDataset.create_dataloader("data/", cache={"folder": "cache"}, even={"kind": "sync", "every": 4})
+processes = Processes(persistent=False, context="fork")
+StructuredDataset.create_dataloader("data/", num_workers=2, worker_mode=processes)
+StructuredDataset.create_dataloader("data/", transform=Transform(rows_of, rows="any", format="numpy"))
+StructuredDataset.create_dataloader("data/", transform=[rows_of, rows_of])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch_dataloader_utils.checks import Checked, maybe, one_of, option, whole, word
 from torch_dataloader_utils.values import Value, a, setting
@@ -27,7 +27,7 @@ class Buckets(Value):
         check=maybe(word),
         doc="the lists, strings or whole numbers that say how long rows are; None: the only lists",
     )
-    long: str = setting(
+    long: Literal["error", "single", "drop"] = setting(
         default="error",
         check=one_of("error", "single", "drop"),
         doc="rows with more tokens: raise, deliver each as a batch of its own, or leave out",

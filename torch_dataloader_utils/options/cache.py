@@ -27,8 +27,10 @@ class Cache(Value):
         OptionError: `max_bytes` is no size, or too small.
     """
 
-    folder: str = setting(check=path, doc="the folder; created for its owner only if it is missing", kw_only=False)
-    max_bytes: int = setting(default="10GiB", check=_size, doc="the maximum size of what it holds, in bytes")
+    folder: str | os.PathLike[str] = setting(
+        check=path, doc="the folder; created for its owner only if it is missing", kw_only=False
+    )
+    max_bytes: int | str = setting(default="10GiB", check=_size, doc="the maximum size of what it holds, in bytes")
 
 
 CacheLike: TypeAlias = Cache | str | os.PathLike[str] | Mapping[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from torch_dataloader_utils.checks import one_of
 from torch_dataloader_utils.errors import OptionError
@@ -26,14 +26,16 @@ class Transform(Value):
         OptionError: a field cannot have this value.
     """
 
-    function: Any = setting(
+    function: Callable[..., Any] | Sequence[Callable[..., Any]] = setting(
         check=_functions, doc="the function, or a list of functions called one after another", kw_only=False
     )
-    rows: str = setting(default="same", check=one_of("same", "any"), doc='"any" if it may change the number of rows')
+    rows: Literal["same", "any"] = setting(
+        default="same", check=one_of("same", "any"), doc='"any" if it may change the number of rows'
+    )
     schema: Any = setting(
         default=None, doc="the pyarrow.Schema of what it returns; None calls it once on an empty batch"
     )
-    format: str = setting(
+    format: Literal["arrow", "numpy", "torch", "pandas", "polars"] = setting(
         default="arrow",
         check=one_of("arrow", "numpy", "torch", "pandas", "polars"),
         doc="the form of rows in it: record batches, dicts of arrays or tensors, DataFrames",

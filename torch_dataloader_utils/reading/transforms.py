@@ -87,7 +87,7 @@ def check_transformed(given: pa.RecordBatch, result: object, rows: str, transfor
 
 def _of_any_rows(transform: Any) -> Example:
     """What to give as `transform=`, so that it may change the number of rows."""
-    form = "arrow"
+    form: Any = "arrow"
     if isinstance(transform, FormattedTransform):
         transform, form = transform.transform, transform.format
     function = list(transform.functions) if isinstance(transform, Chained) else transform

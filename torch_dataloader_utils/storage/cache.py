@@ -307,7 +307,7 @@ class CachedRanges:
         identity = repr((2, BLOCK, FOOTER, storage_identity, file.path, file.version, file.file_size))
         self._digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
         self._fetch_from_store = fetch
-        self._store = block_store(options.folder, options.max_bytes)
+        self._store = block_store(os.fspath(options.folder), int(options.max_bytes))
 
     def fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
         """The bytes of each range; blocks that the cache lacks are fetched and added to it."""
