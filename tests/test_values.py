@@ -211,7 +211,7 @@ SAMPLES: Mapping[type[Value], Value] = {
 def test_each_value_of_the_package_keeps_the_rules(name: str) -> None:
     kind, sample = VALUES[name], SAMPLES[VALUES[name]]
     assert kind.__doc__
-    assert all(field.doc for field in kind.fields.values())
+    assert all(field.doc and f"{field.name}: {field.doc}." in kind.__doc__ for field in kind.fields.values())
     assert [field.name for field in kind.fields.values() if field.by_position] == list(kind.fields)[:1]
     if kind is Transform:
         with pytest.raises(OptionError, match=r"Transform: function is .*len.*cannot hold"):

@@ -90,6 +90,7 @@ class Value:
                 found[name] = field
                 delattr(cls, name)
         cls.fields = found
+        _document(cls, found.values())
         signature = inspect.Signature(
             [
                 inspect.Parameter(
@@ -213,6 +214,14 @@ _KINDS: dict[str, type[Value]] = {}
 def a(kind: type[Value]) -> Check:
     """A check for an option that is a value: given as one, as a dict, or by its first field alone."""
     return lambda name, given: kind.of(given)
+
+
+def _document(kind: type[Value], fields: Iterable[Field]) -> None:
+    """Add the fields to what help() shows, in the form of a docstring's arguments, before what it raises."""
+    if kind.__doc__ and fields:
+        about, raises, rest = kind.__doc__.partition("\n    Raises:")
+        lines = "".join(f"        {field.name}: {field.doc}.\n" for field in fields)
+        kind.__doc__ = f"{about.rstrip()}\n\n    Args:\n{lines}{raises}{rest}"
 
 
 def plain(value: Any) -> Any:
