@@ -8,6 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # A fast run while working; everything where CI is set.
 MARKED := $(if $(CI),,-m "not slow")
+# A thousand processes of the tests import the same files: compiled once, not by each of them.
+export PYTHONDONTWRITEBYTECODE :=
 # mkdocs-material advertises its successor at every build.
 export NO_MKDOCS_2_WARNING := 1
 

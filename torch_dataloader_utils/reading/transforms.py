@@ -92,7 +92,8 @@ def _of_any_rows(transform: Any) -> Example:
         transform, form = transform.transform, transform.format
     function = list(transform.functions) if isinstance(transform, Chained) else transform
     made = Transform(function, rows="any", format=form)
-    name = getattr(function, "__name__", "f")
+    own = getattr(function, "__name__", "")
+    name = own if own.isidentifier() else "f"  # "<lambda>" is no code
     return Example(made.text(lambda field, item: name if field == "function" else repr(item)), made)
 
 
