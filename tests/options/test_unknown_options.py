@@ -100,7 +100,9 @@ def test_a_retired_keyword_says_what_the_call_is_now(given: dict[str, Any], now:
         parse_options({"batch_size": 10, **given})
     assert str(caught.value) == now
     (keyword, _, value) = now.partition(" now ")[2].partition("=")
-    parse_options({keyword: eval(value, vars(torch_dataloader_utils))})
+    names = {name: getattr(torch_dataloader_utils, name) for name in torch_dataloader_utils.__all__}
+    rest = {name: item for name, item in given.items() if name == "num_workers"}
+    parse_options({keyword: eval(value, names), **rest})
 
 
 @given(st.data())

@@ -32,7 +32,7 @@ class Budget:
 
 
 @dataclass(frozen=True, eq=False)
-class Buckets:
+class RowGroups:
     """Rows in batches.
 
     Attributes:
@@ -44,7 +44,7 @@ class Buckets:
     offsets: I64
 
 
-def buckets_of(lengths: I64, budget: Budget, key: int, order: I64 | None = None) -> Buckets:
+def buckets_of(lengths: I64, budget: Budget, key: int, order: I64 | None = None) -> RowGroups:
     """The rows, sorted by length and cut into batches; the batches are permuted.
 
     Args:
@@ -65,7 +65,7 @@ def buckets_of(lengths: I64, budget: Budget, key: int, order: I64 | None = None)
     numbers[longest_first] = np.repeat(places, counts)
     delivered = np.empty(len(counts), np.int64)
     delivered[places] = counts
-    return Buckets(stream[stable_order(numbers)], np.concatenate([[0], np.cumsum(delivered)]).astype(np.int64))
+    return RowGroups(stream[stable_order(numbers)], np.concatenate([[0], np.cumsum(delivered)]).astype(np.int64))
 
 
 def _ends(falling: I64, budget: Budget) -> I64:

@@ -24,7 +24,7 @@ Sample = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SampleField:
     """The values under one key of every sample.
 
     Attributes:
@@ -109,7 +109,7 @@ class Field:
             ) from error
 
 
-def fields_of(samples: Sequence[Any], name: str) -> tuple[Field, ...]:
+def fields_of(samples: Sequence[Any], name: str) -> tuple[SampleField, ...]:
     """The fields of the first samples (at least one) of the dataset called `name`.
 
     Raises:
@@ -144,7 +144,7 @@ def as_array(value: Any) -> Array | None:
     return array if array.dtype.kind in "biuf" else None
 
 
-def columns_of(samples: Sequence[Sample], fields: Sequence[Field], name: str) -> dict[str, Column]:
+def columns_of(samples: Sequence[Sample], fields: Sequence[SampleField], name: str) -> dict[str, Column]:
     """The samples as columns, by key.
 
     Raises:
@@ -154,17 +154,17 @@ def columns_of(samples: Sequence[Sample], fields: Sequence[Field], name: str) ->
     return {field.key: field.column([sample[field.key] for sample in samples]) for field in fields}
 
 
-def _field(key: str, values: Sequence[Any], name: str) -> Field:
+def _field(key: str, values: Sequence[Any], name: str) -> SampleField:
     given = [value for value in values if value is not None]
     if given and all(isinstance(value, str) for value in given):
-        return Field(key, "list", "str", (), pa.string())
+        return SampleField(key, "list", "str", (), pa.string())
     if given and all(isinstance(value, bytes) for value in given):
-        return Field(key, "list", "bytes", (), pa.binary())
+        return SampleField(key, "list", "bytes", (), pa.binary())
     arrays = [as_array(value) for value in values]
     if all(array is not None for array in arrays):
         return _array_field(key, values, [array for array in arrays if array is not None])
     try:
-        return Field(key, "list", "object", (), pa.infer_type(values))
+        return SampleField(key, "list", "object", (), pa.infer_type(values))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise UnsupportedTypeError(
             f"{name}: the key {key!r} holds {sorted({type(value).__name__ for value in values})}: expected numbers, "
@@ -172,15 +172,15 @@ def _field(key: str, values: Sequence[Any], name: str) -> Field:
         ) from error
 
 
-def _array_field(key: str, values: Sequence[Any], arrays: Sequence[Array]) -> Field:
+def _array_field(key: str, values: Sequence[Any], arrays: Sequence[Array]) -> SampleField:
     """The field of a key that holds arrays: ragged if they are lists, or if the first samples' lengths differ."""
     typed = next((array for array in arrays if array.size), arrays[0])
     element = pa.from_numpy_dtype(typed.dtype)
     varies = isinstance(values[0], (list, tuple)) or len({array.shape for array in arrays}) > 1
     if not (varies and typed.ndim):
-        return Field(key, "dense", str(typed.dtype), typed.shape, _nested_type(element, typed.shape))
+        return SampleField(key, "dense", str(typed.dtype), typed.shape, _nested_type(element, typed.shape))
     shape = typed.shape[1:]
-    return Field(key, "ragged", str(typed.dtype), shape, pa.list_(_nested_type(element, shape)))
+    return SampleField(key, "ragged", str(typed.dtype), shape, pa.list_(_nested_type(element, shape)))
 
 
 def _nested_type(element: pa.DataType, shape: Sequence[int]) -> pa.DataType:
@@ -227,7 +227,7 @@ class SampleScan:
 
     dataset: Any
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[SampleField, ...]
     arrow: bool
     valid_key: str | None = None
 
