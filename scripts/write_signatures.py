@@ -15,8 +15,8 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from torch_dataloader_utils.checks import Check, Maybe, OneOf, WordOrWords
 from torch_dataloader_utils.options import POLICY_OPTIONS, Call, options_of
+from torch_dataloader_utils.values import Check, Maybe, OneOf, WordOrWords
 
 ROOT = Path(__file__).parent.parent
 MARK = "# The options: written by scripts/write_signatures.py from their declarations."

@@ -21,8 +21,7 @@ from omegaconf import OmegaConf
 
 import torch_dataloader_utils
 from torch_dataloader_utils import Buckets, Cache, OptionError, Processes, Sync, Transform, UnknownOptionError
-from torch_dataloader_utils.checks import maybe, names, one_of, whole, word
-from torch_dataloader_utils.values import Value, a, setting
+from torch_dataloader_utils.values import Value, a, maybe, names, one_of, setting, whole, word
 
 
 class Thing(Value):

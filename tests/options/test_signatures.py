@@ -20,10 +20,10 @@ from torch_dataloader_utils import (
     UnknownOptionError,
     combine,
 )
-from torch_dataloader_utils.checks import flag, maybe, one_of, option, whole, word_or_words
 from torch_dataloader_utils.loader.batch_types import Format
 from torch_dataloader_utils.options import Call, option_defaults, options_of
 from torch_dataloader_utils.options.workers import of_worker_mode
+from torch_dataloader_utils.values import flag, maybe, one_of, option, whole, word_or_words
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write_signatures.py"))

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from torch_dataloader_utils.checks import Maybe, OneOf, WordOrWords
 from torch_dataloader_utils.cli.texts import value_of
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import options_of
+from torch_dataloader_utils.values import Maybe, OneOf, WordOrWords
 
 # The keywords that have an option of their own; --set takes all others.
 OWN_OPTIONS = (

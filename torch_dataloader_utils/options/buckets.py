@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from torch_dataloader_utils.checks import Checked, maybe, one_of, option, whole, word
-from torch_dataloader_utils.values import Value, a, setting
+from torch_dataloader_utils.values import Checked, Value, a, maybe, one_of, option, setting, whole, word
 
 _MOST_TOKENS = 2**31  # of a batch
 

@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from torch_dataloader_utils.checks import num_bytes, path
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.values import Value, setting
+from torch_dataloader_utils.values import Value, num_bytes, path, setting
 
 LEAST = 1 << 24  # bytes: a smaller cache could not hold what a few threads read at once
 

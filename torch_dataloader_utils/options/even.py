@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.checks import one_of, whole
-from torch_dataloader_utils.values import Value, setting
+from torch_dataloader_utils.values import Value, one_of, setting, whole
 
 EVEN = ("none", "drop", "pad", "sync")
 

@@ -10,8 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch_dataloader_utils.checks import (
+from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.options.cache import Cache
+from torch_dataloader_utils.options.devices import device_name
+from torch_dataloader_utils.options.even import EVEN
+from torch_dataloader_utils.options.policies import PolicyOptions
+from torch_dataloader_utils.options.ranks import RankOptions
+from torch_dataloader_utils.progress import check_bars
+from torch_dataloader_utils.values import (
     Checked,
+    a,
     credentials,
     flag,
     function,
@@ -31,14 +39,6 @@ from torch_dataloader_utils.checks import (
     word,
     word_or_words,
 )
-from torch_dataloader_utils.errors import OptionError, leave_out, use
-from torch_dataloader_utils.options.cache import Cache
-from torch_dataloader_utils.options.devices import device_name
-from torch_dataloader_utils.options.even import EVEN
-from torch_dataloader_utils.options.policies import PolicyOptions
-from torch_dataloader_utils.options.ranks import RankOptions
-from torch_dataloader_utils.progress import check_bars
-from torch_dataloader_utils.values import a
 
 MOST_WORKERS = 4096
 LAST_BATCH = ("partial", "drop", "pad", "wrap")

@@ -9,8 +9,8 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any
 
-from torch_dataloader_utils.checks import Check, Checked, maybe, one_of, option, whole, word
 from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
+from torch_dataloader_utils.values import Check, Checked, maybe, one_of, option, whole, word
 
 _MOST = 100_000  # datasets; an iterator may not end
 _MOST_ROWS = 2**60  # of a run, and steps

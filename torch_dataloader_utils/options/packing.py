@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from torch_dataloader_utils.checks import Checked, maybe, names, one_of, option, whole
 from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
+from torch_dataloader_utils.values import Checked, maybe, names, one_of, option, whole
 
 _MOST_TOKENS = 2**27  # of a sequence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch_dataloader_utils.checks import Checked, mapping, option, whole
+from torch_dataloader_utils.values import Checked, mapping, option, whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
-from torch_dataloader_utils.checks import Checked, flag, maybe, option, whole
 from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
 from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.values import Checked, flag, maybe, option, whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from torch_dataloader_utils.checks import Checked, maybe, option, whole
 from torch_dataloader_utils.distributed.peers import (
     Peers,
     job_peers,
@@ -17,6 +16,7 @@ from torch_dataloader_utils.distributed.peers import (
 )
 from torch_dataloader_utils.errors import OptionError, ShardingError, leave_out
 from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.values import Checked, maybe, option, whole
 
 _PEERS = ("process_group", "device_mesh", "accelerator")  # each names the processes that are the ranks
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch_dataloader_utils.checks import Checked, maybe, num_bytes, option, values, whole
 from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.values import Checked, maybe, num_bytes, option, values, whole
 
 _shuffle = values("False, True, 'splits' or 'all'", lambda value: isinstance(value, bool) or value in ("splits", "all"))
 

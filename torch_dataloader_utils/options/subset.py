@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from torch_dataloader_utils.checks import Checked, maybe, names, one_of, option, values, whole, word
 from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
+from torch_dataloader_utils.values import Checked, maybe, names, one_of, option, values, whole, word
 
 _LEAST = 2.0**-60  # of a subset, so that its interval of 64-bit numbers is never empty
 _NUMBERS = (int, float, np.integer, np.floating)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from torch_dataloader_utils.checks import (
+from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.values import (
     Checked,
     credentials,
     flag,
@@ -20,7 +21,6 @@ from torch_dataloader_utils.checks import (
     values,
     whole,
 )
-from torch_dataloader_utils.errors import OptionError, leave_out, use
 
 # The options that let passes follow a growing table.
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.checks import one_of
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.values import Value, setting
+from torch_dataloader_utils.values import Value, one_of, setting
 
 
 def _functions(name: str, value: Any) -> Any:

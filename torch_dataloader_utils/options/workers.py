@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.checks import flag, values
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.values import Value, setting
+from torch_dataloader_utils.values import Value, flag, setting, values
 
 
 def _is_context(value: Any) -> bool:
