@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import torch_dataloader_utils
-from torch_dataloader_utils import Buckets, Cache, OptionError, Processes, Sync, Transform, UnknownOptionError
+from torch_dataloader_utils import Buckets, Cache, OptionError, Processes, Sync, Transform, UnknownOptionError, Weights
 from torch_dataloader_utils.values import Value, a, maybe, names, one_of, setting, whole, word
 
 
@@ -203,6 +203,7 @@ SAMPLES: Mapping[type[Value], Value] = {
     Processes: Processes(False, context="fork"),
     Sync: Sync(4),
     Transform: Transform(len, rows="any", format="numpy"),
+    Weights: Weights([(0, [1, 2]), (500, [2, 1])], at="row"),
 }
 
 

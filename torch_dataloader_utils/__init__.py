@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.buckets import Buckets
     from torch_dataloader_utils.options.cache import Cache
     from torch_dataloader_utils.options.even import Sync
+    from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.transform import Transform
     from torch_dataloader_utils.options.workers import Processes
     from torch_dataloader_utils.planning.options import PlanShape
@@ -124,6 +125,7 @@ _HOMES = {
     "TableSource": "sources.tables",
     "TargetSizeSplitStrategy": "planning.strategies",
     "Transform": "options.transform",
+    "Weights": "options.mix",
     "World": "distributed.ranks",
     "combine": "api.combined",
     "deletion_vector": "sources.deleted_rows",
@@ -197,6 +199,7 @@ __all__ = [
     "UnknownOptionError",
     "UnknownValueError",
     "UnsupportedTypeError",
+    "Weights",
     "WorkerError",
     "World",
     "combine",

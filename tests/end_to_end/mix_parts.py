@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.end_to_end.parts import Part, Seen, each_once, ids
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import StructuredDataset, Weights, combine
 
 SIZES = {"web": 25, "code": 9, "books": 4}
 FIRST = {"web": 0, "code": 1000, "books": 2000}
@@ -72,10 +72,10 @@ COMBINED = {
     "mix, all, padded": mix(laps((25, 12, 12)), stop="all", weights=HALF_WEB, even="pad"),
     "mix, repeat": mix(laps((25, 9, 10)), repeat={"books": 2.5}),
     "mix, rows per epoch": mix(laps((20, 10, 10)), rows_per_epoch=40, weights=HALF_WEB),
-    "mix, temperature": mix(laps((25, 15, 10)), stop="all", temperature=2),
+    "mix, temperature": mix(laps((25, 15, 10)), stop="all", weights=Weights(temperature=2)),
     "mix, single": mix(laps((25, 12, 12)), batches="single", stop="all", weights=HALF_WEB),
     "mix, splits": mix(each_once(MIXED), batches="splits", split_rows=3),
-    "curriculum": mix(laps((32, 8, 0), (17, 13, 10)), rows_per_epoch=40, weights=CHANGE, weights_unit="row"),
-    "curriculum, once": mix(each_once(MIXED), weights=ORDER, weights_unit="row"),
+    "curriculum": mix(laps((32, 8, 0), (17, 13, 10)), rows_per_epoch=40, weights=Weights(CHANGE, at="row")),
+    "curriculum, once": mix(each_once(MIXED), weights=Weights(ORDER, at="row")),
     "nested": mix(laps((25, 16, 8)), write_nested, stop="all", weights={"text": 2, "code": 1}),
 }

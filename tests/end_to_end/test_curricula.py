@@ -10,15 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.end_to_end.sharded import ids, structured
-from torch_dataloader_utils import combine
+from torch_dataloader_utils import Weights, combine
 from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
 
 ROWS = {"web": 61, "code": 23}
 NINE, EQUAL = {"web": 9, "code": 1}, {"web": 1, "code": 1}
 CHANGE = [(0, {"web": 9, "code": 1}), (90, {"web": 1, "code": 1}), (150, {"web": 0, "code": 1})]
 MIX: dict[str, Any] = {"split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12}
-MIX |= {"weights": CHANGE, "weights_unit": "row"}
+MIX |= {"weights": Weights(CHANGE, at="row")}
 EPOCH = {"rows_per_epoch": 120}  # epoch 0: 90 rows of the first phase, 30 of the second; epoch 1: 30 and 90
+
+
+def value(values: Any, **fields: Any) -> dict[str, Any]:
+    """Weights as a config file has them."""
+    return {"kind": "weights", "values": values, **fields}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,6 @@ MODES: list[dict[str, Any]] = [
         "batch_size": 7,
         "even": "drop",
         "weights": [(0, NINE), (11, {**NINE, "web": 1})],
-        "weights_unit": "step",
     },
 ]
 
@@ -124,7 +128,7 @@ def test_an_elastic_resume_loses_nothing_and_keeps_the_boundary(
     datasets: Any, mode: dict[str, Any], ranks: int, then: int
 ) -> None:
     border = 90 if mode else 60
-    mode = mode or {"weights": [(0, NINE), (60, EQUAL)]}
+    mode = mode or {"weights": Weights([(0, NINE), (60, EQUAL)], at="row")}
     expected, _ = run(datasets, 1, None, None, **{**mode, "even": "none"}, batch_size=10)
     taken, state = run(datasets, ranks, 2, None, **mode, batch_size=6)
     left = border - len(taken)  # of the first phase
@@ -171,14 +175,14 @@ def test_weights_change_at_a_step_of_the_run(datasets: Any, ranks: int, even: st
 
 def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: Any) -> None:
     """A step has other rows then. At the rows that the error names, weights change as they would have."""
-    steps = {"weights": [(0, NINE), (9, EQUAL)], "weights_unit": "step"}
+    steps = {"weights": [(0, NINE), (9, EQUAL)]}
     expected, _ = run(datasets, 2, None, None, **EPOCH, **steps, batch_size=5)
     taken, state = run(datasets, 2, 2, None, **EPOCH, **steps, batch_size=5)
     for ranks, batch_size in ((1, 5), (2, 4), (3, 5)):
         with pytest.raises(CheckpointMismatchError, match=r"steps \[0, 9\].* by 2 ranks with batch_size=5") as refused:
             run(datasets, ranks, None, state, **EPOCH, **steps, batch_size=batch_size)
-        assert "weights_unit='row', weights=[(0, ...), (90, ...)]." in str(refused.value)
-        rows = {"weights": [(0, NINE), (90, EQUAL)], "weights_unit": "row"}
+        assert "weights=Weights([(0, ...), (90, ...)], at='row')." in str(refused.value)
+        rows = {"weights": Weights([(0, NINE), (90, EQUAL)], at="row")}
         rest, _ = run(datasets, ranks, None, state, **EPOCH, **rows, batch_size=batch_size)
         assert Counter(taken + rest) == Counter(expected)
     loader, _ = combine(datasets, num_ranks=2, rank=0, **{**MIX, **EPOCH, **steps, "batch_size": 5})
@@ -194,7 +198,9 @@ def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: An
 def test_weights_that_only_order_rows_read_each_once(datasets: Any) -> None:
     """First web alone, as far as it goes; then what is left in equal parts; weight 0 comes last."""
     weights = [(0, {"web": 1, "code": 0}), (40, {"web": 1, "code": 1}), (60, {"web": 0, "code": 1})]
-    loader, dataset = combine(datasets, num_ranks=1, rank=0, batch_size=10, **{**MIX, "weights": weights})
+    loader, dataset = combine(
+        datasets, num_ranks=1, rank=0, batch_size=10, **{**MIX, "weights": Weights(weights, at="row")}
+    )
     batches = [batch["id"].tolist() for batch in loader]
     assert [counts(batch) for batch in batches] == [(10, 0)] * 4 + [(5, 5)] * 2 + [(0, 10), (7, 3), (4, 0)]
     assert len(set(ids(loader))) == 84
@@ -210,15 +216,17 @@ def test_describe_says_what_an_epoch_takes_and_when_weights_change(datasets: Any
     )
     assert dataset.describe(0).not_delivered == 0
     many = [(row, EQUAL) for row in range(7)]
-    _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": many})
+    _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": Weights(many, at="row")})
     assert dataset.describe().mix.endswith("from step 0 (row 3) on 50.0% 'code', 50.0% 'web'; and 3 more changes")
 
 
 def test_combinations_may_be_parts_but_their_weights_are_constant(datasets: Any) -> None:
     text = combine(datasets, weights={"web": 3, "code": 1})
     weights = [(0, {"text": 1, "code": 0}), (60, {"text": 1, "code": 1})]
-    loader, _ = combine({"text": text, "code": datasets["code"]}, weights=weights, rows_per_epoch=120, batch_size=20,
-                        num_ranks=1, rank=0, source_key="source", weights_unit="row")  # fmt: skip
+    loader, _ = combine(
+        {"text": text, "code": datasets["code"]}, weights=Weights(weights, at="row"), rows_per_epoch=120, batch_size=20,
+        num_ranks=1, rank=0, source_key="source",
+    )  # fmt: skip
     shares = [Counter(batch["source"].tolist()) for batch in loader]
     assert shares[:3] == [{1: 5, 2: 15}] * 3  # the order of names: code, text/code, text/web
     assert all(abs(count[0] - 10) <= 1 for count in shares[3:])
@@ -234,11 +242,14 @@ def weights_of(one: str, other: str) -> list[Any]:
 def test_a_changed_curriculum_begins_a_new_phase_of_the_same_rows(datasets: Any) -> None:
     expected, _ = run(datasets, 1, None, None, **EPOCH, batch_size=10)
     taken, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10)
-    for changed in ({"weights": EQUAL, "weights_unit": "step"}, {"weights": [(0, EQUAL), (60, {"web": 1, "code": 0})]}):
+    for changed in (
+        {"weights": EQUAL},
+        {"weights": Weights([(0, EQUAL), (60, {"web": 1, "code": 0})], at="row")},
+    ):
         rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10, **changed)
         assert Counter(taken + rest) == Counter(expected)
         assert abs(counts(rest[:20])[1] - 10) <= 1
-    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10, weights=EQUAL, weights_unit="step")
+    _, state = run(datasets, 1, 4, None, **EPOCH, batch_size=10, weights=EQUAL)
     rest, _ = run(datasets, 1, None, state, **EPOCH, batch_size=10)
     assert abs(counts(rest[:40])[0] - 36) <= 2
 
@@ -282,14 +293,14 @@ def test_a_damaged_state_is_an_error(datasets: Any, damage: dict[str, Any]) -> N
         ({"weights": [(0, {"web": 1})]}, OptionError, "but 'code' has none"),
         ({"weights": [(0, [1, 1, 1])]}, OptionError, "for 2 dataset"),
         ({"weights": {0: [1, 1], 500: [1, 2]}}, OptionError, r"are a list of pairs: weights=\[\(0, ...\), \(500"),
-        ({"weights": [2, 1]}, OptionError, "weights_unit='row' belongs to weights that change"),
-        ({"weights_unit": "rows"}, OptionError, "weights_unit='rows'.*'step'"),
+        ({"weights": value([2, 1], at="row")}, OptionError, "at='row' belongs to weights that change"),
+        ({"weights": value(CHANGE, at="rows")}, OptionError, "at='rows'.*'step'"),
         ({"stop": "all"}, OptionError, "stop='all' with weights that change.*rows_per_epoch="),
         ({"stop": "first"}, OptionError, "stop='first' with weights that change"),
         ({"batches": "single"}, OptionError, "batches='single' with weights that change"),
         ({"batches": "splits"}, OptionError, "batches='splits' with weights that change"),
-        ({"max_repeats": 2, **EPOCH}, OptionError, "max_repeats=2 with weights that change"),
-        ({"temperature": 2, **EPOCH}, OptionError, "temperature=2 with weights"),
+        ({"weights": value(CHANGE, max_repeats=2), **EPOCH}, OptionError, "max_repeats=2 with weights that change"),
+        ({"weights": value(CHANGE, temperature=2), **EPOCH}, OptionError, "temperature=2 with values"),
         ({"rows_per_epoch": 10**6}, OptionError, "900,000 rows of dataset 'web', which has 61.* smaller rows_per"),
     ],
     ids=str,

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.end_to_end.sharded import Plain, ids
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import StructuredDataset, Weights, combine
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     CountsRequiredError,
@@ -433,10 +433,14 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
         ({"repeat": [1, 2, 3]}, OptionError, "for each name, repeat={'books': ...}"),
         ({"repeat": {"wbe": 2}}, OptionError, "for some of .* but 'wbe' is no dataset"),
         ({"stop": "all", "repeat": {"web": 2}}, OptionError, "stop and repeat were both given"),
-        ({"temperature": 2, "weights": [1, 1, 1]}, OptionError, "temperature=2 with weights"),
+        (
+            {"weights": {"kind": "weights", "values": [1, 1, 1], "temperature": 2}},
+            OptionError,
+            "temperature=2 with values",
+        ),
         ({"batches": "splits", "stop": "all"}, OptionError, "stop='all' with batches='splits'"),
         ({"batches": "splits", "source_key": "s"}, OptionError, "source_key='s' with batches='splits'"),
-        ({"rows_per_epoch": 10**6, "max_repeats": 2}, OptionError, "give at most 190 rows"),
+        ({"rows_per_epoch": 10**6, "weights": Weights(max_repeats=2)}, OptionError, "give at most 190 rows"),
         ({"sharding": "rotate"}, OptionError, "sharding='rotate' with batches='proportional'.*batches='splits'"),
         ({"canonical_ranks": 4}, OptionError, "canonical_ranks=4 with batches"),
         ({"steps_per_epoch": 4}, OptionError, "set rows_per_epoch to steps x batch_size x ranks"),
@@ -454,7 +458,7 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
             ShardingError,
             "last_batch='drop' with batches='single': an epoch takes N=11 rows of dataset 'books'",
         ),
-        ({"max_repeats": 0.5}, OptionError, "a number of at least 1"),
+        ({"weights": {"kind": "weights", "max_repeats": 0.5}}, OptionError, "a number of at least 1"),
         ({"weights": [10**400, 1, 1]}, OptionError, "expected a positive number"),
         ({"weights": [2, 1, 0]}, OptionError, "Leave out a dataset of which no row is wanted"),
         ({"repeat": {"web": 0.001, "code": 0.01, "books": 0.01}}, OptionError, "an epoch would have no row"),
@@ -498,8 +502,14 @@ def named(numbers: Any) -> dict[str, Any]:
             {"weights": {"web": 0.5, "code": 0.25, "books": 1}},
         ),
         ({"repeat": {"web": np.int64(2)}}, {"repeat": {"web": 2}}),
-        ({"temperature": np.int64(2), "stop": "all"}, {"temperature": 2, "stop": "all"}),
-        ({"rows_per_epoch": np.int64(90), "max_repeats": np.float64(1.5)}, {"rows_per_epoch": 90, "max_repeats": 1.5}),
+        (
+            {"weights": Weights(temperature=np.int64(2)), "stop": "all"},
+            {"weights": Weights(temperature=2), "stop": "all"},
+        ),
+        (
+            {"rows_per_epoch": np.int64(90), "weights": Weights(max_repeats=np.float64(1.5))},
+            {"rows_per_epoch": 90, "weights": Weights(max_repeats=1.5)},
+        ),
         (
             {
                 "weights": [

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.end_to_end.sharded import Plain, ids, structured
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import StructuredDataset, Weights, combine
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 
 ROWS = {"text/web": 61, "text/books": 23, "code": 31}
@@ -174,7 +174,7 @@ def test_repeat_names_combinations_or_datasets(datasets: Any, repeat: Any, rows:
         ({"stop": "all"}, {}, "combination 'text' has stop='all'.*pass stop= to the outer combine"),
         ({"repeat": {"web": 2}}, {}, "has repeat=.*by path, such as"),
         ({"rows_per_epoch": 9}, {}, "has rows_per_epoch=9"),
-        ({"max_repeats": 2}, {}, "has max_repeats=2"),
+        ({"weights": Weights(max_repeats=2)}, {}, r"has weights=Weights\(max_repeats=2"),
         ({"source_key": "s"}, {}, "has source_key='s'"),
         ({"batches": "single"}, {}, "has batches='single', but the outer one has batches='proportional'"),
         ({}, {"batches": "single"}, "has batches='proportional', but the outer one has batches='single'"),

@@ -78,6 +78,12 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             "batch_tokens=Buckets(64, by='ids', long='drop')",
         ),
         ({"long_rows": "drop"}, "long_rows='drop' is now batch_tokens=Buckets(16384, long='drop')"),
+        ({"temperature": 2.0}, "temperature=2.0 is now weights=Weights(temperature=2.0)"),
+        (
+            {"weights": [(0, [1, 2]), (500, [2, 1])], "weights_unit": "row"},
+            "weights=[(0, [1, 2]), (500, [2, 1])], weights_unit='row' are now "
+            "weights=Weights([(0, [1, 2]), (500, [2, 1])], at='row')",
+        ),
         ({"even": "sync", "sync_every": 4}, "even='sync', sync_every=4 are now even=Sync(4)"),
         (
             {"worker_mode": "process", "num_workers": 2, "multiprocessing_context": "fork"},
@@ -97,12 +103,12 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
 )
 def test_a_retired_keyword_says_what_the_call_is_now(given: dict[str, Any], now: str) -> None:
     with pytest.raises(UnknownOptionError) as caught:
-        parse_options({"batch_size": 10, **given})
+        parse_options({"batch_size": 10, **given}, call := "combine" if "weights=" in now else "files")
     assert str(caught.value) == now
     (keyword, _, value) = now.partition(" now ")[2].partition("=")
     names = {name: getattr(torch_dataloader_utils, name) for name in torch_dataloader_utils.__all__}
     rest = {name: item for name, item in given.items() if name == "num_workers"}
-    parse_options({keyword: eval(value, names), **rest})
+    parse_options({keyword: eval(value, names), **rest}, call)
 
 
 @given(st.data())

@@ -27,6 +27,7 @@ from torch_dataloader_utils import (
     Split,
     StructuredDataset,
     Transform,
+    Weights,
     combine,
 )
 from torch_dataloader_utils.errors import (
@@ -344,12 +345,16 @@ CALLS: dict[str, Failing] = {
     "split_rows of lines": Failing({"split_rows": 5}, CountsRequiredError, path="lines"),
     "stop with rows_per_epoch": Failing({"stop": "all", "rows_per_epoch": 8, "batches": "proportional"}, call=combined),
     "temperature with weights": Failing(
-        {"temperature": 2, "weights": [1, 2], "batches": "proportional"}, call=combined
+        {"weights": {"kind": "weights", "values": [1, 2], "temperature": 2}, "batches": "proportional"}, call=combined
     ),
     "weights that change with batches": Failing({"batches": "single", "weights": PHASES}, call=combined),
     "weights that change with stop": Failing({"stop": "all", "weights": PHASES}, call=combined),
-    "weights that change with max_repeats": Failing({"max_repeats": 2, "weights": PHASES}, call=combined),
-    "batches='splits' with temperature": Failing({"temperature": 2, "batches": "splits"}, call=combined),
+    "weights that change with max_repeats": Failing(
+        {"weights": {"kind": "weights", "values": PHASES, "max_repeats": 2}}, call=combined
+    ),
+    "batches='splits' with temperature": Failing(
+        {"weights": Weights(temperature=2), "batches": "splits"}, call=combined
+    ),
     "batches='splits' with source_key": Failing({"source_key": "part", "batches": "splits"}, call=combined),
     "batches='splits' with rows_per_epoch": Failing({"rows_per_epoch": 8, "batches": "splits"}, call=combined),
     "a null": Failing({}, NullValueError, path="holes"),
@@ -374,7 +379,7 @@ CALLS: dict[str, Failing] = {
     "last_batch with a strategy that generates": Failing({"split_strategy": Generating(), "last_batch": "wrap"}),
     "a mix of packed documents": Failing({**PACK, "rows_per_epoch": 8}, call=combined, path="tokens"),
     "a mix of batches by length": Failing({"batch_tokens": Buckets(64, by="ids")}, call=combined, path="tokens"),
-    "a mix with sharding": Failing({"sharding": "strided", "temperature": 2}, call=combined),
+    "a mix with sharding": Failing({"sharding": "strided", "weights": Weights(temperature=2)}, call=combined),
     "a mix with canonical_ranks": Failing({"canonical_ranks": 2}, call=combined),
     "a mix with steps_per_epoch": Failing({"steps_per_epoch": 2, "weights": PHASES}, call=combined),
     "a mix with last_batch='wrap'": Failing({"last_batch": "wrap", "stop": "all"}, call=combined),

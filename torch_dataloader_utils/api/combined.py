@@ -21,7 +21,7 @@ from torch_dataloader_utils.sources.group import labels
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.typing import BucketsLike, EvenLike, WorkerModeLike
+from torch_dataloader_utils.typing import BucketsLike, EvenLike, WeightsLike, WorkerModeLike
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
@@ -129,13 +129,10 @@ def combine(
     datasets: Sequence[Any] | Mapping[str, Any],
     *,
     # The options: written by scripts/write_signatures.py from their declarations.
-    weights: Mapping[str, float] | Sequence[float] | Sequence[tuple[int, Any]] | None = None,
-    weights_unit: Literal["step", "row"] = "step",
-    temperature: float = 1.0,
+    weights: WeightsLike | None = None,
     stop: Literal["once", "first", "all"] = "once",
     repeat: Mapping[str, float] | Sequence[float] | None = None,
     rows_per_epoch: int | None = None,
-    max_repeats: float | None = None,
     batches: Literal["proportional", "single", "splits"] = "proportional",
     source_key: str | None = None,
     split_bytes: int | str | None = None,
@@ -201,13 +198,10 @@ def combine(
             object with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract
             for sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
             `sharding="rotate", total_shards=...` with `batches="splits"`.
-        weights: rows of each dataset relative to the others; None: its row count; [(step, weights), ...]: from a step.
-        weights_unit: what weights that change count: steps of the run, or rows of all ranks in all epochs.
-        temperature: without weights, each weighs its row count to the power of 1 / temperature.
+        weights: rows of each dataset relative to the others; None: its row count; [(step, weights), ...]; Weights(...).
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
         rows_per_epoch: the rows of an epoch, over all ranks, shared by weight, instead of stop.
-        max_repeats: the most that an epoch takes of a dataset, in multiples of its rows.
         batches: each batch has rows of all datasets by weight, or rows of a single one; or splits are merged, not rows.
         source_key: a batch entry with the number of each row's dataset (in Arrow and lists its name).
         split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.

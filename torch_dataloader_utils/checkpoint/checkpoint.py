@@ -97,7 +97,7 @@ def check_boundaries(saved: tuple[PlanOptions, int], current: tuple[PlanOptions,
             f"weights change at the steps {steps[:_PAIRS]}, which are other rows here than in the state: it was taken "
             f"by {saved[1]} ranks with batch_size={saved[0].batch_size} and even={saved[0].even!r}, and here are "
             f"{current[1]} with {current[0].batch_size} and {current[0].even!r}. Keep them at the rows that the state "
-            f"means: weights_unit='row', weights=[{pairs}{', ...' if len(then) > _PAIRS else ''}]."
+            f"means: weights=Weights([{pairs}{', ...' if len(then) > _PAIRS else ''}], at='row')."
         )
 
 

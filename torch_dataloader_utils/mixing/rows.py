@@ -82,7 +82,7 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
         raise OptionError(
             f"an epoch would have no row of the {sum(sizes):,} rows: set a larger repeat=, or other weights."
         )
-    check_laps(sizes, rows, names, "max_repeats=")
+    check_laps(sizes, rows, names, "Weights(max_repeats=)")
     if not rule.only_orders:
         return EpochRows(tuple(rows), tuple(float(count) or 1.0 for count in rows))
     check_apart([weight for weight, size in zip(weights, sizes, strict=True) if size])
@@ -150,7 +150,7 @@ def _apportioned(total: int, weights: Sequence[Fraction], most: Sequence[int] | 
     limits = [total] * len(weights) if most is None else most
     if sum(limits) < total:
         raise OptionError(
-            f"rows_per_epoch={total} with max_repeats={shown(rule.max_repeats)}: the datasets give at most "
+            f"rows_per_epoch={total} with Weights(max_repeats={shown(rule.max_repeats)}): the datasets give at most "
             f"{sum(limits):,} rows. Use fewer rows, or a larger max_repeats."
         )
     rows = [0] * len(weights)

@@ -21,7 +21,7 @@ from torch_dataloader_utils.options.groups import (
     SplitOptions,
     WorkerOptions,
 )
-from torch_dataloader_utils.options.mix import MixOptions
+from torch_dataloader_utils.options.mix import MixOptions, of_weights
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.padding import PadOptions
 from torch_dataloader_utils.options.policies import flat_keywords
@@ -225,6 +225,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
 _HELD: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
     "even": of_even,
     "transform": of_transform,
+    "weights": of_weights,
     "worker_mode": of_worker_mode,
 }
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
-from torch_dataloader_utils.values import Check, Checked, maybe, one_of, option, whole, word
+from torch_dataloader_utils.values import Check, Checked, Value, maybe, one_of, option, setting, whole, word
 
 _MOST = 100_000  # datasets; an iterator may not end
 _MOST_ROWS = 2**60  # of a run, and steps
@@ -107,6 +107,87 @@ def _at_least(least: float) -> Check:
     return check
 
 
+class Weights(Value):
+    """How much a mix has of each dataset.
+
+    Raises:
+        OptionError: a field cannot have this value, or two exclude each other.
+    """
+
+    values: Any = setting(
+        default=None,
+        check=maybe(_weights),
+        doc="a number for each dataset, or pairs of a start and such numbers; None: its row count",
+        kw_only=False,
+    )
+    temperature: float = setting(
+        default=1.0,
+        check=_at_least(0.1),
+        doc="without values, each weighs its row count to the power of 1 / temperature",
+    )
+    at: Literal["step", "row"] = setting(
+        default="step",
+        check=one_of("step", "row"),
+        doc="what the starts of pairs count: steps of the run, or rows of all ranks in all epochs",
+    )
+    max_repeats: float | None = setting(
+        default=None,
+        check=maybe(_at_least(1)),
+        doc="the most that an epoch takes of a dataset, in multiples of its rows",
+    )
+
+    def check(self) -> None:
+        """Check fields that depend on each other."""
+        if self.values is not None and self.temperature != 1:
+            raise OptionError(
+                f"Weights: temperature={self.temperature} with values: it makes weights from row counts.",
+                remedies=[
+                    use(weights=self.replace(temperature=1.0)),
+                    use(weights=self.replace(values=None)),
+                ],
+            )
+        if not changes(self.values) and self.at != "step":
+            raise OptionError(f"Weights: at={self.at!r} belongs to weights that change: [(0, ...), (n, ...)].")
+        if changes(self.values) and self.max_repeats is not None:
+            raise OptionError(
+                f"Weights: max_repeats={self.max_repeats} with weights that change.",
+                remedies=[use(weights=self.replace(max_repeats=None))],
+            )
+
+
+WeightsLike: TypeAlias = Mapping[Any, Any] | Sequence[float] | Sequence[tuple[int, Any]] | Weights
+
+
+def changes(values: Any) -> bool:
+    """Whether weights are pairs of a start and weights."""
+    return isinstance(values, tuple) and any(map(_is_phase, values))
+
+
+def of_weights(given: Any) -> dict[str, Any]:
+    """What the options of a mix hold for its `weights`.
+
+    Raises:
+        OptionError: they are none.
+    """
+    named = isinstance(given, Mapping) and str(given.get("kind", "")).lower() == "weights"
+    made = given if isinstance(given, Weights) else Weights.from_dict(given) if named else None
+    if made is None:
+        return {"weights": given}
+    return {
+        "weights": made.values,
+        "temperature": made.temperature,
+        "weights_unit": made.at,
+        "max_repeats": made.max_repeats,
+    }
+
+
+def weights_of(held: MixOptions) -> Any:
+    """The `weights` of which the options of a mix hold what `of_weights` returned."""
+    at: Any = held.weights_unit
+    made = Weights(held.weights, temperature=held.temperature, at=at, max_repeats=held.max_repeats)
+    return made if set(made.given()) - {"values"} else made.values
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixOptions(Checked):
     """How much of each dataset an epoch takes, and how their rows are mixed."""
@@ -114,16 +195,12 @@ class MixOptions(Checked):
     weights: Mapping[str, float] | Sequence[float] | Sequence[tuple[int, Any]] | None = option(
         None,
         maybe(_weights),
-        doc="rows of each dataset relative to the others; None: its row count; [(step, weights), ...]: from a step",
+        given="WeightsLike | None",
+        doc="rows of each dataset relative to the others; None: its row count; [(step, weights), ...]; Weights(...)",
     )
-    weights_unit: str = option(
-        "step",
-        one_of("step", "row"),
-        doc="what weights that change count: steps of the run, or rows of all ranks in all epochs",
-    )
-    temperature: float = option(
-        1.0, _at_least(0.1), doc="without weights, each weighs its row count to the power of 1 / temperature"
-    )
+    weights_unit: str = option("step", keyword=False)
+    temperature: float = option(1.0, keyword=False)
+    max_repeats: float | None = option(None, keyword=False)
     stop: str = option(
         "once",
         one_of("once", "first", "all"),
@@ -134,9 +211,6 @@ class MixOptions(Checked):
     )
     rows_per_epoch: int | None = option(
         None, maybe(whole(1)), doc="the rows of an epoch, over all ranks, shared by weight, instead of stop"
-    )
-    max_repeats: float | None = option(
-        None, maybe(_at_least(1)), doc="the most that an epoch takes of a dataset, in multiples of its rows"
     )
     batches: str = option(
         "proportional",
@@ -156,24 +230,15 @@ class MixOptions(Checked):
                 f"{' and '.join(given)} were both given, but each decides how long an epoch is.",
                 remedies=[leave_out(*(other for other in given if other != name)) for name in given],
             )
-        if self.weights is not None and self.temperature != 1:
-            raise OptionError(
-                f"temperature={self.temperature} with weights: it makes weights from row counts.",
-                remedies=[leave_out("temperature"), leave_out("weights")],
-            )
         if self.batches == "splits":
             self._check_splits(given)
         if self.phases is not None:
             self._check_phases()
-        elif self.weights_unit != "step":
-            raise OptionError(
-                f"weights_unit={self.weights_unit!r} belongs to weights that change: weights=[(0, ...), (n, ...)]."
-            )
 
     @property
     def phases(self) -> tuple[tuple[int, Any], ...] | None:
         """The weights from each step or row of the run on, if they change."""
-        return self.weights if isinstance(self.weights, tuple) and any(map(_is_phase, self.weights)) else None
+        return self.weights if isinstance(self.weights, tuple) and changes(self.weights) else None
 
     def _check_phases(self) -> None:
         if self.batches != "proportional":
@@ -188,15 +253,12 @@ class MixOptions(Checked):
                     use("weights then only order the rows", stop="once"),
                 ],
             )
-        if self.max_repeats is not None:
-            raise OptionError(
-                f"max_repeats={self.max_repeats} with weights that change.", remedies=[leave_out("max_repeats")]
-            )
 
     def _check_splits(self, given: Sequence[str]) -> None:
-        others = {"temperature": self.temperature != 1, "max_repeats": self.max_repeats, "source_key": self.source_key}
+        others = {"weights": self.temperature != 1 or self.max_repeats is not None, "source_key": self.source_key}
         for name in [*given, *(name for name, value in others.items() if value)]:
+            shown = weights_of(self) if name == "weights" else getattr(self, name)
             raise OptionError(
-                f"{name}={getattr(self, name)!r} with batches='splits', which delivers every row once, split by split.",
+                f"{name}={shown!r} with batches='splits', which delivers every row once, split by split.",
                 remedies=[use(batches="proportional"), use(batches="single"), leave_out(name)],
             )

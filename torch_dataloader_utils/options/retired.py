@@ -79,10 +79,17 @@ def _transform(given: Given) -> str:
     return f"transform={value('Transform', text, renamed(given, names))}"
 
 
+def _weights(given: Given) -> str:
+    values = shown(given["weights"]) if given.get("weights") is not None else None
+    names = {"temperature": "temperature", "weights_unit": "at", "max_repeats": "max_repeats"}
+    return f"weights={value('Weights', values, renamed(given, names))}"
+
+
 RETIRED = (
     Retired(("cache_dir", "cache_bytes"), _cache),
     Retired(("length_column", "long_rows"), _buckets, beside=("batch_tokens",)),
     Retired(("transform_rows", "transform_schema", "transform_format"), _transform, beside=("transform",)),
+    Retired(("weights_unit", "temperature", "max_repeats"), _weights, beside=("weights",)),
     Retired(("sync_every",), _sync, beside=("even",)),
     Retired(("persistent_workers", "multiprocessing_context"), _processes, beside=("worker_mode",)),
 )

@@ -15,6 +15,7 @@ import numpy as np
 
 from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions, options_of
 from torch_dataloader_utils.options.even import even_of
+from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.transform import transform_of
 from torch_dataloader_utils.options.workers import worker_mode_of
 from torch_dataloader_utils.redaction import printable, redacted
@@ -178,6 +179,7 @@ def _given(options: Options) -> dict[str, Values]:
     as_given = {
         "even": even_of(options.shard),
         "transform": transform_of(options.read),
+        "weights": weights_of(options.mix),
         "worker_mode": worker_mode_of(options.worker),
     }
     return {

@@ -14,6 +14,7 @@ from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import MixOptions, Options, mask_key, options_of
+from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.printing import shown
@@ -77,10 +78,12 @@ def _check_within(source: Source, label: str, options: Options) -> None:
     for item in fields(MixOptions):
         value = getattr(mix, item.name)
         if item.name not in _SHARES and value != item.default:
-            where = ', for its datasets by path, such as "text/web"' if item.name == "repeat" else ""
+            name = item.name if item.metadata["keyword"] else "weights"
+            given = value if name == item.name else weights_of(mix)
+            where = ', for its datasets by path, such as "text/web"' if name == "repeat" else ""
             raise OptionError(
-                f"{label} has {item.name}={shown(value)}, but within another one only its weights count: pass "
-                f"{item.name}= to the outer combine{where}."
+                f"{label} has {name}={shown(given)}, but within another one only its weights count: pass "
+                f"{name}= to the outer combine{where}."
             )
     if mix.phases is not None:
         raise OptionError(

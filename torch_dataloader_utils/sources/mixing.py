@@ -74,9 +74,9 @@ def _by_splits(options: Options) -> Remedy:
     """The remedy to merge splits instead of mixing rows, without the options that only a mix of rows has."""
     mix = options.mix
     lengths = {"stop": mix.stop != "once", "repeat": mix.repeat, "rows_per_epoch": mix.rows_per_epoch}
-    others = {"temperature": mix.temperature != 1, "max_repeats": mix.max_repeats, "source_key": mix.source_key}
-    changing = {"weights": mix.phases, "weights_unit": mix.phases and mix.weights_unit != "step"}
-    names = [name for name, value in {**lengths, **others, **changing}.items() if value]
+    shaped = mix.phases or mix.temperature != 1 or mix.max_repeats is not None
+    others = {"weights": shaped, "source_key": mix.source_key}
+    names = [name for name, value in {**lengths, **others}.items() if value]
     return use("merges the datasets split by split", batches="splits", without=names)
 
 
