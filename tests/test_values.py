@@ -183,6 +183,12 @@ def test_a_repr_has_neither_defaults_nor_secrets() -> None:
     assert Thing(3, token="hunter2").to_dict() == {"kind": "thing", "size": 3, "token": "hunter2"}
 
 
+def test_a_number_of_another_type_is_the_default_too() -> None:
+    assert repr(Weights(temperature=1)) == "Weights()"
+    assert Weights(temperature=1) == Weights()
+    assert Weights(temperature=1).given() == {}
+
+
 def test_signatures_and_type_checkers_see_the_fields() -> None:
     assert str(inspect.signature(Thing)) == "(size, *, parts=None, columns=None, mode='slow', token='')"
     match Thing(3, mode="fast"):

@@ -458,7 +458,9 @@ def _key(value: Any) -> Any:
 
 
 def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and _key(value) == _key(default)
+    """Whether a field has its default: 1 is 1.0, but no bool is a number."""
+    numbers = {type(value), type(default)} == {int, float}
+    return (numbers or type(value) is type(default)) and bool(_key(value) == _key(default))
 
 
 def _repr(value: Any) -> str:

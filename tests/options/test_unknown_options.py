@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import torch_dataloader_utils
 from torch_dataloader_utils import (
+    Buckets,
     CombinedDataset,
     IcebergDataset,
     StructuredDataset,
@@ -78,6 +79,11 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             "batch_tokens=Buckets(64, by='ids', long='drop')",
         ),
         ({"long_rows": "drop"}, "long_rows='drop' is now batch_tokens=Buckets(16384, long='drop')"),
+        (
+            {"batch_tokens": Buckets(64, by="ids"), "long_rows": "drop"},
+            "batch_tokens=Buckets(64, by='ids'), long_rows='drop' are now "
+            "batch_tokens=Buckets(64, by='ids', long='drop')",
+        ),
         ({"temperature": 2.0}, "temperature=2.0 is now weights=Weights(temperature=2.0)"),
         (
             {"weights": [(0, [1, 2]), (500, [2, 1])], "weights_unit": "row"},
