@@ -156,6 +156,7 @@ def test_a_value_cannot_be_changed() -> None:
         (lambda: Holder({"kind": "holder", "thing": 3}), OptionError, "kind='holder': expected 'thing'"),
         (lambda: Holder({"kind": 3}), OptionError, "kind=3: expected 'thing'"),
         (lambda: Value.from_dict({"kind": "think"}), OptionError, "kind='think': expected 'thing'"),
+        (lambda: Thing.from_dict({1: 2}), UnknownOptionError, "Thing has no field 1"),
         (lambda: Value.from_dict({"size": 3}), OptionError, "kind='Value'"),
         (lambda: Thing(3, parts=[len]).to_dict(), OptionError, "Thing: parts is .*len.*cannot hold"),
         (lambda: Thing(3, parts={1: 2}).to_dict(), OptionError, "Thing: parts is {1: 2}"),

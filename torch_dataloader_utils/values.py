@@ -170,7 +170,7 @@ def credentials(of: str) -> Check:
 
 flag = values("True or False", lambda value: isinstance(value, bool))
 function = values("a callable", callable)
-word = values("a name", lambda value: isinstance(value, str) and value != "")
+word = values("a name", lambda value: isinstance(value, str) and value != "" and _is_utf8(value))
 _path = values("a path", lambda value: isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)))
 
 
@@ -223,6 +223,11 @@ def name_lists(name: str, value: Any) -> Any:
 def _is_named(value: Any) -> bool:
     """Whether it is a dict whose keys are names."""
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether Arrow can have it as a name: not with half a character, as Python's names of files may be."""
+    return text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _is_number(value: Any, kind: type | tuple[type, ...]) -> bool:
@@ -401,7 +406,7 @@ class Value:
         Raises:
             OptionError: the dict names no kind, or another than this one.
         """
-        content = plain(given)
+        content = dict(plain(given))
         word = content.pop("kind", cls.__name__)
         kind = _KINDS.get(word.lower()) if isinstance(word, str) else None
         if kind is None or not issubclass(kind, cls) or kind is Value:
@@ -411,6 +416,9 @@ class Value:
                 f"one of {listed(kinds, show=repr)}" if near is None and len(kinds) > 1 else repr(near or kinds[0])
             )
             raise OptionError(f"kind={shown(word)}: expected {expected}.")
+        for name in content:
+            if not isinstance(name, str):
+                raise UnknownOptionError(f"{kind.__name__} has no field {shown(name)}: its fields have names.")
         return kind(**content)
 
     @classmethod

@@ -385,7 +385,7 @@ def test_processes_need_a_dataset_that_pickles() -> None:
     class Local(Plain):
         pass
 
-    with pytest.raises(OptionError, match=r"dataset 0 \(Local\) cannot be pickled .*worker_mode='thread'"):
+    with pytest.raises(OptionError, match=r"dataset 0 \(Local\) cannot be pickled .*worker_mode='threads'"):
         combine([Local(4)], worker_mode="processes", num_workers=1)
     assert ids(combine([Local(4)])[0]) == [0, 1, 2, 3]
 

@@ -122,7 +122,7 @@ def test_worker_processes_have_no_torch(folder: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("mode", ["threads", "processes"])
+@pytest.mark.parametrize("mode", ["thread", "process"])
 def test_nothing_is_left_when_an_iterator_is_dropped(folder: str, mode: str) -> None:
     gc.collect()
     others = len(shared_files())  # of tests before, whose batches something still holds

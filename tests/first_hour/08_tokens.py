@@ -1,4 +1,4 @@
-# docs/cookbook/tokenizing.md: Transform(format="numpy")
+# docs/cookbook/tokenizing.md: Transform(f, format="numpy")
 import pyarrow as pa
 
 from torch_dataloader_utils import StructuredDataset, Transform

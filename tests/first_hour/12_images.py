@@ -1,4 +1,4 @@
-# docs/cookbook/images.md: Transform(format="numpy")
+# docs/cookbook/images.md: Transform(f, format="numpy")
 import io
 
 import numpy as np

@@ -226,7 +226,7 @@ def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
         assert ids_after(0) == ids_after(1500) == wanted
         assert loads == [0]
         if worker["num_workers"]:
-            with pytest.raises(DataLoaderUtilsError, match=f"wh1/ns/{name[3:]}.*worker_mode='thread'") as raised:
+            with pytest.raises(DataLoaderUtilsError, match=f"wh1/ns/{name[3:]}.*worker_mode='threads'") as raised:
                 ids_after(2000)
             assert "another" not in str(raised.value)
         else:  # refused, it asks once more

@@ -101,6 +101,7 @@ def test_an_iterator_that_lives_to_the_end_of_the_program_is_no_trouble(
             import sys
             sys.path.insert(0, {str(Path(__file__).parents[2])!r})
             from tests.iteration.test_collected_iterators import Trainer
+            from torch_dataloader_utils import Processes
             kept = [Trainer({folder!r}, function, {AND_AHEAD[driver]!r}) for function in (None, "transform")]
             print("done")
             """

@@ -46,7 +46,7 @@ def ended(waited: float, stages: Mapping[str, float], *, empty: float | None = N
         (90, {"read": 10, "decode": 80}, REMOTE, "decode", "Decoding limits the speed, with 89%"),
         (90, {"decode": 80}, AHEAD, "decode", "Decoding, which includes reading local files, limits the speed"),
         (90, {"decode": 80}, PROCESSES, "decode", "Raise num_workers"),
-        (90, {"decode": 8, "transform": 80}, AHEAD, "transform", "worker_mode='process'"),
+        (90, {"decode": 8, "transform": 80}, AHEAD, "transform", "worker_mode='processes'"),
         (90, {"decode": 8, "transform": 80}, PROCESSES, "transform", "Raise num_workers"),
         (90, {"decode": 8, "transform": 80}, INLINE, "transform", "set num_workers=2"),
         (90, {"decode": 8, "delete": 80}, AHEAD, "delete", "Compact the table"),

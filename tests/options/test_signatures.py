@@ -86,10 +86,10 @@ def test_words_of_a_signature_are_those_that_are_accepted(call: Call) -> None:
     for name, words in literals.items():
         check = options_of(call)[name].metadata["check"]
         for word in words:
-            held = of_worker_mode(word)[name] if name == "worker_mode" else word
+            held = of_worker_mode(name, word)[name] if name == "worker_mode" else word
             assert check(name, held) == held
         with pytest.raises(OptionError):
-            of_worker_mode("no such word") if name == "worker_mode" else check(name, "no such word")
+            of_worker_mode(name, "no such word") if name == "worker_mode" else check(name, "no such word")
 
 
 def literal_hints(function: Callable[..., Any]) -> dict[str, Any]:

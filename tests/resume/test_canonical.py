@@ -112,7 +112,7 @@ def test_auto_chooses_for_the_virtual_ranks(folder: str) -> None:
 
 
 def test_processes_do_not_begin_again(folder: str) -> None:
-    with pytest.raises(OptionError, match="Use worker_mode='thread'"):
+    with pytest.raises(OptionError, match="Use worker_mode='threads'"):
         ranks_of(folder, 1, steps_per_epoch=20, **PROCESSES)
 
 

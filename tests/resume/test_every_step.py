@@ -13,6 +13,7 @@ import pytest
 from tests.covering import covering
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, write_files
 from torch_dataloader_utils import Processes
+from torch_dataloader_utils.typing import Value
 
 POLICIES: dict[str, dict[str, Any]] = {
     "interleave": {},
@@ -156,7 +157,7 @@ def test_in_a_new_process(folder: str, tmp_path: Path) -> None:
     script.write_text(IN_A_NEW_PROCESS)
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps([folder, resumes])],
+        [sys.executable, str(script), json.dumps([folder, resumes], default=Value.to_dict)],
         capture_output=True, text=True, timeout=120, cwd=root, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

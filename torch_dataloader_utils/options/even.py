@@ -24,7 +24,7 @@ EvenLike: TypeAlias = Literal["none", "drop", "pad", "sync"] | Sync | Mapping[st
 _even = one_of(*EVEN)
 
 
-def of_even(given: Any) -> dict[str, Any]:
+def of_even(name: str, given: Any) -> dict[str, Any]:
     """What the options of ranks hold for an `even`.
 
     Raises:
@@ -32,7 +32,7 @@ def of_even(given: Any) -> dict[str, Any]:
     """
     if isinstance(given, (Sync, Mapping)):
         return {"even": "sync", "sync_every": Sync.of(given).every}
-    return {"even": _even("even", given)}
+    return {"even": _even(name, given)}
 
 
 def even_of(held: Any) -> str | Sync:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_type_hints
 
@@ -32,6 +32,7 @@ from torch_dataloader_utils.options.tables import DeltaOptions, FollowOptions, T
 from torch_dataloader_utils.options.together import check_together
 from torch_dataloader_utils.options.transform import of_transform
 from torch_dataloader_utils.options.workers import of_worker_mode
+from torch_dataloader_utils.values import Check, checked
 
 T = TypeVar("T")
 
@@ -222,7 +223,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
 
 
 # Keywords whose value says several things that the groups hold.
-_HELD: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
+_HELD: Mapping[str, Check] = {
     "even": of_even,
     "transform": of_transform,
     "weights": of_weights,
@@ -234,7 +235,7 @@ def _held(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the groups hold for these keywords."""
     held: dict[str, Any] = {}
     for name, value in given.items():
-        held |= _HELD[name](value) if name in _HELD else {name: value}
+        held |= checked(name, _HELD[name], value, "what help() says of it") if name in _HELD else {name: value}
     return held
 
 

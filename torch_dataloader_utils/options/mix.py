@@ -163,7 +163,7 @@ def changes(values: Any) -> bool:
     return isinstance(values, tuple) and any(map(_is_phase, values))
 
 
-def of_weights(given: Any) -> dict[str, Any]:
+def of_weights(name: str, given: Any) -> dict[str, Any]:
     """What the options of a mix hold for its `weights`.
 
     Raises:

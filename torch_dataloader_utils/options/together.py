@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch_dataloader_utils.errors import CountsRequiredError, Example, OptionError, Remedy, leave_out, use
 from torch_dataloader_utils.options.groups import check_last_batch
+from torch_dataloader_utils.printing import shown
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.options.keywords import Options
@@ -253,7 +254,7 @@ def _check_padded(options: Options) -> None:
     if (pad.pad_values or pad.pad_multiple != 1) and options.convert.lists != "padded":
         name = "pad_values" if pad.pad_values else "pad_multiple"
         raise OptionError(
-            f"{name}={getattr(pad, name)!r}, but no lists are padded. In a combination, give it to the "
+            f"{name}={shown(getattr(pad, name))}, but no lists are padded. In a combination, give it to the "
             "create_dataloader of each dataset.",
             remedies=[use(lists="padded"), leave_out(*_given(pad))],
         )

@@ -44,7 +44,7 @@ class Transform(Value):
 TransformLike: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]] | Transform | Mapping[str, Any]
 
 
-def of_transform(given: Any) -> dict[str, Any]:
+def of_transform(name: str, given: Any) -> dict[str, Any]:
     """What the options of reading hold for a `transform`.
 
     Raises:
@@ -55,7 +55,7 @@ def of_transform(given: Any) -> dict[str, Any]:
     made = given if isinstance(given, Transform) else Transform.of(given) if isinstance(given, Mapping) else None
     if made is None:
         if not callable(given) and not isinstance(given, (list, tuple)):
-            raise OptionError(f"transform={shown(given)}: expected a function, a list of functions or Transform(...).")
+            raise OptionError(f"{name}={shown(given)}: expected a function, a list of functions or Transform(...).")
         made = Transform(given)
     return {
         "transform": made.function,

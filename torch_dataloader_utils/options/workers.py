@@ -40,7 +40,7 @@ WorkerModeLike: TypeAlias = Literal["threads", "processes", "thread", "process"]
 _WORDS = {"threads": "threads", "thread": "threads", "processes": "processes", "process": "processes"}
 
 
-def of_worker_mode(given: Any) -> dict[str, Any]:
+def of_worker_mode(name: str, given: Any) -> dict[str, Any]:
     """What the options of workers hold for a `worker_mode`.
 
     Raises:
@@ -54,7 +54,7 @@ def of_worker_mode(given: Any) -> dict[str, Any]:
             "multiprocessing_context": made.context,
         }
     if not isinstance(given, str) or given not in _WORDS:
-        raise OptionError(f"worker_mode={shown(given)}: expected 'threads', 'processes' or Processes(...).")
+        raise OptionError(f"{name}={shown(given)}: expected 'threads', 'processes' or Processes(...).")
     return {"worker_mode": _WORDS[given]}
 
 
