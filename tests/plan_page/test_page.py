@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_dataloader_utils import OptionError, StructuredDataset, combine
+from torch_dataloader_utils import OptionError, Processes, StructuredDataset, Sync, Transform, Weights, combine
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.plan_page import data as page_module
 from torch_dataloader_utils.plan_page.call import call_values
@@ -120,6 +121,33 @@ def test_a_hostile_folder_is_escaped_in_the_title(tmp_path):
     html = dataset_of(place).plan_page(tmp_path / "plan.html").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt;</title>" in html
     assert "<img" not in html
+
+
+def test_values_are_on_the_page_as_code_that_makes_them(folder):
+    """Also one whose first field has its default, so that the option alone says nothing."""
+    source = dataset_of(folder).source
+    given = {
+        "weights": Weights(temperature=2.0, max_repeats=3),
+        "even": Sync(4),
+        "worker_mode": Processes(context="fork"),
+        "transform": Transform(len, rows="any"),
+    }
+    for name in ("weights", "even", "worker_mode"):
+        of_mix = name == "weights"
+        options = parse_options({name: given[name], "num_workers": 2}, "combine" if of_mix else "files")
+        shown = call_values("StructuredDataset", source, options)["options"][name]
+        kind = type(given[name]).__name__
+        assert eval(shown["python"], {kind: type(given[name])}) == given[name]
+        assert type(given[name]).from_dict(yaml.safe_load(shown["yaml"])) == given[name]
+        assert shown["imports"] == [kind]
+    options = parse_options({"transform": given["transform"]})
+    assert call_values("StructuredDataset", source, options)["options"] == {"transform": {"code": "transform"}}
+    plain = parse_options({"even": "sync", "num_workers": 2, "worker_mode": "processes"})
+    shown = call_values("StructuredDataset", source, plain)["options"]
+    assert {name: shown[name]["python"] for name in ("even", "worker_mode")} == {
+        "even": '"sync"',
+        "worker_mode": '"processes"',
+    }
 
 
 def test_credentials_are_not_on_the_page(folder):

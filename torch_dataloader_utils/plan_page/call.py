@@ -134,7 +134,7 @@ def call_values(
 
 def table_values(options: TableOptions | DeltaOptions) -> dict[str, Values]:
     """The options of a table that differ from their defaults, by keyword, as the page may show them: no credentials."""
-    return {item.name: _shown(item, getattr(options, item.name)) for item in _of_group(options, None)}
+    return {item.name: _shown(item, value) for item, value in _of_group(options, None)}
 
 
 def target_values(name: str, value: str | list[str]) -> Values:
@@ -183,20 +183,19 @@ def _given(options: Options) -> dict[str, Values]:
         "worker_mode": worker_mode_of(options.worker),
     }
     return {
-        item.name: _shown(item, as_given.get(item.name, getattr(values, item.name)))
+        item.name: _shown(item, value)
         for values in groups
-        for item in _of_group(values, options)
+        for item, value in _of_group(values, options, as_given)
         if item.name not in _RANKS
     }
 
 
-def _of_group(values: Any, options: Options | None) -> list[Field[Any]]:
-    """The options of a group that differ from their defaults."""
-    return [
-        item
-        for item in fields(values)
-        if item.metadata["keyword"] and not _is_default(item, getattr(values, item.name), options)
-    ]
+def _of_group(
+    values: Any, options: Options | None, as_given: Mapping[str, Any] = MappingProxyType({})
+) -> list[tuple[Field[Any], Any]]:
+    """The options of a group that differ from their defaults, as they were given."""
+    found = [(item, as_given.get(item.name, getattr(values, item.name))) for item in fields(values)]
+    return [pair for pair in found if pair[0].metadata["keyword"] and not _is_default(*pair, options)]
 
 
 def _is_default(item: Field[Any], value: Any, options: Options | None) -> bool:
