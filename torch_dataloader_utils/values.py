@@ -445,12 +445,20 @@ def _document(kind: type[Value], fields: Iterable[Field]) -> None:
         kind.__doc__ = f"{about.rstrip()}\n\n    Args:\n{lines}{raises}{rest}"
 
 
-def plain(value: Any) -> Any:
-    """The value as plain Python objects: lists as tuples, containers of OmegaConf and numbers of NumPy as Python's."""
+def plain_value(value: Any) -> Any:
+    """The value as plain Python objects.
+
+    Containers from a config file (OmegaConf's, as Hydra passes them) become lists and dicts; numpy numbers become
+    Python numbers.
+    """
     if type(value).__module__.startswith("omegaconf."):
-        value = sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
-    if isinstance(value, (np.integer, np.floating, np.bool_)):
-        return value.item()
+        return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
+    return value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
+
+
+def plain(value: Any) -> Any:
+    """The same at any depth, with lists as tuples."""
+    value = plain_value(value)
     if type(value) in (list, tuple):
         return tuple(map(plain, value))
     return {key: plain(item) for key, item in value.items()} if type(value) is dict else value

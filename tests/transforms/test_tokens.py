@@ -124,9 +124,9 @@ def test_a_list_of_transforms_is_called_in_order(tmp_path: Path) -> None:
         return batch.slice(0, 1)
 
     pq.write_table(pa.table({"text": ["Oslo", "Lima"]}), tmp_path / "texts.parquet")
-    for transform in (Transform([first, Tokenize("text", tokenizer())], rows="any"),):
-        (batch,) = StructuredDataset.create_dataloader(tmp_path, transform=transform, output_format="dict")[0]
-        assert batch["input_ids"] == [[CLS, OSLO]]
+    transform = Transform([first, Tokenize("text", tokenizer())], rows="any")
+    (batch,) = StructuredDataset.create_dataloader(tmp_path, transform=transform, output_format="dict")[0]
+    assert batch["input_ids"] == [[CLS, OSLO]]
     with pytest.raises(SchemaMismatchError, match=r"Use transform=Transform\(f, rows='any'\)"):
         list(StructuredDataset.create_dataloader(tmp_path, transform=[first, Tokenize("text", tokenizer())])[0])
 

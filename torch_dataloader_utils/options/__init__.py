@@ -15,7 +15,6 @@ from torch_dataloader_utils.options.keywords import options_of as options_of
 from torch_dataloader_utils.options.keywords import parse_delta_options as parse_delta_options
 from torch_dataloader_utils.options.keywords import parse_options as parse_options
 from torch_dataloader_utils.options.keywords import parse_table_options as parse_table_options
-from torch_dataloader_utils.options.keywords import plain_value as plain_value
 from torch_dataloader_utils.options.keywords import repeats_rows as repeats_rows
 from torch_dataloader_utils.options.mix import MixOptions as MixOptions
 from torch_dataloader_utils.options.packing import PackOptions as PackOptions
@@ -30,3 +29,4 @@ from torch_dataloader_utils.options.subset import SubsetOptions as SubsetOptions
 from torch_dataloader_utils.options.tables import DeltaOptions as DeltaOptions
 from torch_dataloader_utils.options.tables import FollowOptions as FollowOptions
 from torch_dataloader_utils.options.tables import TableOptions as TableOptions
+from torch_dataloader_utils.values import plain_value as plain_value

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_type_hints
-
-import numpy as np
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError, leave_out, use
 from torch_dataloader_utils.options.buckets import BucketOptions
@@ -32,7 +29,7 @@ from torch_dataloader_utils.options.tables import DeltaOptions, FollowOptions, T
 from torch_dataloader_utils.options.together import check_together
 from torch_dataloader_utils.options.transform import of_transform
 from torch_dataloader_utils.options.workers import of_worker_mode
-from torch_dataloader_utils.values import Check, checked
+from torch_dataloader_utils.values import Check, checked, plain_value
 
 T = TypeVar("T")
 
@@ -150,17 +147,6 @@ def options_of(call: Call) -> dict[str, Field[Any]]:
 def option_defaults(call: Call = "files") -> dict[str, Any]:
     """The keywords of a call with their defaults."""
     return {name: item.default for name, item in options_of(call).items()}
-
-
-def plain_value(value: Any) -> Any:
-    """The value as plain Python objects.
-
-    Containers from a config file (OmegaConf's, as Hydra passes them) become lists and dicts; numpy numbers become
-    Python numbers.
-    """
-    if type(value).__module__.startswith("omegaconf."):
-        return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
-    return value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
 
 
 def parse_options(keywords: Mapping[str, Any], call: Call = "files") -> Options:
