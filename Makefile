@@ -43,7 +43,7 @@ check: .venv/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	for picture in rooms plan plan_page speed soak scale; do $(BIN)/python scripts/draw_$$picture.py --check || exit 1; done
 	$(BIN)/python scripts/write_signatures.py --check
 	$(BIN)/python scripts/write_command_line.py --check

@@ -21,7 +21,7 @@ PACKAGE = "torch_dataloader_utils"
 # The path of the data, from the user's options to a batch.
 WAY = ("api", "loader", "iteration", "batching", "executors", "reading", "convert", "formats", "storage")
 
-WIDTH, BOX_WIDTH, BOX_HEIGHT, FLOOR_HEIGHT, MARGIN, GAP = 1250, 226, 80, 116, 12, 24
+BOX_WIDTH, BOX_HEIGHT, FLOOR_HEIGHT, MARGIN, GAP = 226, 80, 116, 12, 24
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #1f2933; } .name { font-weight: 600; font-size: 14px; }
 .files { fill: #7b8794; }
@@ -56,7 +56,8 @@ def floors(rooms: list[str], imports: set[tuple[str, str]]) -> list[list[str]]:
 
 def arrows(rooms: list[str]) -> set[tuple[str, str]]:
     """Which room imports which, without the pairs that follow from others."""
-    graph = grimp.build_graph(PACKAGE, exclude_type_checking_imports=True)
+    # Without its cache, which knows files by the time of their last change: what git wrote back stays as it was.
+    graph = grimp.build_graph(PACKAGE, exclude_type_checking_imports=True, cache_dir=None)
     direct = {
         (one, other)
         for one in rooms
@@ -86,7 +87,7 @@ def purpose(room: str) -> tuple[str, int]:
     return said.rstrip("."), len(files)
 
 
-def places(levels: list[list[str]], imports: set[tuple[str, str]]) -> dict[str, Place]:
+def places(levels: list[list[str]], imports: set[tuple[str, str]], width: int) -> dict[str, Place]:
     """The place of each room: below the rooms that import it, as far as its floor has space."""
     found: dict[str, Place] = {}
     step = BOX_WIDTH + GAP
@@ -94,12 +95,12 @@ def places(levels: list[list[str]], imports: set[tuple[str, str]]) -> dict[str, 
         wanted = {}
         for room in rooms:
             above = [found[one][0] for one, other in imports if other == room]
-            wanted[room] = sum(above) / len(above) if above else (WIDTH - BOX_WIDTH) / 2
+            wanted[room] = sum(above) / len(above) if above else (width - BOX_WIDTH) / 2
         order = sorted(rooms, key=lambda room: wanted[room])
         lefts: list[float] = []
         for room in order:
             lefts.append(max([wanted[room], MARGIN, *(left + step for left in lefts[-1:])]))
-        limit = WIDTH - MARGIN - BOX_WIDTH
+        limit = width - MARGIN - BOX_WIDTH
         for number in reversed(range(len(order))):
             lefts[number], limit = min(lefts[number], limit), min(lefts[number], limit) - step
         for room, left in zip(order, lefts, strict=True):
@@ -133,10 +134,11 @@ def drawn() -> str:
     rooms = layers()
     imports = arrows(rooms)
     levels = floors(rooms, imports)
-    where = places(levels, imports)
+    width = 2 * MARGIN - GAP + max(map(len, levels)) * (BOX_WIDTH + GAP)
+    where = places(levels, imports, width)
     height = 2 * MARGIN + FLOOR_HEIGHT * len(levels) - (FLOOR_HEIGHT - BOX_HEIGHT)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
         "<title>The rooms of the package: each imports only from floors below it</title>",
         f"<style>{STYLE}</style>",
         *(arrow(one, other, where) for one, other in sorted(imports)),
