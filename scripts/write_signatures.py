@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_dataloader_utils.options import POLICY_OPTIONS, Call, options_of
-from torch_dataloader_utils.values import Check, Maybe, OneOf, WordOrWords
+from torch_dataloader_utils.values import Check, Maybe, OneOf
 
 ROOT = Path(__file__).parent.parent
 MARK = "# The options: written by scripts/write_signatures.py from their declarations."
@@ -52,8 +52,6 @@ def hint(annotation: str, check: Check | None) -> str:
         return f"{inner} | None" if annotation != "Any" else annotation
     if isinstance(check, OneOf):
         return literal(check.allowed)
-    if isinstance(check, WordOrWords):
-        return f"{literal(check.allowed)} | Mapping[str, str]"
     return annotation.replace("'", '"')
 
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.cache import Cache
     from torch_dataloader_utils.options.even import Sync
     from torch_dataloader_utils.options.mix import Weights
+    from torch_dataloader_utils.options.nulls import Fill
     from torch_dataloader_utils.options.transform import Transform
     from torch_dataloader_utils.options.workers import Processes
     from torch_dataloader_utils.planning.options import PlanShape
@@ -99,6 +100,7 @@ _HOMES = {
     "DeltaDataset": "api.delta",
     "Description": "loader.description",
     "FileLayout": "model",
+    "Fill": "options.nulls",
     "FileSnapshot": "sources.table_files",
     "IcebergDataFileInfo": "model",
     "IcebergDataset": "api.iceberg",
@@ -163,6 +165,7 @@ __all__ = [
     "FileLayout",
     "FileReadError",
     "FileSnapshot",
+    "Fill",
     "IcebergDataFileInfo",
     "IcebergDataset",
     "MissingExtraError",

@@ -4,8 +4,18 @@ from torch_dataloader_utils.options.buckets import BucketsLike
 from torch_dataloader_utils.options.cache import CacheLike
 from torch_dataloader_utils.options.even import EvenLike
 from torch_dataloader_utils.options.mix import WeightsLike
+from torch_dataloader_utils.options.nulls import NullsLike
 from torch_dataloader_utils.options.transform import TransformLike
 from torch_dataloader_utils.options.workers import WorkerModeLike
 from torch_dataloader_utils.values import Value
 
-__all__ = ["BucketsLike", "CacheLike", "EvenLike", "TransformLike", "Value", "WeightsLike", "WorkerModeLike"]
+__all__ = [
+    "BucketsLike",
+    "CacheLike",
+    "EvenLike",
+    "NullsLike",
+    "TransformLike",
+    "Value",
+    "WeightsLike",
+    "WorkerModeLike",
+]

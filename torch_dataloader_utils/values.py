@@ -130,24 +130,6 @@ def one_of(*allowed: object) -> Check:
     return OneOf(allowed)
 
 
-@dataclasses.dataclass(frozen=True)
-class WordOrWords:
-    """One of these words, or a dict of column -> word."""
-
-    allowed: tuple[str, ...]
-
-    def __call__(self, name: str, value: Any) -> Any:
-        """The value, checked."""
-        for word in value.values() if isinstance(value, Mapping) else [value]:
-            OneOf(self.allowed)(name, word)
-        return value
-
-
-def word_or_words(*allowed: str) -> Check:
-    """One of these words, or a dict of column -> word."""
-    return WordOrWords(allowed)
-
-
 def whole(least: int | None = None, most: int = _MOST_NUMBER) -> Check:
     """A whole number of at least `least` and at most `most`; a bool is refused."""
     if least is None:
@@ -443,6 +425,37 @@ def _document(kind: type[Value], fields: Iterable[Field]) -> None:
         about, raises, rest = kind.__doc__.partition("\n    Raises:")
         lines = "".join(f"        {field.name}: {field.doc}.\n" for field in fields)
         kind.__doc__ = f"{about.rstrip()}\n\n    Args:\n{lines}{raises}{rest}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ByColumn:
+    """One of these words, or a value of this kind; or a dict of column, pattern or type -> one of these."""
+
+    allowed: tuple[str, ...]
+    kind: type[Value] | None = None
+
+    def __call__(self, name: str, value: Any) -> Any:
+        """The value, checked, with the dicts in it that have a `kind` as values."""
+        if not isinstance(value, Mapping):
+            return self._leaf(name, value)
+        for key in value:
+            if not isinstance(key, str):
+                raise OptionError(f"{name}={shown(value)}: expected a dict whose keys are columns, patterns or types.")
+        return {key: self._leaf(f"{name}[{key!r}]", leaf) for key, leaf in value.items()}
+
+    def _leaf(self, name: str, given: Any) -> Any:
+        if isinstance(given, str) and given in self.allowed:
+            return given
+        if self.kind is not None and isinstance(given, self.kind):
+            return given
+        content = plain(given)
+        if self.kind is not None and isinstance(content, Mapping) and "kind" in content:
+            return self.kind.from_dict(content)
+        kind = "" if self.kind is None else f" or {self.kind.__name__}(...)"
+        raise OptionError(
+            f"{name}={shown(given)}: expected {', '.join(map(repr, self.allowed))}{kind}, or a dict of these by column "
+            "('*' is all columns)."
+        )
 
 
 def plain_value(value: Any) -> Any:

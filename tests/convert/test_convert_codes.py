@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_dataloader_utils import Fill
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, UnknownValueError
 from torch_dataloader_utils.options import ConvertOptions
@@ -110,13 +111,13 @@ def test_nulls_follow_the_policy_of_ints():
     keep = converter(table, nulls="drop").null_mask(table)
     assert keep.to_pylist() == [True, False, True]
     # A fill value is a code ...
-    filled = converter(table, learn=table, nulls="fill", fill_values={"c": -1})
+    filled = converter(table, learn=table, nulls=Fill({"c": -1}))
     assert codes(filled, table).tolist() == [1, -1, 0]
     # ... or a value, which then is in the vocabulary.
-    filled = converter(table, learn=table, nulls="fill", fill_values={"c": "aa"})
+    filled = converter(table, learn=table, nulls=Fill({"c": "aa"}))
     assert filled.vocabulary("c") == ["a", "aa", "b"]
     assert codes(filled, table).tolist() == [2, 1, 0]
-    given = converter(table, nulls="fill", fill_values={"c": "b"}, vocabulary={"c": ["b", "a"]})
+    given = converter(table, nulls=Fill({"c": "b"}), vocabulary={"c": ["b", "a"]})
     assert codes(given, table).tolist() == [0, 0, 1]
 
 
@@ -130,9 +131,9 @@ def test_nulls_follow_the_policy_of_ints():
         ({"vocabulary": ["a"]}, "expected a dict"),
         ({"vocabulary": {"nope": ["a"]}}, "vocabulary names 'nope'"),
         ({"vocabulary": {"n": ["a"]}}, "'n' of type int64: only strings and bytes have codes"),
-        ({"nulls": {"c": "fill"}, "fill_values": {"c": 1.5}}, r"expected a value \(str\), or a code"),
-        ({"nulls": {"c": "fill"}, "fill_values": {"c": True}}, r"expected a value \(str\), or a code"),
-        ({"nulls": {"c": "fill"}, "fill_values": {"c": "z"}, "vocabulary": {"c": ["a"]}}, "has no such value"),
+        ({"nulls": Fill({"c": 1.5})}, r"expected a value \(str\), or a code"),
+        ({"nulls": Fill({"c": True})}, r"expected a value \(str\), or a code"),
+        ({"nulls": Fill({"c": "z"}), "vocabulary": {"c": ["a"]}}, "has no such value"),
         ({"dtypes": {"c": "float32"}}, "expected a column of numbers"),
         ({"strings": {"n": "codes"}}, "expected a column of strings or bytes"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from torch_dataloader_utils import Fill
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options import ConvertOptions
@@ -41,7 +42,7 @@ def build(output_format="torch", schema=SCHEMA, **options):
     [
         {"dtypes": {"nope": "float32"}},
         {"nulls": {"st": "mask"}},
-        {"fill_values": {"nope": 1}, "nulls": "fill"},
+        {"nulls": Fill({"nope": 1})},
         {"strings": {"nope": "bytes"}},
         {"stack": {"x": ["i", "nope"]}},
     ],
@@ -113,7 +114,7 @@ FITS_NOT = [
 
 @pytest.mark.parametrize(("column", "value", "expected"), FITS)
 def test_fill_values_that_fit(column, value, expected):
-    converter = build(nulls={column: "fill"}, fill_values={column: value})
+    converter = build(nulls=Fill({column: value}))
     plan = next(plan for plan in converter.plans if plan.key == column)
     assert plan.leaf.element.blank == expected
     assert plan.leaf.element.blank.dtype == plan.leaf.element.dtype
@@ -121,8 +122,8 @@ def test_fill_values_that_fit(column, value, expected):
 
 @pytest.mark.parametrize(("column", "value"), FITS_NOT)
 def test_fill_values_that_do_not_fit(column, value):
-    with pytest.raises(OptionError, match=f"fill_values.*'{column}'"):
-        build(nulls={column: "fill"}, fill_values={column: value})
+    with pytest.raises(OptionError, match=rf"Fill\(.*\) for column '{column}'"):
+        build(nulls=Fill({column: value}))
 
 
 SCALED = pa.schema([("dec", pa.decimal128(10, 3))])
@@ -130,45 +131,28 @@ SCALED = pa.schema([("dec", pa.decimal128(10, 3))])
 
 @pytest.mark.parametrize("value", [2, 2.0, np.int8(2), decimal.Decimal("2.000")])
 def test_fill_values_of_scaled_decimals_are_values_not_integers_of_the_output(value):
-    (plan,) = build(schema=SCALED, decimals="scaled", nulls="fill", fill_values={"dec": value}).plans
+    (plan,) = build(schema=SCALED, decimals="scaled", nulls=Fill({"dec": value})).plans
     assert plan.leaf.element.blank == 2000
 
 
 @pytest.mark.parametrize(("value", "scaled"), [(0.1, 100), (-0.005, -5), (decimal.Decimal("1.5"), 1500)])
 def test_a_fraction_fills_scaled_decimals_as_it_is_written(value, scaled):
-    (plan,) = build(schema=SCALED, decimals="scaled", nulls="fill", fill_values={"dec": value}).plans
+    (plan,) = build(schema=SCALED, decimals="scaled", nulls=Fill({"dec": value})).plans
     assert plan.leaf.element.blank == scaled
 
 
 @pytest.mark.parametrize("value", [0.0001, decimal.Decimal("1.2345"), 1e17, math.nan, "1.5"])
 def test_scaled_decimals_are_not_filled_with_what_they_cannot_hold(value):
-    with pytest.raises(OptionError, match=r"fill_values=.*expected a value that fits"):
-        build(schema=SCALED, decimals="scaled", nulls="fill", fill_values={"dec": value})
+    with pytest.raises(OptionError, match=r"Fill\(.*expected a value that fits"):
+        build(schema=SCALED, decimals="scaled", nulls=Fill({"dec": value}))
 
 
 def test_a_fill_value_fits_the_dtype_asked_for():
-    options = {"nulls": {"i": "fill"}, "fill_values": {"i": 300}}
+    options = {"nulls": Fill({"i": 300})}
     assert build(**options)
     with pytest.raises(OptionError, match="expected a value that fits int8"):
         build(**options, dtypes={"i": "int8"})
-    assert build(nulls={"i": "fill"}, fill_values={"i": 0.5}, dtypes={"i": "float32"})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"nulls": "fill"},
-        {"nulls": "fill", "fill_values": {}},
-        {"nulls": {"i": "fill"}},
-        {"nulls": {"i": "fill", "b": "fill"}, "fill_values": {"i": 0}},
-        {"fill_values": {"i": 0}},
-        {"nulls": {"i": "mask"}, "fill_values": {"i": 0}},
-        {"nulls": "drop", "fill_values": {"f": 0}},
-    ],
-)
-def test_fill_and_fill_values_go_together(options):
-    with pytest.raises(OptionError, match="fill_values"):
-        build(**options)
+    assert build(nulls=Fill({"i": 0.5}), dtypes={"i": "float32"})
 
 
 def policies(**options):
@@ -189,7 +173,53 @@ def test_one_word_is_for_columns_without_a_null_of_their_own():
 def test_columns_are_named_in_a_dict_or_by_a_fill_value():
     assert policies(nulls={"f": "drop"}) == policies() | {"f": "drop"}
     assert policies(nulls={"f": "error"}) == policies() | {"f": "error"}
-    assert policies(nulls="fill", fill_values={"f": 0, "i": 0}) == policies() | {"f": "fill", "i": "fill"}
+    assert policies(nulls=Fill({"f": 0, "i": 0})) == policies() | {"f": "fill", "i": "fill"}
+
+
+def test_a_value_for_all_fills_the_columns_that_can_hold_it():
+    assert policies(nulls=Fill(0)) == policies() | dict.fromkeys(["i", "b", "f", "l", "v", "st.a"], "fill")
+    assert policies(nulls={"*": Fill(0), "f": "drop"}) == policies(nulls=Fill(0)) | {"f": "drop"}
+    assert policies(nulls=Fill("")) == policies() | dict.fromkeys(["s", "st.s"], "fill")
+    assert policies(nulls=Fill(dt.date(2020, 1, 1))) == policies() | {"d": "fill"}
+    assert policies(nulls={"l": Fill([1])})["l"] == "fill"
+
+
+def test_patterns_and_types_are_named_columns():
+    assert policies(nulls={"*": "mask"}) == policies(nulls="mask")
+    assert policies(nulls={"s*": "drop"}) == policies() | dict.fromkeys(["s", "st.a", "st.s"], "drop")
+    assert policies(nulls={"st.*": "drop", "*": "mask"}) == policies(nulls="mask") | {"st.a": "drop", "st.s": "drop"}
+    assert policies(nulls={"int64": Fill(0), "string": "drop", "date": "mask"}) == policies() | {
+        "i": "fill", "st.a": "fill", "s": "drop", "st.s": "drop", "d": "mask",
+    }  # fmt: skip
+    assert policies(nulls={"f*": Fill(0)})["f"] == "fill"
+    assert policies(nulls=Fill({"st.*": 0, "st.s": ""})) == policies() | {"st.a": "fill", "st.s": "fill"}
+    with pytest.raises(OptionError, match=r"Fill\(0\) for column 's': expected str"):
+        build(schema=PLAIN, nulls={"s*": Fill(0)})
+
+
+def dtypes_of(**options):
+    return {key: leaf["dtype"] for key, leaf in build(schema=PLAIN, **options).report().items()}
+
+
+def test_patterns_cast_numbers_and_leave_the_rest():
+    cast = dict.fromkeys(["i", "b", "f", "l", "v", "st.a"], "float32")
+    assert dtypes_of(dtypes={"*": "float32"}) == dtypes_of() | cast
+    assert dtypes_of(dtypes={"st.*": "int8", "int64": "int16", "i": "int32"}) == dtypes_of() | {
+        "st.a": "int8", "i": "int32",
+    }  # fmt: skip
+
+
+def test_decimals_by_column():
+    schema = pa.schema([("a", pa.decimal128(9, 2)), ("b", pa.decimal128(9, 2)), ("l", pa.list_(pa.decimal128(9, 2)))])
+
+    def kinds(decimals):
+        return [leaf["dtype"] for leaf in build(schema=schema, decimals=decimals).report().values()]
+
+    assert kinds("scaled") == kinds({"*": "scaled"}) == kinds({"decimal": "scaled"}) == ["int64"] * 3
+    assert kinds({"b": "scaled"}) == ["float64", "int64", "float64"]
+    assert kinds({"*": "scaled", "b": "float64"}) == ["int64", "float64", "int64"]
+    with pytest.raises(OptionError, match="decimals names 'i' of type int64: expected a column of decimals"):
+        build(decimals={"i": "scaled"})
 
 
 @pytest.mark.parametrize(

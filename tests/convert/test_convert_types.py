@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.convert.rows import rows_of
+from torch_dataloader_utils import Fill
 from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
 from torch_dataloader_utils.convert.converter import build_converter, compact
 from torch_dataloader_utils.convert.layouts import Padding
@@ -207,7 +208,7 @@ def test_dropped_rows(type_, values, expected, dtype, width):
 @pytest.mark.parametrize(("type_", "values", "expected", "dtype", "width"), [*DENSE, *FLOATS, *LISTS])
 def test_filled_nulls(type_, values, expected, dtype, width):
     one = dtype == "bool"
-    found = convert(array_of(type_, [values[0], None]), nulls="fill", fill_values={"x": one or 7})
+    found = convert(array_of(type_, [values[0], None]), nulls=Fill({"x": one or 7}))
     assert list(found) == ["x"]
     check_kind(found["x"], dtype, width, 2)
     blank = [one or 7] if isinstance(found["x"], Ragged) else [one or 7] * width if width else one or 7
@@ -218,7 +219,7 @@ def test_filled_nulls(type_, values, expected, dtype, width):
 @pytest.mark.parametrize("strings", ["list", "bytes"])
 def test_filled_text(type_, values, expected, dtype, width, strings):
     fill = type(expected[0])(b"ab" if isinstance(expected[0], bytes) else "ab")
-    found = convert(array_of(type_, [None, *values]), nulls={"x": "fill"}, fill_values={"x": fill}, strings=strings)
+    found = convert(array_of(type_, [None, *values]), nulls=Fill({"x": fill}), strings=strings)
     rows = rows_of(found["x"])
     if strings == "bytes":
         rows = [bytes(row) if isinstance(fill, bytes) else bytes(row).decode() for row in rows]
@@ -329,19 +330,19 @@ def test_a_list_fills_null_lists(fill, kind):
     array = pa.array([None, [1, 2], None, [], [3], None], kind)
     filled = [fill, [1, 2], fill, [], [3], fill]
     for given in (fill, tuple(fill), np.array(fill)):
-        assert rows_of(convert(array, nulls="fill", fill_values={"x": given})["x"]) == filled
-    assert rows_of(convert(array.slice(1, 3), nulls={"x": "fill"}, fill_values={"x": fill})["x"]) == filled[1:4]
+        assert rows_of(convert(array, nulls=Fill({"x": given}))["x"]) == filled
+    assert rows_of(convert(array.slice(1, 3), nulls=Fill({"x": fill}))["x"]) == filled[1:4]
     whole = pa.chunked_array([array.slice(0, 2), array.slice(2)])
-    assert rows_of(convert(whole, nulls="fill", fill_values={"x": fill})["x"]) == filled
+    assert rows_of(convert(whole, nulls=Fill({"x": fill}))["x"]) == filled
 
 
 def test_a_row_fills_null_vectors_and_tensors():
     vectors = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2))
-    assert rows_of(convert(vectors, nulls="fill", fill_values={"x": [5, 6]})["x"]) == [[1, 2], [5, 6], [3, 4]]
+    assert rows_of(convert(vectors, nulls=Fill({"x": [5, 6]}))["x"]) == [[1, 2], [5, 6], [3, 4]]
     type_ = pa.fixed_shape_tensor(pa.int64(), [2, 3], permutation=[1, 0])
     rows = pa.ExtensionArray.from_storage(type_, pa.array([[1, 2, 3, 4, 5, 6], None], type_.storage_type))
     fill = [[1, 2], [3, 4], [5, 6]]
-    assert rows_of(convert(rows, nulls="fill", fill_values={"x": fill})["x"]) == [[[1, 4], [2, 5], [3, 6]], fill]
+    assert rows_of(convert(rows, nulls=Fill({"x": fill}))["x"]) == [[[1, 4], [2, 5], [3, 6]], fill]
 
 
 @pytest.mark.parametrize(
@@ -350,9 +351,9 @@ def test_a_row_fills_null_vectors_and_tensors():
 def test_a_null_in_a_list_is_an_error_where_only_null_lists_are_filled(kind, row):
     array = pa.array([[1, 2], None, row], kind)
     with pytest.raises(NullValueError, match=r"at row 2.*replaces null lists, and this null is in a list"):
-        convert(array, nulls="fill", fill_values={"x": [7, 8]})
+        convert(array, nulls=Fill({"x": [7, 8]}))
     floats = pa.array([[1, 2], None, row], pa.list_(pa.float32()))
-    found = rows_of(convert(floats, nulls={"x": "fill"}, fill_values={"x": [7]})["x"])
+    found = rows_of(convert(floats, nulls=Fill({"x": [7]}))["x"])
     assert str(found) == "[[1.0, 2.0], [7.0], [3.0, nan]]"
 
 
@@ -363,7 +364,7 @@ def test_null_elements_in_lists_of_integers_make_the_row_a_null():
     found = convert(array, nulls="mask")
     assert rows_of(found["x"]) == [[1, 2], [3, 0], [], [], [4]]
     assert rows_of(found["x_valid"]) == [True, False, False, True, True]
-    assert rows_of(convert(array, nulls="fill", fill_values={"x": -1})["x"]) == [[1, 2], [3, -1], [-1], [], [4]]
+    assert rows_of(convert(array, nulls=Fill({"x": -1}))["x"]) == [[1, 2], [3, -1], [-1], [], [4]]
     table = pa.table({"x": array})
     mask = build_converter(table.schema, ConvertOptions(nulls="drop"), "torch").null_mask(table)
     assert mask.to_pylist() == [True, False, False, True, True]

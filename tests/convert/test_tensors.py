@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_dataloader_utils import Fill
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.options import ConvertOptions
@@ -78,7 +79,7 @@ def test_nulls_are_nan_in_floats_and_need_a_policy_elsewhere():
         convert(ints)
     _, columns = convert(ints, nulls="mask")
     assert columns["x_valid"].array.tolist() == [True, False, True]
-    _, columns = convert(ints, nulls="fill", fill_values={"x": 7})
+    _, columns = convert(ints, nulls=Fill({"x": 7}))
     assert columns["x"].array.sum(axis=(1, 2)).tolist() == [4, 28, 4]
     assert np.isnan(convert(ints, dtypes={"x": "float32"})[1]["x"].array[1]).all()
 

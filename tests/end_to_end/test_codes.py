@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import Processes, StructuredDataset
+from torch_dataloader_utils import Fill, Processes, StructuredDataset
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, UnknownValueError
 
 ODD = pc.bit_wise_and(pc.field("id"), 1) == 1
@@ -91,9 +91,9 @@ def test_nulls(folder: str) -> None:
     assert batch["city_valid"].tolist() == [True, True, False, True, True, True, True]
     assert batch["city"][batch["city_valid"]].tolist() == [2, 3, 3, 0, 1, 2]
     assert one_batch(folder, nulls="drop")["city"].tolist() == [2, 3, 3, 0, 1, 2]
-    filled = one_batch(folder, nulls="fill", fill_values={"city": "nowhere"})
+    filled = one_batch(folder, nulls=Fill({"city": "nowhere"}))
     assert filled["city"].tolist() == [2, 3, 4, 3, 0, 1, 2]
-    assert one_batch(folder, nulls="fill", fill_values={"city": -1})["city"].tolist() == [2, 3, -1, 3, 0, 1, 2]
+    assert one_batch(folder, nulls=Fill({"city": -1}))["city"].tolist() == [2, 3, -1, 3, 0, 1, 2]
 
 
 def test_dropped_rows_have_no_values(folder: str) -> None:

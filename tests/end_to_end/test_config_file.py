@@ -31,8 +31,7 @@ loader:
   rank: 1
   num_workers: 2
   prefetch_bytes: 10MiB
-  nulls: {maybe: fill}
-  fill_values: {maybe: -1}
+  nulls: {"*": mask, maybe: {kind: fill, value: -1}}
   dtypes: {x: float64}
   stack: {xy: [x, y]}
   strings: {name: bytes}

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from tests.resume.helpers import KEPT, plain, through_json
 from torch_dataloader_utils import (
+    Fill,
     OptionError,
     Processes,
     StaleIteratorError,
@@ -63,8 +64,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "nested": {"columns": ["id", "items"], "lists": "nested"},
     "stack": {"columns": ["id", "a", "b"], "stack": {"x": ["a", "b"]}},
     "jagged": {"columns": ["id", "items", "more"], "jagged": {"features": ["items", "more"]}},
-    "bytes": {"columns": ["id", "city"], "strings": "bytes", "nulls": "fill", "fill_values": {"city": ""}},
-    "codes": {"columns": ["id", "city"], "strings": "codes", "nulls": "fill", "fill_values": {"city": ""}},
+    "bytes": {"columns": ["id", "city"], "strings": "bytes", "nulls": Fill({"city": ""})},
+    "codes": {"columns": ["id", "city"], "strings": "codes", "nulls": Fill({"city": ""})},
     "packed": {"columns": ["items"], "pack": ["items"], "pack_length": 16, "batch_size": 2},
     "wrapped": {"columns": ["items"], "pack": ["items"], "pack_length": 16, "pack_method": "wrap", "batch_size": 2},
     "by length": {"columns": ["id", "items"], "batch_tokens": 24, "lists": "padded"},

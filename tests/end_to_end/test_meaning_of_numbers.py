@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import Fill, StructuredDataset, combine
 from torch_dataloader_utils.errors import NullValueError, OptionError, SchemaMismatchError
 
 DAY = datetime.datetime(2024, 5, 1, 12, 30, 15)
@@ -87,10 +87,10 @@ def test_a_csv_file_beside_a_parquet_file_is_in_its_microseconds(tmp_path: Path)
 
 
 def test_nulls_lists_and_casts_are_in_the_finest_unit_too(tmp_path: Path) -> None:
-    one = dataset(tmp_path, "a", pa.array([None, DAY], pa.timestamp("s")), nulls="fill", fill_values={"x": 5})
+    one = dataset(tmp_path, "a", pa.array([None, DAY], pa.timestamp("s")), nulls=Fill({"x": 5}))
     other = dataset(tmp_path, "b", column(pa.timestamp("us")))
     assert rows([one, other]) == [5_000_000, *[MICROSECONDS] * 3]
-    nulls = {"nulls": "fill", "fill_values": {"x": [5]}}
+    nulls = {"nulls": Fill({"x": [5]})}
     one = dataset(tmp_path, "null list", pa.array([None, [DAY]], pa.list_(pa.timestamp("s"))), **nulls)
     other = dataset(tmp_path, "lists", pa.array([[DAY]] * 2, pa.list_(pa.timestamp("ms"))))
     loader, _ = combine([one, other], batch_size=4, batches="splits")

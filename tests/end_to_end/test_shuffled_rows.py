@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import OptionError, StructuredDataset, combine
+from torch_dataloader_utils import Fill, OptionError, StructuredDataset, combine
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder
 
 I64 = npt.NDArray[np.int64]
@@ -228,8 +228,7 @@ def test_polars_gives_the_batches_that_pyarrow_gives(
         "batch_size": 999,
         "shuffle": True,
         "dtypes": {"x": "float64"},
-        "nulls": {"some": "fill"},
-        "fill_values": {"some": -1},
+        "nulls": Fill({"some": -1}),
         **workers,
     }
     batches = []

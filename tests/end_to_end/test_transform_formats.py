@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.executors.helpers import DRIVERS
-from torch_dataloader_utils import MissingExtraError, Processes, StructuredDataset, Transform
+from torch_dataloader_utils import Fill, MissingExtraError, Processes, StructuredDataset, Transform
 from torch_dataloader_utils.errors import CountsRequiredError, NullValueError, OptionError, SchemaMismatchError
 
 FORMATS = ("numpy", "torch", "pandas", "polars")
@@ -285,7 +285,7 @@ def test_columns_may_be_declared_to_have_no_nulls(name: str, output: str, folder
 def test_nulls_of_floats_are_filled_and_masked_behind_a_transform(name: str, tmp_path: Path) -> None:
     vectors = pa.array([[1, 2], None, [3, None]], pa.list_(pa.float32(), 2))
     pq.write_table(pa.table({"x": pa.array([0.5, None, 2.5]), "v": vectors}), tmp_path / "x.parquet")
-    options = {"columns": ["x", "v"], "nulls": {"x": "fill", "v": "fill"}, "fill_values": {"x": -1, "v": -1}}
+    options = {"columns": ["x", "v"], "nulls": Fill({"x": -1, "v": -1})}
     (batch,) = loader_of(str(tmp_path), name, lambda rows: rows, **options)
     assert batch["x"].tolist() == [0.5, -1, 2.5]
     assert batch["v"].tolist() == [[1, 2], [-1, -1], [3, -1]]

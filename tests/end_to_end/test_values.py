@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from torch_dataloader_utils import Shard, Split, StructuredDataset, Transform
+from torch_dataloader_utils import Fill, Shard, Split, StructuredDataset, Transform
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
 
 
@@ -86,7 +86,7 @@ def test_nulls_mask_and_fill(folder: str) -> None:
     batch = read(folder, columns=["maybe"], nulls="mask")
     assert batch["maybe"].dtype == torch.int64
     assert batch["maybe_valid"].tolist() == [row % 3 != 0 for row in FILE_ORDER]
-    filled = read(folder, columns=["maybe"], nulls="fill", fill_values={"maybe": -1})
+    filled = read(folder, columns=["maybe"], nulls=Fill({"maybe": -1}))
     assert filled["maybe"].tolist() == [row if row % 3 else -1 for row in FILE_ORDER]
 
 

@@ -23,7 +23,7 @@ from torch_dataloader_utils import (
 from torch_dataloader_utils.loader.batch_types import Format
 from torch_dataloader_utils.options import Call, option_defaults, options_of
 from torch_dataloader_utils.options.workers import of_worker_mode
-from torch_dataloader_utils.values import flag, maybe, one_of, option, whole, word_or_words
+from torch_dataloader_utils.values import flag, maybe, one_of, option, whole
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write_signatures.py"))
@@ -171,7 +171,6 @@ def test_script_replaces_options_and_keeps_what_is_written_by_hand() -> None:
         [
             ("even", "str", option("none", one_of("none", "drop"), doc="equal steps")),
             ("shuffle", "bool | str", option(False, one_of(False, True, "all"), doc="mixed rows")),
-            ("nulls", "NullPolicy", option("error", word_or_words("error", "mask"), doc="no value")),
             ("layout", "str | None", option(None, maybe(one_of("wide", "tall")), doc="a form")),
             ("rows", "int | None", option(None, maybe(whole(1)), doc="a number")),
             ("quick", "bool", option(True, flag, doc="no waiting")),
@@ -184,7 +183,6 @@ def test_script_replaces_options_and_keeps_what_is_written_by_hand() -> None:
         "",
         '    even: Literal["none", "drop"] = "none",',
         '    shuffle: bool | Literal["all"] = False,',
-        '    nulls: Literal["error", "mask"] | Mapping[str, str] = "error",',
         '    layout: Literal["wide", "tall"] | None = None,',
         "    rows: int | None = None,",
         "    quick: bool = True,",

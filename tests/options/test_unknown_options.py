@@ -14,6 +14,7 @@ import torch_dataloader_utils
 from torch_dataloader_utils import (
     Buckets,
     CombinedDataset,
+    Fill,
     IcebergDataset,
     StructuredDataset,
     UnknownOptionError,
@@ -104,6 +105,25 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             f"transform={print!r}, transform_rows='any', transform_format='numpy' are now "
             "transform=Transform(print, rows='any', format='numpy')",
         ),
+        ({"fill_values": {"a": 0}}, "fill_values={'a': 0} is now nulls=Fill({'a': 0})"),
+        (
+            {"nulls": "fill", "fill_values": {"a": 0}},
+            "nulls='fill', fill_values={'a': 0} are now nulls=Fill({'a': 0})",
+        ),
+        (
+            {"nulls": {"a": "fill", "b": "mask"}, "fill_values": {"a": 7}},
+            "nulls={'a': 'fill', 'b': 'mask'}, fill_values={'a': 7} are now nulls={'a': Fill(7), 'b': 'mask'}",
+        ),
+        (
+            {"nulls": "drop", "fill_values": {"a": 7}},
+            "nulls='drop', fill_values={'a': 7} are now nulls={'*': 'drop', 'a': Fill(7)}",
+        ),
+        (
+            {"nulls": Fill(0), "fill_values": {"a": 7}},
+            "nulls=Fill(0), fill_values={'a': 7} are now nulls=Fill({'a': 7})",
+        ),
+        ({"nulls": "fill"}, "nulls='fill' is now nulls=Fill(0)"),
+        ({"nulls": {"a": "fill"}}, "nulls={'a': 'fill'} is now nulls={'a': Fill(0)}"),
         ({"cache_bytes": 2**30}, "cache_bytes=1073741824 is now cache=Cache('folder', max_bytes=1073741824)"),
     ],
 )

@@ -22,6 +22,7 @@ from tests.formats.interval_writing import write_intervals
 from torch_dataloader_utils import (
     Buckets,
     DeltaDataset,
+    Fill,
     IcebergDataset,
     Shard,
     Split,
@@ -310,9 +311,7 @@ CALLS: dict[str, Failing] = {
     "strings of numbers": Failing({"strings": {"id": "codes"}, "columns": ["id"]}),
     "strings of numbers and words": Failing({"strings": {"id": "codes", "word": "codes"}, "columns": ["id", "word"]}),
     "dtypes of words": Failing({"dtypes": {"word": "float32"}, "columns": ["word"]}),
-    "fill_values without nulls": Failing({"fill_values": {"holes": 0}, "nulls": {"holes": "error"}}, path="holes"),
-    "nulls='fill' without a value": Failing({"nulls": {"holes": "fill"}, "columns": ["holes"]}, path="holes"),
-    "nulls='fill' without values": Failing({"nulls": "fill", "columns": ["holes"]}, path="holes"),
+    "decimals of words": Failing({"decimals": {"word": "scaled"}, "columns": ["word"]}),
     "pack_length without pack": Failing({"pack_length": 16}, path="tokens"),
     "pack without pack_length": Failing({"pack": ["ids"]}, path="tokens"),
     "pack_long with wrap": Failing({**PACK, "pack_method": "wrap", "pack_long": "drop"}, path="tokens"),
@@ -389,7 +388,7 @@ CALLS: dict[str, Failing] = {
         {"schema": pa.schema({"at": pa.int64()})}, SchemaMismatchError, path="units"
     ),
     "a null in a list, where null lists are filled": Failing(
-        {"nulls": "fill", "fill_values": {"x": [0, 0]}}, NullValueError, path="null_lists"
+        {"nulls": Fill({"x": [0, 0]})}, NullValueError, path="null_lists"
     ),
     "an interval that pyarrow cannot read": Failing({}, UnsupportedTypeError, path="intervals"),
     "a time that Python has not": Failing({"output_format": "dict"}, UnsupportedTypeError, path="late"),

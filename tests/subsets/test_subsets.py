@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.resume.helpers import batches, make, plain, through_json, write_files
 from tests.seams.log_table import LogTable, commit, data_file
-from torch_dataloader_utils import StructuredDataset, TableDataset, combine
+from torch_dataloader_utils import Fill, StructuredDataset, TableDataset, combine
 from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, NullValueError, OptionError
 
 SUBSETS = {"train": 0.6, "val": 0.3, "test": 0.1}
@@ -157,8 +157,8 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"dtypes": {"id": "int32", "int64": "int16"}}, {"dtypes": {"int64": "int16", "id": "int32"}}),
     ({"strings": {"name": "codes"}}, {"strings": "codes"}),
     (
-        {"nulls": "fill", "fill_values": {"id": 0, "name": ""}},
-        {"nulls": "fill", "fill_values": {"name": "", "id": 0}},
+        {"nulls": Fill({"id": 0, "name": ""})},
+        {"nulls": Fill({"name": "", "id": 0})},
     ),
     ({"sharding": {"policy": "rotate", "stick_to_shard": True}}, {"sharding": "rotate", "stick_to_shard": True}),
 ]

@@ -13,6 +13,7 @@ from torch_dataloader_utils import (
     Cache,
     CombinedDataset,
     DataFile,
+    Fill,
     IcebergDataset,
     Order,
     PlanShape,
@@ -37,7 +38,7 @@ loader, dataset = StructuredDataset.create_dataloader(
     columns=["x", "label"],
     shuffle=True,
     even="drop",
-    nulls={"x": "mask"},
+    nulls={"x": "mask", "y": Fill(0), "f*": "drop"},
     worker_mode="processes",
     num_workers=2,
 )

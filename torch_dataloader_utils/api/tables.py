@@ -13,7 +13,7 @@ from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.options import option_defaults, parse_options
 from torch_dataloader_utils.sources.tables import TableSource
 from torch_dataloader_utils.storage.waiting import limited
-from torch_dataloader_utils.typing import BucketsLike, CacheLike, EvenLike, TransformLike, WorkerModeLike
+from torch_dataloader_utils.typing import BucketsLike, CacheLike, EvenLike, NullsLike, TransformLike, WorkerModeLike
 
 _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  # a table's own log says
 
@@ -95,12 +95,11 @@ class TableDataset(SnapshotDataset):
         stack: Mapping[str, Sequence[str]] | None = None,
         jagged: Mapping[str, Sequence[str]] | None = None,
         dtypes: Mapping[Any, Any] | Any = None,
-        fill_values: Mapping[str, Any] | None = None,
-        nulls: Literal["error", "mask", "fill", "drop"] | Mapping[str, str] = "error",
+        nulls: NullsLike = "error",
         strings: Literal["list", "bytes", "codes"] | Mapping[str, str] = "list",
         vocabulary: Mapping[str, Sequence[Any]] | None = None,
         lists: Literal["ragged", "padded", "nested"] = "ragged",
-        decimals: Literal["float64", "scaled"] = "float64",
+        decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
         strict_types: bool = False,
         num_workers: int | None = None,
         worker_mode: WorkerModeLike = "threads",
@@ -174,12 +173,11 @@ class TableDataset(SnapshotDataset):
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
-            fill_values: replacements for nulls in columns with nulls="fill": {"column": value}.
-            nulls: nulls in columns whose dtype has none: raise, add a mask, fill, or drop the row.
+            nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
             strings: strings as Python lists, as bytes with offsets, or as codes of a vocabulary.
             vocabulary: the values of columns of codes, in order: {"column": [value, ...]}.
             lists: lists of varying length: values with offsets, padded, or nested tensors.
-            decimals: decimals as rounded floats, or as exact scaled integers.
+            decimals: decimals as rounded floats, or as exact scaled integers; or by column.
             strict_types: refuse columns that only fit Python objects.
             num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
             worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.

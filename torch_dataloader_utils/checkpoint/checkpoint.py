@@ -32,6 +32,7 @@ from torch_dataloader_utils.filters.arrow import identity_of
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import END, RankCursor
 from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options.nulls import nulls_text
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.mix_epochs import mixing_in_rows
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -195,8 +196,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     named = [f"{name} {file.info.file_size} {file.info.record_count}" for name, file in zip(names, files, strict=True)]
     schema = [f"{item.name}: {item.type}" for item in kept_schema(scan.output_schema)]
     predicate = identity_of(scan.predicate)
-    nulls = options.convert.nulls
-    nulls = dict(sorted(nulls.items())) if isinstance(nulls, Mapping) else nulls
+    nulls = nulls_text(options.convert.nulls)
     order = options.shuffle
     mixed = [] if options.mixing is None else [", mixed by rows"]
     known = "known" if counts_are_known(source) else UNKNOWN
@@ -204,7 +204,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "files": (named, f"{len(files)} files, {rows} rows"),
         "schema": (schema, f"{len(schema)} columns: {short(', '.join(schema))}"),
         "filters": ([predicate], short(predicate)),
-        "nulls": ([str(nulls)], short(str(nulls))),
+        "nulls": ([nulls], short(nulls)),
         "origin": ([source.origin], short(source.origin) or "files"),
         "mixing": ([str(source.parts), *mixed], f"{len(source.parts)} dataset(s){''.join(mixed)}"),
         "splits": (list(_split_texts(splits)), f"{len(splits)} splits"),

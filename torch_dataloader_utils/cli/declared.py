@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 from torch_dataloader_utils.cli.texts import value_of
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import options_of
-from torch_dataloader_utils.values import Maybe, OneOf, WordOrWords
+from torch_dataloader_utils.values import ByColumn, Maybe, OneOf
 
 # The keywords that have an option of their own; --set takes all others.
 OWN_OPTIONS = (
@@ -67,7 +67,7 @@ def words(item: Field[Any]) -> list[str]:
     """The words that an option takes, if its declaration lists them."""
     check = item.metadata.get("check")
     check = check.check if isinstance(check, Maybe) else check
-    if isinstance(check, (OneOf, WordOrWords)):
+    if isinstance(check, (OneOf, ByColumn)):
         return [str(word) for word in check.allowed if word is not None]
     literals = re.findall(r"""['"](\w+)['"]""", str(item.type))
     return ["true", "false", *literals] if str(item.type).startswith("bool") else literals

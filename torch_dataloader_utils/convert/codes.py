@@ -17,6 +17,7 @@ from torch_dataloader_utils.convert.buffers import Origin, is_binary, plain, pla
 from torch_dataloader_utils.convert.columns import Array, Dense
 from torch_dataloader_utils.errors import OptionError, UnknownValueError, leave_out
 from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.printing import shown
 
 Fill = int | str | bytes | None
 
@@ -159,10 +160,10 @@ def with_fill(leaf: CodesLeaf, value: Any) -> CodesLeaf:
         return replace(leaf, fill=int(value))
     if not isinstance(value, kind):
         raise OptionError(
-            f"fill_values={{{leaf.key!r}: {value!r}}}: expected a value ({kind.__name__}), or a code (int64)."
+            f"Fill({shown(value)}) for column {leaf.key!r}: expected a value ({kind.__name__}), or a code (int64)."
         )
     if leaf.vocabulary is not None and value not in leaf.vocabulary.to_pylist():
         raise OptionError(
-            f"fill_values={{{leaf.key!r}: {value!r}}}: vocabulary={{{leaf.key!r}: ...}} has no such value."
+            f"Fill({shown(value)}) for column {leaf.key!r}: vocabulary={{{leaf.key!r}: ...}} has no such value."
         )
     return replace(leaf, fill=value)

@@ -47,12 +47,14 @@ class Converter:
         stacks: target key -> source keys, each [n] of the same dtype, which become [n, k].
         keys: the output keys, in order.
         jagged: target key -> source keys, columns of lists that a batch holds as one entry.
+        nulls: `nulls=`, as given.
         converts: False where blocks stay Arrow tables (`output_format` "arrow" and "dict").
     """
 
     plans: tuple[ColumnPlan, ...]
     stacks: Mapping[str, tuple[str, ...]]
     keys: tuple[str, ...]
+    nulls: Any = "error"
     converts: bool = True
     jagged: Jagged = field(default_factory=dict)
 
@@ -151,8 +153,7 @@ class Converter:
 
     def null_error(self, key: str, where: str) -> NullValueError:
         """The error for a null in column `key`, somewhere in `where`."""
-        policies = {plan.key: plan.nulls for plan in self.plans if plan.nulls not in ("own", "error")}
-        return next(plan for plan in self.plans if plan.key == key).null_error(where, policies)
+        return next(plan for plan in self.plans if plan.key == key).null_error(where, self.nulls)
 
     def null_mask(self, table: pa.Table) -> pa.Array | None:
         """Mask of the rows that `nulls="drop"` keeps before `transform`, Arrow bools [n], or None for all."""
@@ -262,13 +263,13 @@ def build_converter(
     stacks = {target: check_stack(target, sources, plans, options.dtypes) for target, sources in given}
     if not converts:
         _check_unique(schema.names)
-        return Converter(plans, {}, tuple(schema.names), converts=False)
+        return Converter(plans, {}, tuple(schema.names), options.nulls, converts=False)
     keys = _keys_of(plans)
     _check_unique(keys)
     keys = stacked_keys(keys, stacks)
     _check_unique(keys)
     _check_unique(stacked_keys(keys, jagged))
-    return Converter(plans, stacks, tuple(keys), jagged=jagged)
+    return Converter(plans, stacks, tuple(keys), options.nulls, jagged=jagged)
 
 
 def compact(table: pa.Table) -> pa.RecordBatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,12 +11,19 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.elements import Element
 from torch_dataloader_utils.errors import Example, OptionError
+from torch_dataloader_utils.options.by_column import DTYPES, Leaves, leaves
 from torch_dataloader_utils.printing import shown
 
 Dtype: TypeAlias = "np.dtype[Any]"
 
 _FLOATS = ("float16", "float32", "float64")
-_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", *_FLOATS)
+_KINDS = {
+    "decimal": pt.is_decimal,
+    "date": pt.is_date,
+    "time": pt.is_time,
+    "timestamp": pt.is_timestamp,
+    "duration": pt.is_duration,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +31,52 @@ class Casts:
     """The dtypes that `dtypes=` requests.
 
     Attributes:
-        columns: column -> dtype.
+        named: by column, pattern or kind of type.
         types: for all other columns, their dtype without a cast -> dtype.
     """
 
-    columns: Mapping[str, Dtype]
+    named: Leaves
     types: Mapping[Dtype, Dtype]
 
-    def of(self, key: str, element: Element) -> Dtype | None:
-        """The dtype requested for a column, or None. Dates and times are not numbers: they are cast only by name."""
-        if key in self.columns or pt.is_temporal(element.type):
-            return self.columns.get(key)
-        return self.types.get(element.dtype)
+    def of(self, key: str, element: Element) -> tuple[Dtype | None, bool]:
+        """The dtype requested for a column, or None; and whether its name is given.
+
+        Dates and times are not numbers: they are cast only by name.
+        """
+        name, dtype = self.named.of(key, words_of(element)) or (None, self.types.get(element.dtype))
+        return (None if name != key and pt.is_temporal(element.type) else dtype), name == key
+
+
+def words_of(element: Element | None) -> tuple[str, ...]:
+    """The words for the type of a column of numbers, or of lists of them, in a dict by column."""
+    if element is None:
+        return ()
+    words = [word for word, is_kind in _KINDS.items() if is_kind(element.type)]
+    return (*words,) if pt.is_temporal(element.type) else (*words, str(element.dtype))
 
 
 def casts_of(given: Any, keys: Sequence[str], stack: Mapping[str, Sequence[str]] | None) -> Casts:
-    """The casts that `dtypes=` requests: one dtype for all floats, or a dict of column, stack or type -> dtype.
+    """The casts that `dtypes=` requests: one dtype for all floats, or a dict of column, stack, pattern or type.
 
     Raises:
         OptionError: a key is none of these, or a value is not a dtype.
     """
     if given is None:
-        return Casts({}, {})
+        return Casts(Leaves({}, keys), {})
     if not isinstance(given, Mapping):
-        return Casts({}, dict.fromkeys(map(np.dtype, _FLOATS), _float_dtype(given)))
-    columns: dict[str, Dtype] = {}
+        return Casts(Leaves({}, keys), dict.fromkeys(map(np.dtype, _FLOATS), _float_dtype(given)))
     stacked: dict[str, Dtype] = {}
+    named: dict[str, Dtype] = {}
     types: dict[Dtype, Dtype] = {}
     for name, asked in given.items():
         dtype = numpy_dtype(asked, f"dtypes={{{shown(name)}: {shown(asked)}}}")
-        if isinstance(name, str) and name in keys:
-            columns[name] = dtype
-        elif isinstance(name, str) and name in (stack or {}):
+        if isinstance(name, str) and name not in keys and name in (stack or {}):
             stacked |= dict.fromkeys((stack or {})[name], dtype)
+        elif isinstance(name, str) and (name in keys or name.removeprefix("torch.") not in DTYPES):
+            named[name] = dtype
         else:
-            types[_named_type(name, keys)] = dtype
-    return Casts(stacked | columns, types)
+            types[numpy_dtype(name, f"dtypes={{{shown(name)}: ...}}", ", or a column")] = dtype
+    return Casts(leaves("dtypes", stacked | named, keys), types)
 
 
 def with_cast(given: Any, **named: str) -> Example:
@@ -78,30 +94,6 @@ def _float_dtype(given: Any) -> Dtype:
             f"Name the columns to cast to {dtype}, such as dtypes={{'column': '{dtype}'}}."
         )
     return dtype
-
-
-def _named_type(name: Any, keys: Sequence[str]) -> Dtype:
-    """The dtype named by a key of `dtypes=` that is not a column."""
-    if not isinstance(name, str):
-        return numpy_dtype(name, f"dtypes={{{shown(name)}: ...}}", ", or a column")
-    if name.removeprefix("torch.") in _DTYPES:
-        return np.dtype(name.removeprefix("torch."))
-    raise OptionError(unknown_column("dtypes", name, keys, " or a type, such as 'float64'", _DTYPES))
-
-
-def unknown_column(option: str, name: str, keys: Sequence[str], others: str = "", words: Sequence[str] = ()) -> str:
-    """The error message for an option that names an unknown column.
-
-    Args:
-        option: its keyword.
-        name: the unknown name.
-        keys: the columns.
-        others: a phrase for what else it may name.
-        words: those other names.
-    """
-    close = difflib.get_close_matches(name, [*keys, *words], n=2)
-    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
-    return f"{option} names {name!r}{hint}: expected one of the columns {list(keys)}{others}."
 
 
 def _plain_name(given: Any) -> str:
@@ -123,14 +115,14 @@ def numpy_dtype(given: Any, where: str, others: str = "") -> Dtype:
         OptionError: it is none of these, or numpy has no such dtype (bfloat16).
     """
     name = _plain_name(given)
-    if name not in _DTYPES:
+    if name not in DTYPES:
         try:
             # "float" and "int" have 64 bits in numpy, but 32 in torch.
             name = "" if given is None or name in ("float", "int") else str(np.dtype(given))
         except Exception:  # noqa: BLE001 (numpy looks at any object, and parses any text)
             name = ""
-    if name not in _DTYPES:
+    if name not in DTYPES:
         raise OptionError(
-            f"{where}: expected one of {', '.join(_DTYPES)}, by name or as the dtype of numpy or torch{others}."
+            f"{where}: expected one of {', '.join(DTYPES)}, by name or as the dtype of numpy or torch{others}."
         )
     return np.dtype(name)

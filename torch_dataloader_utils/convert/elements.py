@@ -72,8 +72,8 @@ class Element:
         value = fill.item() * factor(meaning, self.meaning)
         if self.dtype.kind in "iu" and not (np.iinfo(self.dtype).min <= value <= np.iinfo(self.dtype).max):
             raise OptionError(
-                f"fill_values={{{self.key!r}: ...}}: {value} does not fit {self.dtype} as {meaning}, which another "
-                "dataset of the combination has."
+                f"Fill({fill.item()}) for column {self.key!r}: {value} does not fit {self.dtype} as {meaning}, which "
+                "another dataset of the combination has."
             )
         return self.dtype.type(value)
 

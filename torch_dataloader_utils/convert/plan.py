@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import is_binary, plain_type
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
-from torch_dataloader_utils.convert.dtypes import Casts, casts_of, unknown_column, with_cast
+from torch_dataloader_utils.convert.dtypes import Casts, casts_of, with_cast, words_of
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
@@ -24,6 +24,9 @@ from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning, unlike
 from torch_dataloader_utils.errors import Example, NullValueError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import ConvertOptions, PadOptions
+from torch_dataloader_utils.options.by_column import ALL, Leaves, leaves, with_leaf, without_leaf
+from torch_dataloader_utils.options.nulls import Fill
+from torch_dataloader_utils.printing import shown
 
 _NUMBERS = (ScalarLeaf, TensorLeaf, ListLeaf)
 
@@ -60,34 +63,38 @@ class ColumnPlan:
         chunks: list[pa.Array] = column.chunks
         return [pc.struct_field(chunk, list(self.path)) for chunk in chunks] if self.path else chunks
 
-    def null_error(self, where: str, policies: Mapping[str, str]) -> NullValueError:
+    def null_error(self, where: str, given: Any) -> NullValueError:
         """The error for a null somewhere in `where`.
 
         Args:
             where: names the rows.
-            policies: the null policies of other columns, by key, which a remedy keeps.
+            given: `nulls=`, what of it says of other columns a remedy keeps.
         """
         name, output = self.key, self.leaf.report()
         no_null = f"{output['dtype']} ({output['kind']}) has no null"
+        filled = Fill("" if isinstance(self.leaf, TextLeaf) else 0)
+
+        def instead(leaf: Any) -> dict[str, Any]:
+            return with_leaf(given, "error", name, leaf)
+
         if self.unfilled:
-            number = Example(f"{{..., {name!r}: number}}", {name: 0})
             return NullValueError(
                 f"column {name!r} has a null in {where}: its fill value replaces null lists, and this null is in "
                 "a list.",
-                remedies=[use("replaces both", fill_values=number)],
+                remedies=[use("replaces both", nulls=instead(Example("Fill(number)", filled)))],
             )
         if self.nulls == "drop":
             no_null = "nulls='drop' looks at what transform gets, and this null is in what it returned"
-        filled = Example(f"{{{name!r}: value}}", {name: "" if isinstance(self.leaf, TextLeaf) else 0})
-        ways = [use(f"adds the mask {self.mask_key!r}", nulls={**policies, name: "mask"})]
-        if "fill" not in policies.values():  # whose values fill_values must keep
-            ways.append(use(nulls={**policies, name: "fill"}, fill_values=filled))
+        ways = [
+            use(f"adds the mask {self.mask_key!r}", nulls=instead("mask")),
+            use(nulls=instead(Example("Fill(value)", filled))),
+        ]
         if isinstance(self.leaf, ScalarLeaf):
             ways.append(use("NaN", dtypes={name: "float64"}))
         message = f"column {name!r} has a null in {where}: {no_null}."
         if self.nulls == "drop" or self.transformed:
             return NullValueError(f"{message} Leave such rows out with filters= or in transform.", remedies=ways)
-        ways.append(use("leaves out such rows", nulls={**policies, name: "drop"}))
+        ways.append(use("leaves out such rows", nulls=instead("drop")))
         return NullValueError(message, remedies=ways)
 
     def report(self) -> dict[str, Any]:
@@ -155,10 +162,25 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
     keys = [field.key for field in fields]
     _check_names(options, keys)
-    casts = casts_of(options.dtypes, keys, options.stack)
-    plans = tuple(_plan(field, options, casts) for field in fields)
+    asked = _Asked(
+        options,
+        casts_of(options.dtypes, keys, options.stack),
+        leaves("nulls", options.nulls, keys),
+        leaves("decimals", options.decimals, keys),
+    )
+    plans = tuple(_plan(field, asked) for field in fields)
     _check_vocabulary(options, plans, {field.key: field.type for field in fields})
     return plans
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the options ask of the columns of a schema."""
+
+    options: ConvertOptions
+    casts: Casts
+    nulls: Leaves
+    decimals: Leaves
 
 
 def _leaves(
@@ -173,15 +195,11 @@ def _leaves(
 
 
 def _check_names(options: ConvertOptions, keys: Sequence[str]) -> None:
-    for name in ("fill_values", "nulls", "strings", "vocabulary"):
+    for name in ("strings", "vocabulary"):
         given = getattr(options, name)
         unknown = [key for key in given if key not in keys] if isinstance(given, Mapping) else []
         if unknown:
-            raise OptionError(unknown_column(name, unknown[0], keys))
-    if options.nulls == "fill" and not options.fill_values:
-        raise OptionError(
-            "nulls='fill' needs the values.", remedies=[use(fill_values=Example("{column: value}", {keys[0]: 0}))]
-        )
+            leaves(name, dict.fromkeys(unknown), keys)
 
 
 def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan], types: Mapping[str, pa.DataType]) -> None:
@@ -201,31 +219,29 @@ def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan], type
         )
 
 
-def _plan(field: _Field, options: ConvertOptions, casts: Casts) -> ColumnPlan:
-    leaf = _with_dtype(field, _leaf(field, options), casts)
-    nulls = _policy(field.key, leaf, options)
+def _plan(field: _Field, asked: _Asked) -> ColumnPlan:
+    leaf = _with_dtype(field, _leaf(field, asked), asked.casts)
+    nulls, fill = _policy(field, leaf, asked.nulls)
     if nulls == "fill":
-        leaf = _with_fill(field, leaf, (options.fill_values or {})[field.key])
+        leaf = _with_fill(field, leaf, fill)
     return ColumnPlan(field.key, field.column, field.path, field.column_type, leaf, nulls)
 
 
-def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
+def _leaf(field: _Field, asked: _Asked) -> Leaf:
     """The conversion of a type, before `dtypes=` and the null policy apply."""
+    options = asked.options
     word = options.strings.get(field.key) if isinstance(options.strings, Mapping) else None
     bare, steps = plain_type(field.type)
+    decimals = _decimals(field, bare.value_type if _is_list(bare) else bare, asked.decimals)
     if pt.is_string(bare) or pt.is_large_string(bare) or is_binary(bare):
         word = word or (options.strings if isinstance(options.strings, str) else "list")
         return _codes(field.key, bare, steps, options) if word == "codes" else TextLeaf(bare, steps, word == "bytes")
     if word is not None:
-        rest = {name: word for name, word in options.strings.items() if name != field.key}  # type: ignore[union-attr]
-        raise OptionError(
-            f"strings names {field.key!r} of type {field.type}: expected a column of strings or bytes.",
-            remedies=[use(strings=rest) if rest else leave_out("strings")],
-        )
-    element = element_of(field.key, field.type, options.decimals)
+        raise _misnamed("strings", field, "strings or bytes", options.strings)  # type: ignore[arg-type]
+    element = element_of(field.key, field.type, decimals)
     if element is not None:
         return ScalarLeaf(element)
-    element = element_of(field.key, bare.value_type, options.decimals) if _is_list(bare) else None
+    element = element_of(field.key, bare.value_type, decimals) if _is_list(bare) else None
     if element is not None and pt.is_fixed_size_list(bare):
         return _tensors(element, steps, field.type, bare)
     if element is not None:
@@ -237,6 +253,24 @@ def _leaf(field: _Field, options: ConvertOptions) -> Leaf:
             remedies=[leave_out("strict_types")],
         )
     return ObjectsLeaf(field.type)
+
+
+def _decimals(field: _Field, type_: pa.DataType, asked: Leaves) -> str:
+    """How the decimals of a column, or of its lists, are read."""
+    is_decimal = pt.is_decimal(plain_type(type_)[0])
+    key, word = asked.of(field.key, ("decimal",) if is_decimal else ()) or ("", "float64")
+    if key == field.key and not is_decimal:
+        raise _misnamed("decimals", field, "decimals", asked.given)
+    return str(word)
+
+
+def _misnamed(option: str, field: _Field, expected: str, given: Mapping[str, Any]) -> OptionError:
+    """The error for an option that names a column of another type."""
+    rest: dict[str, Any] = {option: without_leaf(given, field.key)}
+    return OptionError(
+        f"{option} names {field.key!r} of type {field.type}: expected a column of {expected}.",
+        remedies=[use(**rest) if rest[option] else leave_out(option)],
+    )
 
 
 def _tensors(element: Element, steps: tuple[str, ...], type_: pa.DataType, bare: pa.DataType) -> TensorLeaf:
@@ -261,47 +295,51 @@ def _is_list(type_: pa.DataType) -> bool:
 
 def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
     """The leaf with the dtype that `dtypes=` requests."""
-    if isinstance(leaf, (ScalarLeaf, TensorLeaf, ListLeaf)):
-        dtype = casts.of(field.key, leaf.element)
+    if isinstance(leaf, _NUMBERS):
+        dtype, named = casts.of(field.key, leaf.element)
         if dtype is None:
             return leaf
-        named = field.key in casts.columns
         return replace(leaf, element=replace(leaf.element, dtype=dtype, blank=null_blank(dtype), named=named))
-    if field.key in casts.columns:
-        rest = {name: dtype for name, dtype in casts.columns.items() if name != field.key}
-        raise OptionError(
-            f"dtypes names {field.key!r} of type {field.type}: expected a column of numbers.",
-            remedies=[use(dtypes=rest) if rest else leave_out("dtypes")],
-        )
+    if field.key in casts.named.given:
+        raise _misnamed("dtypes", field, "numbers", {name: str(dtype) for name, dtype in casts.named.given.items()})
     return leaf
 
 
-def _policy(key: str, leaf: Leaf, options: ConvertOptions) -> str:
-    """The null policy of a column.
+def _policy(field: _Field, leaf: Leaf, asked: Leaves) -> tuple[str, Any]:
+    """The null policy of a column, and what fills its nulls.
 
-    One policy for all columns applies to those whose output has no null of its own; a column named in a dict, or in
-    `fill_values`, gets the policy requested, whatever its type. With `nulls="fill"` for all, a column without a fill
-    value gets "error".
+    What is said of all columns applies to those whose output has no null of its own, or that can hold the value that
+    fills nulls; a column, pattern or type that is named gets what is asked for.
     """
-    filled = key in (options.fill_values or {})
-    if isinstance(options.nulls, str):
-        word = options.nulls if options.nulls != "fill" or filled else "error"
-        if leaf.holds_null and not (word == "fill" and filled):
-            word = "own"
-    else:
-        word = options.nulls.get(key, "own" if leaf.holds_null else "error")
-    if filled and word != "fill":
-        others = options.nulls if isinstance(options.nulls, Mapping) else {}
-        raise OptionError(
-            f"fill_values names {key!r}, whose nulls are not filled.", remedies=[use(nulls={**others, key: "fill"})]
-        )
-    if word == "fill" and not filled:
-        values = {**(options.fill_values or {}), key: 0 if isinstance(leaf, _NUMBERS) else ""}
-        raise OptionError(
-            f"nulls={{{key!r}: 'fill'}} needs a value for the column.",
-            remedies=[use(fill_values=Example(f"{{..., {key!r}: value}}", values))],
-        )
-    return word
+    otherwise = "own" if leaf.holds_null else "error", None
+    words = words_of(leaf.element) if isinstance(leaf, _NUMBERS) else _text_words(leaf)
+    key, policy = asked.of(field.key, words) or (ALL, "error")
+    if not isinstance(policy, Fill):
+        return otherwise if key == ALL and leaf.holds_null else (policy, None)
+    value = policy.value
+    if isinstance(value, Mapping):
+        key, value = leaves("Fill", value, asked.columns).of(field.key, words) or (ALL, None)
+    return otherwise if key == ALL and not _can_fill(leaf, value) else ("fill", value)
+
+
+def _text_words(leaf: Leaf) -> tuple[str, ...]:
+    if not isinstance(leaf, (TextLeaf, CodesLeaf)):
+        return ()
+    return ("binary",) if is_binary(leaf.type) else ("string",)
+
+
+def _can_fill(leaf: Leaf, value: Any) -> bool:
+    """Whether a value that is for all columns is one for this."""
+    if isinstance(leaf, (TextLeaf, CodesLeaf)):
+        number = isinstance(leaf, CodesLeaf) and isinstance(value, int)
+        return number or isinstance(value, bytes if is_binary(leaf.type) else str)
+    if isinstance(value, (list, tuple)):
+        return isinstance(leaf, (TensorLeaf, ListLeaf))
+    if not isinstance(leaf, _NUMBERS):
+        return False
+    if isinstance(value, (numbers.Real, Decimal)):
+        return not pt.is_temporal(leaf.element.type)
+    return _number(value, leaf.element) is not None
 
 
 def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
@@ -311,18 +349,22 @@ def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
     if isinstance(leaf, TextLeaf):
         expected = bytes if leaf.binary else str
         if not isinstance(value, expected):
-            raise OptionError(f"fill_values={{{field.key!r}: {value!r}}}: expected {expected.__name__}.")
+            raise _unfit(field.key, value, expected.__name__)
         return replace(leaf, fill=value)
-    if isinstance(leaf, (TensorLeaf, ListLeaf)) and isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(leaf, (TensorLeaf, ListLeaf)) and isinstance(value, (list, tuple)):
         return replace(leaf, fill=_fill_row(field.key, value, leaf))
     if isinstance(leaf, _NUMBERS):
         blank = _fill_value(field.key, value, leaf.element)
         leaf = replace(leaf, element=replace(leaf.element, blank=blank))
         return replace(leaf, fill=np.array([blank]), fills_values=True) if isinstance(leaf, ListLeaf) else leaf
     raise OptionError(
-        f"fill_values names {field.key!r} of type {field.type}: its rows are Python objects, whose nulls stay None: "
-        "leave it out."
+        f"Fill({shown(value)}) for column {field.key!r} of type {field.type}: its rows are Python objects, whose nulls "
+        "stay None: leave it out."
     )
+
+
+def _unfit(key: str, value: Any, expected: str) -> OptionError:
+    return OptionError(f"Fill({shown(value)}) for column {key!r}: expected {expected}.")
 
 
 def _fill_row(key: str, value: Any, leaf: TensorLeaf | ListLeaf) -> np.ndarray[Any, Any]:
@@ -333,7 +375,7 @@ def _fill_row(key: str, value: Any, leaf: TensorLeaf | ListLeaf) -> np.ndarray[A
     with contextlib.suppress(ValueError):  # nested lists of other lengths
         given = np.array(value, object)
     if given.shape != shape:
-        raise OptionError(f"fill_values={{{key!r}: {value!r}}}: expected a number, or numbers of shape {list(shape)}.")
+        raise _unfit(key, value, f"a number, or numbers of shape {list(shape)}")
     flat = [_fill_value(key, number, leaf.element) for number in given.reshape(-1).tolist()]
     return np.array(flat, leaf.element.dtype).reshape(shape)
 
@@ -346,7 +388,7 @@ def _fill_value(key: str, value: Any, element: Element) -> Any:
     dtype = element.dtype
     number = _number(value, element)
     if number is None or not fits(number, dtype):
-        raise OptionError(f"fill_values={{{key!r}: {value!r}}}: expected a value that fits {dtype}.")
+        raise _unfit(key, value, f"a value that fits {dtype}")
     return dtype.type(int(number) if dtype.kind in "iu" else number)
 
 

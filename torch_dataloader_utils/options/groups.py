@@ -14,10 +14,12 @@ from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.options.devices import device_name
 from torch_dataloader_utils.options.even import EVEN
+from torch_dataloader_utils.options.nulls import NullsLike, check_nulls
 from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.progress import check_bars
 from torch_dataloader_utils.values import (
+    ByColumn,
     Checked,
     a,
     credentials,
@@ -37,14 +39,10 @@ from torch_dataloader_utils.values import (
     values,
     whole,
     word,
-    word_or_words,
 )
 
 MOST_WORKERS = 4096
 LAST_BATCH = ("partial", "drop", "pad", "wrap")
-
-NullPolicy = str | Mapping[str, str]
-
 
 _policy = values(
     "the name of a policy, {'policy': name, option: value}, or a function",
@@ -212,17 +210,16 @@ class ConvertOptions(Checked):
     dtypes: Mapping[Any, Any] | Any = option(
         None, doc='casts: "float32" for all floats, or {"column" or "float64": dtype or its name}'
     )
-    fill_values: Mapping[str, Any] | None = option(
-        None, mapping("column -> value"), doc='replacements for nulls in columns with nulls="fill": {"column": value}'
-    )
-    nulls: NullPolicy = option(
+    nulls: NullsLike = option(
         "error",
-        word_or_words("error", "mask", "fill", "drop"),
-        doc="nulls in columns whose dtype has none: raise, add a mask, fill, or drop the row",
+        check_nulls,
+        given="NullsLike",
+        doc="nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column",
     )
-    strings: NullPolicy = option(
+    strings: str | Mapping[str, str] = option(
         "list",
-        word_or_words("list", "bytes", "codes"),
+        ByColumn(("list", "bytes", "codes")),
+        given='Literal["list", "bytes", "codes"] | Mapping[str, str]',
         doc="strings as Python lists, as bytes with offsets, or as codes of a vocabulary",
     )
     vocabulary: Mapping[str, Sequence[Any]] | None = option(
@@ -233,8 +230,11 @@ class ConvertOptions(Checked):
         one_of("ragged", "padded", "nested"),
         doc="lists of varying length: values with offsets, padded, or nested tensors",
     )
-    decimals: str = option(
-        "float64", one_of("float64", "scaled"), doc="decimals as rounded floats, or as exact scaled integers"
+    decimals: str | Mapping[str, str] = option(
+        "float64",
+        ByColumn(("float64", "scaled")),
+        given='Literal["float64", "scaled"] | Mapping[str, str]',
+        doc="decimals as rounded floats, or as exact scaled integers; or by column",
     )
     strict_types: bool = option(False, flag, doc="refuse columns that only fit Python objects")
 

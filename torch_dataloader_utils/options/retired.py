@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.errors import UnknownOptionError
+from torch_dataloader_utils.options.nulls import Fill
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.values import Value
@@ -22,11 +23,13 @@ class Retired:
         keyword: that one.
         fields: the name of each field, by the keyword that it was.
         now: from what a call gave of all of these, the text of the keyword now; unless that is given as a value.
+        was: whether what is given as the keyword itself is a form that it had with these.
     """
 
     keyword: str
     fields: Mapping[str, str]
     now: Callable[[Mapping[str, str], Given], str]
+    was: Callable[[Any], bool] = lambda given: False
 
     def text(self, given: Given) -> str:
         """What a call with these is now."""
@@ -91,7 +94,23 @@ def _weights(names: Mapping[str, str], given: Given) -> str:
     return f"weights={value('Weights', values, renamed(given, names))}"
 
 
+def _filled(given: Any) -> bool:
+    """Whether it is a `nulls` whose values `fill_values` had."""
+    return given == "fill" or (isinstance(given, Mapping) and "kind" not in given and "fill" in given.values())
+
+
+def _nulls(names: Mapping[str, str], given: Given) -> str:
+    nulls, values = given.get("nulls", "fill"), given.get("fill_values") or {}
+    by_column = {name: Fill(item) for name, item in values.items() if item is not None}
+    if nulls in ("fill", "error"):
+        return f"nulls={Fill((by_column and dict(values)) or 0)!r}"
+    rest = nulls if isinstance(nulls, Mapping) else {"*": nulls}
+    kept = {name: Fill(0) if leaf == "fill" else leaf for name, leaf in rest.items()}
+    return f"nulls={shown({**kept, **by_column})}"
+
+
 RETIRED = (
+    Retired("nulls", {"fill_values": "value"}, _nulls, _filled),
     Retired("cache", {"cache_dir": "folder", "cache_bytes": "max_bytes"}, _cache),
     Retired("batch_tokens", {"length_column": "by", "long_rows": "long"}, _buckets),
     Retired(
@@ -113,7 +132,7 @@ def check_retired(keywords: Given) -> None:
     """
     lines = []
     for feature in RETIRED:
-        if keywords.keys() & feature.fields.keys():
+        if keywords.keys() & feature.fields.keys() or feature.was(keywords.get(feature.keyword)):
             given = {name: keywords[name] for name in keywords if name in (feature.keyword, *feature.fields)}
             old = ", ".join(f"{name}={shown(item)}" for name, item in given.items())
             lines.append(printable(f"{old} {'is' if len(given) == 1 else 'are'} now {feature.text(given)}"))
