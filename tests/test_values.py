@@ -208,6 +208,7 @@ SAMPLES: Mapping[type[Value], Value] = {
     Buckets: Buckets(64, by="ids", long="drop"),
     Cache: Cache("folder", max_bytes="1GiB"),
     Processes: Processes(False, context="fork"),
+    torch_dataloader_utils.Codes: torch_dataloader_utils.Codes({"city": ["Oslo", "Lima"]}, unknown=-1),
     torch_dataloader_utils.Fill: torch_dataloader_utils.Fill({"age": 0, "c*": "none"}),
     Sync: Sync(4),
     Transform: Transform(len, rows="any", format="numpy"),

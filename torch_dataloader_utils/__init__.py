@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.even import Sync
     from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.nulls import Fill
+    from torch_dataloader_utils.options.strings import Codes
     from torch_dataloader_utils.options.transform import Transform
     from torch_dataloader_utils.options.workers import Processes
     from torch_dataloader_utils.planning.options import PlanShape
@@ -94,6 +95,7 @@ _HOMES = {
     "BlockEvent": "events",
     "Buckets": "options.buckets",
     "Cache": "options.cache",
+    "Codes": "options.strings",
     "CombinedDataset": "api.combined",
     "DataFile": "model",
     "DataFileInfo": "model",
@@ -150,6 +152,7 @@ __all__ = [
     "Cache",
     "CatalogError",
     "CheckpointMismatchError",
+    "Codes",
     "ColumnNotFoundError",
     "CombinedDataset",
     "CountsRequiredError",

@@ -5,6 +5,7 @@ from torch_dataloader_utils.options.cache import CacheLike
 from torch_dataloader_utils.options.even import EvenLike
 from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
+from torch_dataloader_utils.options.strings import StringsLike
 from torch_dataloader_utils.options.transform import TransformLike
 from torch_dataloader_utils.options.workers import WorkerModeLike
 from torch_dataloader_utils.values import Value
@@ -14,6 +15,7 @@ __all__ = [
     "CacheLike",
     "EvenLike",
     "NullsLike",
+    "StringsLike",
     "TransformLike",
     "Value",
     "WeightsLike",

@@ -186,14 +186,6 @@ def names(name: str, value: Any) -> list[str]:
     return items
 
 
-def value_lists(name: str, value: Any) -> Any:
-    """None, or a dict of column -> list of values."""
-    for column, items in (mapping("column -> list of values")(name, value) or {}).items():
-        if isinstance(items, (str, bytes)) or not hasattr(items, "__iter__"):
-            raise OptionError(f"{name}={{{column!r}: {shown(items)}}}: expected a list of values.")
-    return value
-
-
 def name_lists(name: str, value: Any) -> Any:
     """None, or a dict of name -> list of names."""
     for key, items in (mapping('key -> list of columns, such as {"x": ["a", "b"]}')(name, value) or {}).items():
@@ -441,7 +433,8 @@ class ByColumn:
         for key in value:
             if not isinstance(key, str):
                 raise OptionError(f"{name}={shown(value)}: expected a dict whose keys are columns, patterns or types.")
-        return {key: self._leaf(f"{name}[{key!r}]", leaf) for key, leaf in value.items()}
+        checked = {key: self._leaf(f"{name}[{key!r}]", leaf) for key, leaf in value.items()}
+        return checked["*"] if checked.keys() == {"*"} else checked
 
     def _leaf(self, name: str, given: Any) -> Any:
         if isinstance(given, str) and given in self.allowed:

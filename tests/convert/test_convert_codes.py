@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import Fill
+from torch_dataloader_utils import Codes, Fill
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, UnknownValueError
 from torch_dataloader_utils.options import ConvertOptions
@@ -39,7 +39,7 @@ def table_of(*chunks, type_=None):
 
 
 def converter(table, learn=None, **options):
-    made = build_converter(table.schema, ConvertOptions(strings="codes", **options), "torch")
+    made = build_converter(table.schema, ConvertOptions(**{"strings": "codes", **options}), "torch")
     return made if learn is None else made.learned({"c": made.codes["c"].distinct(learn.column("c").chunks)})
 
 
@@ -81,12 +81,12 @@ def test_a_null_within_a_dictionary_is_a_null():
 def test_values_that_only_the_dictionary_has_are_no_error():
     column = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array(["a", "never used"]))
     table = pa.table({"c": column})
-    assert codes(converter(table, vocabulary={"c": ["a"]}), table).tolist() == [0, 0]
+    assert codes(converter(table, strings=Codes({"c": ["a"]})), table).tolist() == [0, 0]
 
 
 def test_a_given_vocabulary_keeps_its_order():
     table = table_of(["low", "high"], ["mid"])
-    made = converter(table, vocabulary={"c": ["low", "mid", "high"]})
+    made = converter(table, strings=Codes({"c": ["low", "mid", "high"]}))
     assert not made.unlearned
     assert codes(made, table).tolist() == [0, 2, 1]
     assert made.vocabulary("c") == ["low", "mid", "high"]
@@ -95,7 +95,7 @@ def test_a_given_vocabulary_keeps_its_order():
 @pytest.mark.parametrize("encode", [False, True])
 def test_unknown_value(encode):
     table = table_of(["a", None], ["b", "zebra"])
-    made = converter(table, nulls="mask", vocabulary={"c": ["a", "b"]})
+    made = converter(table, nulls="mask", strings=Codes({"c": ["a", "b"]}))
     if encode:
         table = table.set_column(0, "c", table["c"].dictionary_encode())
         made = made.encoded({"c": table.schema.field(0).type})
@@ -117,25 +117,28 @@ def test_nulls_follow_the_policy_of_ints():
     filled = converter(table, learn=table, nulls=Fill({"c": "aa"}))
     assert filled.vocabulary("c") == ["a", "aa", "b"]
     assert codes(filled, table).tolist() == [2, 1, 0]
-    given = converter(table, nulls=Fill({"c": "b"}), vocabulary={"c": ["b", "a"]})
+    given = converter(table, nulls=Fill({"c": "b"}), strings=Codes({"c": ["b", "a"]}))
     assert codes(given, table).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"vocabulary": {"c": ["a", "a"]}}, "'a' more than once"),
-        ({"vocabulary": {"c": ["a", None]}}, "holds a null"),
-        ({"vocabulary": {"c": ["a", 3]}}, "expected values of type string"),
-        ({"vocabulary": {"c": "abc"}}, "expected a list of values"),
-        ({"vocabulary": ["a"]}, "expected a dict"),
-        ({"vocabulary": {"nope": ["a"]}}, "vocabulary names 'nope'"),
-        ({"vocabulary": {"n": ["a"]}}, "'n' of type int64: only strings and bytes have codes"),
+        ({"strings": Codes({"c": ["a", "a"]})}, "'a' more than once"),
+        ({"strings": Codes({"c": ["a", None]})}, "holds a null"),
+        ({"strings": Codes({"c": ["a", 3]})}, "expected values of type string"),
+        ({"strings": {"c": {"kind": "codes", "values": "abc"}}}, "expected a list of values"),
+        ({"strings": {"c": {"kind": "codes", "values": {"a", "b"}}}}, "expected a list of values"),
+        ({"strings": {"c": {"kind": "codes", "values": {}}}}, "expected a dict of column"),
+        ({"strings": {"c": {"kind": "codes", "unknown": 0.5}}}, "expected a whole number"),
+        ({"strings": Codes({"nope": ["a"]})}, "Codes names 'nope'"),
+        ({"strings": Codes({"n": ["a"]})}, r"Codes\(\[...\]\) for column 'n': expected values of type int64"),
+        ({"strings": {"*": Codes({"c": ["a"]}), "c": "list"}}, "Codes names 'c' of type string, which has no codes"),
         ({"nulls": Fill({"c": 1.5})}, r"expected a value \(str\), or a code"),
         ({"nulls": Fill({"c": True})}, r"expected a value \(str\), or a code"),
-        ({"nulls": Fill({"c": "z"}), "vocabulary": {"c": ["a"]}}, "has no such value"),
+        ({"nulls": Fill({"c": "z"}), "strings": Codes({"c": ["a"]})}, "has no such value"),
         ({"dtypes": {"c": "float32"}}, "expected a column of numbers"),
-        ({"strings": {"n": "codes"}}, "expected a column of strings or bytes"),
+        ({"strings": {"n": "bytes"}}, "strings names 'n' of type int64: expected a column of strings or bytes"),
     ],
 )
 def test_what_cannot_be(options, words):
@@ -170,7 +173,7 @@ def test_codes_stack():
 @pytest.mark.parametrize("form", ["arrow", "dict"])
 def test_arrow_output_has_no_codes(form):
     schema = pa.schema({"c": pa.string()})
-    made = build_converter(schema, ConvertOptions(strings="codes", vocabulary={"c": ["a"]}), form)
+    made = build_converter(schema, ConvertOptions(strings=Codes({"c": ["a"]})), form)
     assert not made.codes
     assert not made.unlearned
 
@@ -183,3 +186,64 @@ def test_codes_are_memory_of_their_own():
     assert other.tolist() == [0, 1]
     assert one.flags.writeable
     assert replace(made) == made
+
+
+NUMBERED = pa.table({"c": ["a", "b", None], "n": pa.array([30, 10, None], pa.int16()), "f": [0.5, None, 1.5]})
+
+
+def test_whole_numbers_have_codes_if_they_are_named():
+    def coded(strings):
+        return set(build_converter(NUMBERED.schema, ConvertOptions(strings=strings), "torch").codes)
+
+    assert coded("codes") == coded({"*": "codes"}) == coded({"string": "codes"}) == {"c"}
+    assert coded({"n": "codes"}) == coded({"int16": Codes()}) == coded({"n*": "codes"}) == {"n"}
+    assert coded(Codes({"n": [10, 30]})) == {"c", "n"}
+    assert coded({"f*": "codes", "n": Codes([1])}) == {"n"}
+
+
+def test_codes_of_whole_numbers():
+    def made(nulls, strings="codes"):
+        options = ConvertOptions(strings={"n": strings}, nulls={"n": nulls})
+        found = build_converter(NUMBERED.schema, options, "torch")
+        learned = {key: leaf.distinct(NUMBERED[key].chunks) for key, leaf in found.codes.items() if found.unlearned}
+        return found.learned(learned)
+
+    learned = made("mask")
+    assert learned.vocabularies == {"n": [10, 30]}
+    found = learned.convert(NUMBERED, False, "the file")
+    assert found["n"].array.tolist() == [1, 0, 0]
+    assert found["n_valid"].array.tolist() == [True, True, False]
+    filled = made(Fill(20))  # a value, not a code
+    assert filled.vocabulary("n") == [10, 20, 30]
+    assert filled.convert(NUMBERED, False, "the file")["n"].array.tolist() == [2, 0, 1]
+    given = made("mask", Codes([30, 20], unknown=-1)).convert(NUMBERED, False, "the file")
+    assert given["n"].array.tolist() == [0, -1, 0]
+    with pytest.raises(OptionError, match=r"Fill\(0.5\) for column 'n': expected a value \(int\)\."):
+        made(Fill(0.5))
+
+
+@pytest.mark.parametrize("encode", [False, True])
+def test_a_code_for_unknown_values(encode):
+    table = table_of(["a", None], ["b", "zebra"])
+    made = converter(table, nulls=Fill(9), strings=Codes({"c": ["b", "a"]}, unknown=-1))
+    if encode:
+        table = table.set_column(0, "c", table["c"].dictionary_encode())
+        made = made.encoded({"c": table.schema.field(0).type})
+    assert codes(made, table).tolist() == [1, 9, 0, -1]
+
+
+def test_one_list_is_the_vocabulary_of_all_columns_and_a_dict_of_those_it_names():
+    schema = pa.schema({"a": pa.string(), "b": pa.binary(), "d": pa.string()})
+
+    def known(strings):
+        made = build_converter(schema, ConvertOptions(strings=strings), "torch")
+        return {
+            key: leaf.vocabulary if leaf.vocabulary is None else len(leaf.vocabulary)
+            for key, leaf in made.codes.items()
+        }
+
+    assert known(Codes(["x", "y"])) == {"a": 2, "b": 2, "d": 2}
+    assert known(Codes({"a": ["x"], "?": ["x", "y"]})) == {"a": 1, "b": 2, "d": 2}
+    assert known(Codes({"a": ["x"]})) == {"a": 1, "b": None, "d": None}
+    assert known({"*": "codes", "a": Codes(["x"]), "binary": "list"}) == {"a": 1, "b": None, "d": None}
+    assert known({"string": "codes"}) == {"a": None, "d": None}

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import Fill, Processes, StructuredDataset
+from torch_dataloader_utils import Codes, Fill, Processes, StructuredDataset
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, UnknownValueError
 
 ODD = pc.bit_wise_and(pc.field("id"), 1) == 1
@@ -109,10 +109,10 @@ def test_a_filter_that_only_plain_text_allows(folder: str) -> None:
 
 def test_a_given_vocabulary(folder: str) -> None:
     order = ["Rome", "Paris", "Oslo", "Lima", "Bern"]
-    batch = one_batch(folder, nulls="mask", vocabulary={"city": order})
+    batch = one_batch(folder, nulls="mask", strings=Codes({"city": order}))
     assert batch["city"][batch["city_valid"]].tolist() == [2, 0, 0, 4, 3, 2]
     with pytest.raises(UnknownValueError, match=r"'city' has the value 'Lima' in .*1.parquet, row group 0"):
-        one_batch(folder, nulls="mask", vocabulary={"city": ["Rome", "Oslo", "Bern"]})
+        one_batch(folder, nulls="mask", strings=Codes({"city": ["Rome", "Oslo", "Bern"]}))
 
 
 def test_files_of_other_types(tmp_path: Path) -> None:
@@ -136,6 +136,7 @@ def test_partition_columns_and_column_names_with_dots(tmp_path: Path) -> None:
         pq.write_table(table, tmp_path / f"color={color}" / "x.parquet")
     loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), strings="codes", batch_size=10)
     assert dataset.vocabulary("color") == ["blue", "red"]
+    assert dataset.vocabularies()["color"] == ["blue", "red"]
     assert dataset.vocabulary("a.c") == ["blue", "red", "z"]
     (batch,) = list(loader)
     assert {key: codes.tolist() for key, codes in batch.items()} == {

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tests.end_to_end.sharded import Broken, Fetched, Kinds, Plain, Utterances, epoch_of, ids, structured, write
-from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset, combine
+from torch_dataloader_utils import Codes, DataLoaderUtilsError, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     EmptyDatasetError,
@@ -337,7 +337,7 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="codes of the key 'text' have other meanings"):
         combine([one, other])
     words = {"text": [f"row {row}" for row in range(12)]}
-    alike = [structured(path, strings="codes", vocabulary=words) for path in (folder, tmp_path / "b")]
+    alike = [structured(path, strings=Codes(words)) for path in (folder, tmp_path / "b")]
     loader, dataset = combine(alike, batch_size=100)
     (batch,) = loader
     assert [dataset.vocabulary("text")[code] for code in batch["text"]] == [f"row {row}" for row in batch["id"]]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from torch_dataloader_utils import Fill, StructuredDataset, combine
+from torch_dataloader_utils import Codes, Fill, StructuredDataset, combine
 from torch_dataloader_utils.errors import NullValueError, OptionError, SchemaMismatchError
 
 DAY = datetime.datetime(2024, 5, 1, 12, 30, 15)
@@ -174,7 +174,7 @@ def test_codes_in_stacks_have_one_vocabulary(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError, match="codes of the key 'x' have other meanings"):
         rows(made())
-    assert rows(made(vocabulary={"w": ["p", "q", "r"]})) == [[0, 1], [1, 2], [1, 1], [2, 2]]
+    assert rows(made(strings=Codes({"w": ["p", "q", "r"]}))) == [[0, 1], [1, 2], [1, 1], [2, 2]]
 
 
 def of_one(folder: Path, table: dict[str, Any], **options: Any) -> Callable[..., Any]:

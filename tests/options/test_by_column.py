@@ -60,6 +60,7 @@ def test_a_change_of_one_column_keeps_what_is_said_of_others() -> None:
 def test_dicts_with_a_kind_become_values() -> None:
     given = parse_options({"nulls": {"*": "drop", "value": {"kind": "FILL", "value": 0}}}).convert.nulls
     assert given == {"*": "drop", "value": Fill(0)}
+    assert parse_options({"nulls": {"*": {"kind": "fill", "value": 0}}}).convert.nulls == Fill(0)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,16 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
         ),
         ({"nulls": "fill"}, "nulls='fill' is now nulls=Fill(0)"),
         ({"nulls": {"a": "fill"}}, "nulls={'a': 'fill'} is now nulls={'a': Fill(0)}"),
+        ({"vocabulary": {"a": ["x"]}}, "vocabulary={'a': ['x']} is now strings=Codes({'a': ['x']})"),
+        (
+            {"strings": "codes", "vocabulary": {"a": ["x"]}},
+            "strings='codes', vocabulary={'a': ['x']} are now strings=Codes({'a': ['x']})",
+        ),
+        (
+            {"strings": {"a": "codes", "b": "bytes"}, "vocabulary": {"a": ["x"]}},
+            "strings={'a': 'codes', 'b': 'bytes'}, vocabulary={'a': ['x']} are now "
+            "strings={'a': Codes(['x']), 'b': 'bytes'}",
+        ),
         ({"cache_bytes": 2**30}, "cache_bytes=1073741824 is now cache=Cache('folder', max_bytes=1073741824)"),
     ],
 )

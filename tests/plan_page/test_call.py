@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import DeltaDataset, IcebergDataset, StructuredDataset, combine
+from torch_dataloader_utils import Codes, DeltaDataset, Fill, IcebergDataset, StructuredDataset, combine
 from torch_dataloader_utils.cli.texts import config_of
 from torch_dataloader_utils.plan_page.call import written
 
@@ -83,6 +83,10 @@ CALLS: list[dict[str, Any]] = [
     {"columns": ["id"], "subsets": {"train": 0.9, "val": 1e-05}, "subset": "train", "subset_by": "id"},
     {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 4, "pad_values": {"tokens": -100}},
     {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 4, "pack_method": "wrap", "count_rows": True},
+    {"columns": ["id", "name"], "nulls": {"*": "drop", "i*": "mask", "id": Fill(-1)}},
+    {"columns": ["id"], "nulls": Fill({"id": -1, "int64": 0})},
+    {"columns": ["id", "name"], "strings": Codes({"name": ["a", ODD]}, unknown=-1), "nulls": Fill("a")},
+    {"columns": ["id", "name"], "strings": {"name": Codes([ODD], unknown=7), "id": "codes"}, "nulls": {"*": "mask"}},
     {"columns": ["tokens", "id"], "lists": "padded", "batch_tokens": 16, "timeout": 1.5, "prefetch_bytes": "1KiB"},
 ]  # fmt: skip
 
@@ -96,6 +100,17 @@ def test_both_texts_make_the_dataset_that_is_shown(
     assert by_python(python).options == dataset.options
     assert by_config(text, tmp_path).options == dataset.options
     assert hydra.utils.instantiate(OmegaConf.create(text), rank=0)[1].options == dataset.options
+
+
+def test_a_long_vocabulary_is_not_shown(folder: Path, texts: Texts) -> None:
+    """The page would be larger than what it shows."""
+    words = [f"word {number}" for number in range(10_000)]
+    _, dataset = StructuredDataset.create_dataloader(
+        str(folder), columns=["name"], strings=Codes(words, unknown=-1), nulls="mask", **RANKS
+    )
+    python, text = texts(dataset)
+    assert "word 1" not in python + text
+    assert "too long" in python
 
 
 def test_labels_that_are_bools_and_null_stay_what_they_are(folder: Path, texts: Texts, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import Transform, progress
+from torch_dataloader_utils import Codes, Transform, progress
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import FileReadError, OptionError, PlanMismatchError, WorkerError
 from torch_dataloader_utils.formats.parquet import ParquetFormat, ParquetReader
@@ -133,7 +133,7 @@ def test_only_needed_columns_are_read_once(tmp_path: Path, reads: list[Any]) -> 
     [
         {"count_rows": True},
         {"count_rows": True, "strings": "codes", "output_format": "arrow"},
-        {"strings": {"city": "codes"}, "nulls": {"city": "mask"}, "vocabulary": {"city": ["x"]}},
+        {"strings": Codes({"city": ["x"]}), "nulls": {"city": "mask"}},
         {"filters": THIRDS},
     ],
 )

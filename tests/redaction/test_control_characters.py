@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import Codes, StructuredDataset, combine
 from torch_dataloader_utils.cli.app import app
 from torch_dataloader_utils.redaction import printable, redacted
 
@@ -76,9 +76,8 @@ def other_types(folder: Path) -> Any:
 
 
 def unknown_value(folder: Path) -> Any:
-    vocabulary = {f"c{HOSTILE}": ["x"]}
-    strings = {f"c{HOSTILE}": "codes"}
-    loader, _ = StructuredDataset.create_dataloader(folder, batch_size=4, strings=strings, vocabulary=vocabulary)
+    strings = Codes({f"c{HOSTILE}": ["x"]})
+    loader, _ = StructuredDataset.create_dataloader(folder, batch_size=4, strings=strings)
     return list(loader)
 
 

@@ -21,6 +21,7 @@ from pyiceberg.table import StaticTable
 from tests.formats.interval_writing import write_intervals
 from torch_dataloader_utils import (
     Buckets,
+    Codes,
     DeltaDataset,
     Fill,
     IcebergDataset,
@@ -306,10 +307,10 @@ CALLS: dict[str, Failing] = {
     "shard_batches with split_batches": Failing(
         {"sharding": "strided", "shard_batches": True, "split_batches": True, **TWO}
     ),
-    "vocabulary without codes": Failing({"vocabulary": {"word": ["w0", "w1", "w2"]}}),
-    "vocabulary of numbers": Failing({"vocabulary": {"id": [0, 1]}, "columns": ["id"]}),
-    "strings of numbers": Failing({"strings": {"id": "codes"}, "columns": ["id"]}),
-    "strings of numbers and words": Failing({"strings": {"id": "codes", "word": "codes"}, "columns": ["id", "word"]}),
+    "vocabulary without codes": Failing({"strings": {"*": Codes({"word": ["w0"]}), "word": "list"}}),
+    "vocabulary of numbers": Failing({"strings": Codes({"x": [0, 1]}), "columns": ["x"]}),
+    "strings of numbers": Failing({"strings": {"id": "bytes"}, "columns": ["id"]}),
+    "strings of numbers and words": Failing({"strings": {"id": "bytes", "word": "codes"}, "columns": ["id", "word"]}),
     "dtypes of words": Failing({"dtypes": {"word": "float32"}, "columns": ["word"]}),
     "decimals of words": Failing({"decimals": {"word": "scaled"}, "columns": ["word"]}),
     "pack_length without pack": Failing({"pack_length": 16}, path="tokens"),
@@ -401,7 +402,7 @@ CALLS: dict[str, Failing] = {
     "a mix of lines": Failing({}, CountsRequiredError, call=combined, path="lines"),
     "samples that cannot be sent": Failing({"worker_mode": "processes", "num_workers": 1}, call=combined_samples),
     "a value outside of the vocabulary": Failing(
-        {"strings": "codes", "vocabulary": {"word": ["w0"]}, "columns": ["word"]}, UnknownValueError
+        {"strings": Codes({"word": ["w0"]}), "columns": ["word"]}, UnknownValueError
     ),
     "decimals of many digits": Failing({"decimals": "scaled"}, UnsupportedTypeError, path="decimals"),
     "strings that are not UTF-8": Failing({}, FileReadError, path="latin"),

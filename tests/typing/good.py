@@ -11,6 +11,7 @@ from torch_dataloader_utils import (
     Batch,
     Buckets,
     Cache,
+    Codes,
     CombinedDataset,
     DataFile,
     Fill,
@@ -39,6 +40,7 @@ loader, dataset = StructuredDataset.create_dataloader(
     shuffle=True,
     even="drop",
     nulls={"x": "mask", "y": Fill(0), "f*": "drop"},
+    strings=Codes({"city": ["Oslo"]}, unknown=-1),
     worker_mode="processes",
     num_workers=2,
 )

@@ -12,6 +12,7 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Options, parse_options, plain_value
+from torch_dataloader_utils.options.strings import StringsLike
 from torch_dataloader_utils.sources.source import Source, open_files
 from torch_dataloader_utils.storage.waiting import limited
 from torch_dataloader_utils.typing import BucketsLike, CacheLike, EvenLike, NullsLike, TransformLike, WorkerModeLike
@@ -102,8 +103,7 @@ class StructuredDataset(LoaderDataset):
         jagged: Mapping[str, Sequence[str]] | None = None,
         dtypes: Mapping[Any, Any] | Any = None,
         nulls: NullsLike = "error",
-        strings: Literal["list", "bytes", "codes"] | Mapping[str, str] = "list",
-        vocabulary: Mapping[str, Sequence[Any]] | None = None,
+        strings: StringsLike = "list",
         lists: Literal["ragged", "padded", "nested"] = "ragged",
         decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
         strict_types: bool = False,
@@ -189,8 +189,7 @@ class StructuredDataset(LoaderDataset):
             jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
             nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
-            strings: strings as Python lists, as bytes with offsets, or as codes of a vocabulary.
-            vocabulary: the values of columns of codes, in order: {"column": [value, ...]}.
+            strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
             lists: lists of varying length: values with offsets, padded, or nested tensors.
             decimals: decimals as rounded floats, or as exact scaled integers; or by column.
             strict_types: refuse columns that only fit Python objects.

@@ -32,7 +32,6 @@ from torch_dataloader_utils.filters.arrow import identity_of
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import END, RankCursor
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.options.nulls import nulls_text
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.mix_epochs import mixing_in_rows
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -196,7 +195,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     named = [f"{name} {file.info.file_size} {file.info.record_count}" for name, file in zip(names, files, strict=True)]
     schema = [f"{item.name}: {item.type}" for item in kept_schema(scan.output_schema)]
     predicate = identity_of(scan.predicate)
-    nulls = nulls_text(options.convert.nulls)
+    nulls = options.convert.nulls_text
     order = options.shuffle
     mixed = [] if options.mixing is None else [", mixed by rows"]
     known = "known" if counts_are_known(source) else UNKNOWN

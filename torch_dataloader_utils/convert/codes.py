@@ -1,4 +1,4 @@
-"""Strings or bytes to codes: the index of each value in the column's vocabulary, without a Python object per row.
+"""Strings, bytes or ints to codes: the index of each value in the column's vocabulary, without an object per row.
 
 A column's vocabulary is given, or learned by the row count scan before the first block is read. For blocks that are
 read as dictionaries, only the dictionary is looked up; it differs from row group to row group.
@@ -7,7 +7,7 @@ read as dictionaries, only the dictionary is looked up; it differs from row grou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from torch_dataloader_utils.convert.buffers import Origin, is_binary, plain, plain_chunks, valid_rows
 from torch_dataloader_utils.convert.columns import Array, Dense
-from torch_dataloader_utils.errors import OptionError, UnknownValueError, leave_out
+from torch_dataloader_utils.errors import OptionError, Remedy, UnknownValueError
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.printing import shown
-
-Fill = int | str | bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +29,27 @@ class CodesLeaf:
         type: Arrow type of the values without encodings.
         steps: convert the column's own type to `type`.
         vocabulary: values of `type`, each once, without null; None until it is learned.
-        fill: replaces nulls: a value of the vocabulary, or a code; None for code 0.
+        fill: the value of the vocabulary that replaces nulls; None: `blank` does.
+        blank: the code of nulls.
+        unknown: the code of values outside of the vocabulary; None: they are errors.
+        ways: the remedies of that error.
     """
 
     key: str
     type: pa.DataType
     steps: tuple[str, ...]
     vocabulary: pa.Array | None = None
-    fill: Fill = None
+    fill: Any = None
+    blank: int = 0
+    unknown: int | None = None
+    ways: tuple[Remedy, ...] = field(default=(), compare=False, repr=False)
 
     holds_null = False  # every code stands for a value
+
+    @property
+    def kind(self) -> type:
+        """The type of its values in Python."""
+        return int if pa.types.is_integer(self.type) else bytes if is_binary(self.type) else str
 
     @property
     def by_dictionary(self) -> bool:
@@ -62,9 +71,11 @@ class CodesLeaf:
             return Dense(codes), None
         valid = self.valid(chunks)
         unknown = ~known if valid is None else ~known & valid
-        if unknown.any():
-            raise self._unknown(chunks, int(np.argmax(unknown)), origin.where)
         codes[~known] = self._blank()
+        if unknown.any():
+            if self.unknown is None:
+                raise self._unknown(chunks, int(np.argmax(unknown)), origin.where)
+            codes[unknown] = self.unknown
         return Dense(codes), valid
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
@@ -81,7 +92,7 @@ class CodesLeaf:
 
     def learned(self, values: pa.Array) -> CodesLeaf:
         """The leaf whose vocabulary is `values` and the fill value, sorted (by code point, or by byte)."""
-        if isinstance(self.fill, (str, bytes)):
+        if self.fill is not None:
             values = pa.concat_arrays([values, pa.array([self.fill], self.type)])
         values = values.unique()
         return replace(self, vocabulary=values.take(pc.sort_indices(values)))
@@ -111,23 +122,22 @@ class CodesLeaf:
 
     def _blank(self) -> int:
         """The code of a null."""
-        if isinstance(self.fill, (str, bytes)):
+        if self.fill is not None:
             return int(pc.index_in(pa.scalar(self.fill, self.type), value_set=self.vocabulary).as_py())
-        return self.fill or 0
+        return self.blank
 
     def _unknown(self, chunks: Sequence[pa.Array], row: int, where: str) -> UnknownValueError:
         value = pa.chunked_array(plain_chunks(chunks, self.steps), type=self.type)[row].as_py()
         size = 0 if self.vocabulary is None else len(self.vocabulary)
         return UnknownValueError(
             f"column {self.key!r} has the value {value!r} in {where}, at row {row} of those read, which is not among "
-            f"the {size} values of its vocabulary. Add it to vocabulary={{{self.key!r}: [...]}}; or collect all values "
-            "with a scan when the loader is created (again, if the files have changed since).",
-            remedies=[leave_out("vocabulary")],
+            f"the {size} values of its vocabulary. Add it to the values of Codes(...).",
+            remedies=self.ways,
         )
 
 
 def given_vocabulary(key: str, type_: pa.DataType, given: Iterable[Any]) -> pa.Array:
-    """The vocabulary that `vocabulary=` gives for a column, in the order given.
+    """The vocabulary that `Codes` gives for a column, in the order given.
 
     Raises:
         OptionError: a value is of another type, is null or is given twice.
@@ -136,15 +146,15 @@ def given_vocabulary(key: str, type_: pa.DataType, given: Iterable[Any]) -> pa.A
     try:
         vocabulary = pa.array(values, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
-        raise OptionError(f"vocabulary={{{key!r}: ...}}: expected values of type {type_}: {error}") from error
+        raise OptionError(f"Codes([...]) for column {key!r}: expected values of type {type_}: {error}") from error
     if vocabulary.null_count:
         raise OptionError(
-            f"vocabulary={{{key!r}: ...}} holds a null: leave it out, and set nulls={{{key!r}: ...}} to handle nulls."
+            f"Codes([...]) for column {key!r} holds a null: leave it out; nulls={{{key!r}: ...}} handles nulls."
         )
     if len(vocabulary.unique()) != len(vocabulary):
         counts = vocabulary.value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-        raise OptionError(f"vocabulary={{{key!r}: ...}} holds {twice!r} more than once: list each value once.")
+        raise OptionError(f"Codes([...]) for column {key!r} holds {twice!r} more than once: list each value once.")
     return vocabulary
 
 
@@ -154,16 +164,14 @@ def with_fill(leaf: CodesLeaf, value: Any) -> CodesLeaf:
     Raises:
         OptionError: it is neither a code nor a value of the column's type, or is not in the given vocabulary.
     """
-    kind = bytes if is_binary(leaf.type) else str
     code = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if code and -(2**63) <= value < 2**63:
-        return replace(leaf, fill=int(value))
-    if not isinstance(value, kind):
+    if code and leaf.kind is not int and -(2**63) <= value < 2**63:
+        return replace(leaf, blank=int(value))
+    if not isinstance(value, leaf.kind) or isinstance(value, bool):
+        codes = "" if leaf.kind is int else ", or a code (int64)"
         raise OptionError(
-            f"Fill({shown(value)}) for column {leaf.key!r}: expected a value ({kind.__name__}), or a code (int64)."
+            f"Fill({shown(value)}) for column {leaf.key!r}: expected a value ({leaf.kind.__name__}){codes}."
         )
     if leaf.vocabulary is not None and value not in leaf.vocabulary.to_pylist():
-        raise OptionError(
-            f"Fill({shown(value)}) for column {leaf.key!r}: vocabulary={{{leaf.key!r}: ...}} has no such value."
-        )
+        raise OptionError(f"Fill({shown(value)}) for column {leaf.key!r}: Codes([...]) has no such value.")
     return replace(leaf, fill=value)

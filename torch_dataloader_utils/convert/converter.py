@@ -142,6 +142,11 @@ class Converter:
         values: list[Any] = leaf.vocabulary.to_pylist()
         return values
 
+    @property
+    def vocabularies(self) -> dict[str, list[Any]]:
+        """The values of each column of codes, in the order of their codes, by key."""
+        return {key: leaf.vocabulary.to_pylist() for key, leaf in self.codes.items() if leaf.vocabulary is not None}
+
     def encoded(self, types: Mapping[str, pa.DataType]) -> Converter:
         """The converter of tables that hold columns of codes as dictionaries (name -> dictionary type)."""
         return replace(self, plans=tuple(_encoded(plan, types) for plan in self.plans))

@@ -241,6 +241,11 @@ class TextLeaf:
         return is_binary(self.type)
 
     @property
+    def kind(self) -> type:
+        """The type of its values in Python."""
+        return bytes if self.binary else str
+
+    @property
     def holds_null(self) -> bool:
         """Whether rows become Python objects, so that a null can be None."""
         return not self.as_bytes

@@ -26,6 +26,7 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import ConvertOptions, PadOptions
 from torch_dataloader_utils.options.by_column import ALL, Leaves, leaves, with_leaf, without_leaf
 from torch_dataloader_utils.options.nulls import Fill
+from torch_dataloader_utils.options.strings import Codes, codes_in
 from torch_dataloader_utils.printing import shown
 
 _NUMBERS = (ScalarLeaf, TensorLeaf, ListLeaf)
@@ -161,15 +162,15 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
     """
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
     keys = [field.key for field in fields]
-    _check_names(options, keys)
     asked = _Asked(
         options,
         casts_of(options.dtypes, keys, options.stack),
         leaves("nulls", options.nulls, keys),
         leaves("decimals", options.decimals, keys),
+        leaves("strings", options.strings, keys),
     )
     plans = tuple(_plan(field, asked) for field in fields)
-    _check_vocabulary(options, plans, {field.key: field.type for field in fields})
+    _check_codes(asked.strings, plans, {field.key: field.type for field in fields})
     return plans
 
 
@@ -181,6 +182,7 @@ class _Asked:
     casts: Casts
     nulls: Leaves
     decimals: Leaves
+    strings: Leaves
 
 
 def _leaves(
@@ -194,29 +196,19 @@ def _leaves(
         yield from _leaves(f"{key}.{child.name}", column, (*path, i), column_type, child.type)
 
 
-def _check_names(options: ConvertOptions, keys: Sequence[str]) -> None:
-    for name in ("strings", "vocabulary"):
-        given = getattr(options, name)
-        unknown = [key for key in given if key not in keys] if isinstance(given, Mapping) else []
-        if unknown:
-            leaves(name, dict.fromkeys(unknown), keys)
-
-
-def _check_vocabulary(options: ConvertOptions, plans: Sequence[ColumnPlan], types: Mapping[str, pa.DataType]) -> None:
-    leaves = {plan.key: plan.leaf for plan in plans}
-    for key in options.vocabulary or {}:
-        if isinstance(leaves[key], CodesLeaf):
-            continue
-        rest = {name: values for name, values in (options.vocabulary or {}).items() if name != key}
-        less = use(vocabulary=rest) if rest else leave_out("vocabulary")
-        if not isinstance(leaves[key], TextLeaf):
-            raise OptionError(
-                f"vocabulary names {key!r} of type {types[key]}: only strings and bytes have codes.", remedies=[less]
-            )
-        others = options.strings if isinstance(options.strings, Mapping) else {}
-        raise OptionError(
-            f"vocabulary names {key!r}, which has no codes.", remedies=[use(strings={**others, key: "codes"}), less]
-        )
+def _check_codes(asked: Leaves, plans: Sequence[ColumnPlan], types: Mapping[str, pa.DataType]) -> None:
+    """Check that each column whose values `Codes` names has codes."""
+    leaves_of = {plan.key: plan.leaf for plan in plans}
+    for key, codes in codes_in(asked.given).items():
+        values = codes.values if isinstance(codes.values, Mapping) else {}
+        for name in leaves("Codes", values, asked.columns).given if values else ():
+            if name in leaves_of and not isinstance(leaves_of[name], CodesLeaf):
+                rest = codes.replace(values=without_leaf(values, name) or None)
+                raise OptionError(
+                    f"Codes names {name!r} of type {types[name]}, which has no codes: expected a column of strings, "
+                    "bytes or whole numbers.",
+                    remedies=[use(strings=rest if asked.given.keys() == {ALL} else {**asked.given, key: rest})],
+                )
 
 
 def _plan(field: _Field, asked: _Asked) -> ColumnPlan:
@@ -230,14 +222,15 @@ def _plan(field: _Field, asked: _Asked) -> ColumnPlan:
 def _leaf(field: _Field, asked: _Asked) -> Leaf:
     """The conversion of a type, before `dtypes=` and the null policy apply."""
     options = asked.options
-    word = options.strings.get(field.key) if isinstance(options.strings, Mapping) else None
     bare, steps = plain_type(field.type)
     decimals = _decimals(field, bare.value_type if _is_list(bare) else bare, asked.decimals)
     if pt.is_string(bare) or pt.is_large_string(bare) or is_binary(bare):
-        word = word or (options.strings if isinstance(options.strings, str) else "list")
-        return _codes(field.key, bare, steps, options) if word == "codes" else TextLeaf(bare, steps, word == "bytes")
-    if word is not None:
-        raise _misnamed("strings", field, "strings or bytes", options.strings)  # type: ignore[arg-type]
+        _, word = asked.strings.of(field.key, _text_words(bare)) or ("", "list")
+        return _codes(field.key, bare, steps, asked) or TextLeaf(bare, steps, word == "bytes")
+    if pt.is_integer(bare) and (codes := _codes(field.key, bare, steps, asked)) is not None:
+        return codes
+    if field.key in asked.strings.given:
+        raise _misnamed("strings", field, "strings or bytes, or of whole numbers for codes", asked.strings.given)
     element = element_of(field.key, field.type, decimals)
     if element is not None:
         return ScalarLeaf(element)
@@ -283,9 +276,35 @@ def _tensors(element: Element, steps: tuple[str, ...], type_: pa.DataType, bare:
     return TensorLeaf(element, steps, stored, () if axes == tuple(range(len(stored))) else axes, dims)
 
 
-def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], options: ConvertOptions) -> CodesLeaf:
-    given = (options.vocabulary or {}).get(key)
-    return CodesLeaf(key, bare, steps, None if given is None else given_vocabulary(key, bare, given))
+def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], asked: _Asked) -> CodesLeaf | None:
+    """The conversion to codes, if they are asked for; for whole numbers by a key other than "*"."""
+    words = (str(bare),) if pt.is_integer(bare) else _text_words(bare)
+    by, _ = asked.strings.of(key, words) or ("", None)
+    codes = codes_in({by: asked.strings.given.get(by)}).get(by)
+    if codes is None:
+        return None
+    values: Any = codes.values
+    if isinstance(values, Mapping):
+        named, values = leaves("Codes", values, asked.strings.columns).of(key, words) or (by, None)
+        by = by if named == ALL else named
+    if by == ALL and pt.is_integer(bare):
+        return None
+    given = None if values is None else given_vocabulary(key, bare, values)
+    given_strings = asked.options.strings
+    ways = (
+        use(
+            "collects all values with a scan when the loader is created, again if the files have changed since",
+            strings=Example(f"{{..., {key!r}: 'codes'}}", with_leaf(given_strings, "list", key, "codes")),
+        ),
+        use(
+            strings=Example(
+                f"{{..., {key!r}: Codes([...], unknown=code)}}",
+                with_leaf(given_strings, "list", key, Codes(values, unknown=-1)),
+            ),
+        ),
+    )
+    code = None if codes.unknown == "error" else int(codes.unknown)
+    return CodesLeaf(key, bare, steps, given, unknown=code, ways=ways)
 
 
 def _is_list(type_: pa.DataType) -> bool:
@@ -312,7 +331,7 @@ def _policy(field: _Field, leaf: Leaf, asked: Leaves) -> tuple[str, Any]:
     fills nulls; a column, pattern or type that is named gets what is asked for.
     """
     otherwise = "own" if leaf.holds_null else "error", None
-    words = words_of(leaf.element) if isinstance(leaf, _NUMBERS) else _text_words(leaf)
+    words = _words(leaf)
     key, policy = asked.of(field.key, words) or (ALL, "error")
     if not isinstance(policy, Fill):
         return otherwise if key == ALL and leaf.holds_null else (policy, None)
@@ -322,17 +341,25 @@ def _policy(field: _Field, leaf: Leaf, asked: Leaves) -> tuple[str, Any]:
     return otherwise if key == ALL and not _can_fill(leaf, value) else ("fill", value)
 
 
-def _text_words(leaf: Leaf) -> tuple[str, ...]:
-    if not isinstance(leaf, (TextLeaf, CodesLeaf)):
-        return ()
-    return ("binary",) if is_binary(leaf.type) else ("string",)
+def _text_words(bare: pa.DataType) -> tuple[str, ...]:
+    return ("binary",) if is_binary(bare) else ("string",)
+
+
+def _words(leaf: Leaf) -> tuple[str, ...]:
+    """The words for the type of a column in a dict by column."""
+    if isinstance(leaf, CodesLeaf) and pt.is_integer(leaf.type):
+        return (str(leaf.type),)
+    if isinstance(leaf, (TextLeaf, CodesLeaf)):
+        return _text_words(leaf.type)
+    return words_of(leaf.element) if isinstance(leaf, _NUMBERS) else ()
 
 
 def _can_fill(leaf: Leaf, value: Any) -> bool:
     """Whether a value that is for all columns is one for this."""
+    if isinstance(leaf, CodesLeaf) and isinstance(value, int):
+        return True
     if isinstance(leaf, (TextLeaf, CodesLeaf)):
-        number = isinstance(leaf, CodesLeaf) and isinstance(value, int)
-        return number or isinstance(value, bytes if is_binary(leaf.type) else str)
+        return isinstance(value, leaf.kind)
     if isinstance(value, (list, tuple)):
         return isinstance(leaf, (TensorLeaf, ListLeaf))
     if not isinstance(leaf, _NUMBERS):
@@ -347,9 +374,8 @@ def _with_fill(field: _Field, leaf: Leaf, value: Any) -> Leaf:
     if isinstance(leaf, CodesLeaf):
         return with_fill(leaf, value)
     if isinstance(leaf, TextLeaf):
-        expected = bytes if leaf.binary else str
-        if not isinstance(value, expected):
-            raise _unfit(field.key, value, expected.__name__)
+        if not isinstance(value, leaf.kind):
+            raise _unfit(field.key, value, leaf.kind.__name__)
         return replace(leaf, fill=value)
     if isinstance(leaf, (TensorLeaf, ListLeaf)) and isinstance(value, (list, tuple)):
         return replace(leaf, fill=_fill_row(field.key, value, leaf))

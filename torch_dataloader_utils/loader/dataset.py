@@ -281,6 +281,10 @@ class LoaderDataset(IterableDataset[Any]):
         """
         return self.source.scan.vocabulary(column)
 
+    def vocabularies(self) -> dict[str, list[Any]]:
+        """The values of all columns of codes, by column, as `Codes` of another loader takes them."""
+        return self.source.scan.vocabularies()
+
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
         """The plan of a rank for an epoch, by default of this rank for the live or next epoch. Reads no data.
 

@@ -159,6 +159,14 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             )  # fmt: skip
         self.dataset.set_epoch(state["epoch"])
 
+    def vocabulary(self, column: str) -> list[Any]:
+        """The values that a column's codes stand for (see `LoaderDataset.vocabulary`)."""
+        return self.dataset.vocabulary(column)
+
+    def vocabularies(self) -> dict[str, list[Any]]:
+        """The values of all columns of codes (see `LoaderDataset.vocabularies`)."""
+        return self.dataset.vocabularies()
+
     def metrics(self, detail: bool = False, total: bool = False) -> dict[str, float]:
         """What happened since the last call, by name, for any logger (see `LoaderDataset.metrics`)."""
         return self.dataset.metrics(detail, total)

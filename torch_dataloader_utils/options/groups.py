@@ -14,9 +14,10 @@ from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.options.devices import device_name
 from torch_dataloader_utils.options.even import EVEN
-from torch_dataloader_utils.options.nulls import NullsLike, check_nulls
+from torch_dataloader_utils.options.nulls import NullsLike, check_nulls, nulls_text
 from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
+from torch_dataloader_utils.options.strings import StringsLike, check_strings
 from torch_dataloader_utils.progress import check_bars
 from torch_dataloader_utils.values import (
     ByColumn,
@@ -35,7 +36,6 @@ from torch_dataloader_utils.values import (
     option,
     path,
     seconds,
-    value_lists,
     values,
     whole,
     word,
@@ -216,14 +216,11 @@ class ConvertOptions(Checked):
         given="NullsLike",
         doc="nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column",
     )
-    strings: str | Mapping[str, str] = option(
+    strings: StringsLike = option(
         "list",
-        ByColumn(("list", "bytes", "codes")),
-        given='Literal["list", "bytes", "codes"] | Mapping[str, str]',
-        doc="strings as Python lists, as bytes with offsets, or as codes of a vocabulary",
-    )
-    vocabulary: Mapping[str, Sequence[Any]] | None = option(
-        None, value_lists, doc='the values of columns of codes, in order: {"column": [value, ...]}', repr=False
+        check_strings,
+        given="StringsLike",
+        doc='strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column',
     )
     lists: str = option(
         "ragged",
@@ -237,6 +234,11 @@ class ConvertOptions(Checked):
         doc="decimals as rounded floats, or as exact scaled integers; or by column",
     )
     strict_types: bool = option(False, flag, doc="refuse columns that only fit Python objects")
+
+    @property
+    def nulls_text(self) -> str:
+        """Which nulls are left out, as a text that distinguishes it."""
+        return nulls_text(self.nulls)
 
 
 @dataclass(frozen=True, kw_only=True)

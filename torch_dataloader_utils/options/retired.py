@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import UnknownOptionError
 from torch_dataloader_utils.options.nulls import Fill
+from torch_dataloader_utils.options.strings import Codes
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.values import Value
@@ -109,7 +110,15 @@ def _nulls(names: Mapping[str, str], given: Given) -> str:
     return f"nulls={shown({**kept, **by_column})}"
 
 
+def _codes(names: Mapping[str, str], given: Given) -> str:
+    strings, values = given.get("strings", "codes"), given["vocabulary"] or {}
+    if not isinstance(strings, Mapping):
+        return f"strings={Codes(values or None)!r}"
+    return f"strings={shown({**strings, **{name: Codes(items) for name, items in values.items()}})}"
+
+
 RETIRED = (
+    Retired("strings", {"vocabulary": "values"}, _codes),
     Retired("nulls", {"fill_values": "value"}, _nulls, _filled),
     Retired("cache", {"cache_dir": "folder", "cache_bytes": "max_bytes"}, _cache),
     Retired("batch_tokens", {"length_column": "by", "long_rows": "long"}, _buckets),

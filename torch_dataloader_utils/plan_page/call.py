@@ -20,7 +20,7 @@ from torch_dataloader_utils.options.transform import transform_of
 from torch_dataloader_utils.options.workers import worker_mode_of
 from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.values import Value
+from torch_dataloader_utils.values import ByColumn, Value
 
 # Plain values as Python and YAML write them, exactly: whole numbers of any size, and keys of any type.
 
@@ -98,6 +98,7 @@ Values = dict[str, Any]
 
 _PATHS = 20  # more are a list that code makes
 _RANKS = ("num_ranks", "rank")  # the page writes them
+_LONGEST = 20_000  # characters of an option
 _HIDDEN = "not shown here: credentials, or too long"
 _HIDDEN_CATALOG = "fill in the catalog's properties; not shown here, because they may hold credentials"
 _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
@@ -221,6 +222,10 @@ def _shown(item: Field[Any], value: Any) -> Values:
     if texts is None:
         name = getattr(value, "__name__", item.name)
         return {"code": name if name.isidentifier() else item.name}  # "<lambda>" is no code
+    if isinstance(value, Value) and isinstance(item.metadata.get("check"), ByColumn):
+        texts["yaml"] = _text({"*": value}, "yaml")  # a dict is always by column
+    if len(texts["python"]) > _LONGEST:
+        return {"hidden": _HIDDEN}
     classes = sorted(_classes(value))
     return {**texts, "imports": classes} if classes else texts
 

@@ -185,6 +185,9 @@ class Scan(Protocol):
             ColumnNotFoundError: the column has no codes.
         """
 
+    def vocabularies(self) -> dict[str, list[Any]]:
+        """The values of each column of codes, in the order of their codes, by key."""
+
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key; files may be added to the mapping later."""
 

@@ -100,6 +100,10 @@ class CombinedScan:
         """The values that the codes of a column stand for: the same in all parts."""
         return self.scans[0].vocabulary(column)
 
+    def vocabularies(self) -> dict[str, list[Any]]:
+        """The values of each column of codes, by key: the same in all parts."""
+        return self.scans[0].vocabularies()
+
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = CombinedReader(self, [cast(PieceReader, scan.open(files)) for scan in self.scans])

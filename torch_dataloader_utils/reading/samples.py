@@ -258,6 +258,10 @@ class SampleScan:
             f"{column!r} of {self.name} has no codes: strings='codes' works only for columns of files."
         )
 
+    def vocabularies(self) -> dict[str, list[Any]]:
+        """None: samples hold values, not codes."""
+        return {}
+
     def open(self, files: Mapping[FileKey, DataFile]) -> SampleReader:
         """A reader of tasks."""
         return SampleReader(self, files)

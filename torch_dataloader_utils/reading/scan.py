@@ -115,6 +115,10 @@ class ScanSpec:
         """The values that the codes of a column stand for."""
         return self.converter.vocabulary(column)
 
+    def vocabularies(self) -> dict[str, list[Any]]:
+        """The values of each column of codes, in the order of their codes, by key."""
+        return self.converter.vocabularies
+
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = TaskReader(self, files)

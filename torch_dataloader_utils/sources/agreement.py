@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch_dataloader_utils.distributed.peers import Peers, peers_or_job
 from torch_dataloader_utils.distributed.records import Step
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.ranks import RankOptions
+from torch_dataloader_utils.options.strings import codes_in
 from torch_dataloader_utils.reading.row_count_scan import Sharing
 
 _PLAIN = (int, float, str, type(None), dict, list, tuple)
@@ -39,8 +39,7 @@ def asks_scan(options: Options) -> bool:
 
 
 def _asks_codes(options: Options) -> bool:
-    words = options.convert.strings
-    return "codes" in (words.values() if isinstance(words, Mapping) else [words])
+    return bool(codes_in(options.convert.strings))
 
 
 def sharers_of(options: Options) -> Sharers:

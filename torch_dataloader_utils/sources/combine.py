@@ -427,7 +427,7 @@ def _check_same(first: str, expected: Mapping[str, Output], name: str, given: Ma
         if "vocabulary" in differing:
             raise OptionError(
                 f"the codes of the key {key!r} have other meanings in {first} than in {name}: give both the same "
-                f"vocabulary={{{key!r}: [...]}} (of a stack: one for each of its columns)."
+                f"strings={{{key!r}: Codes([...])}} (of a stack: one for each of its columns)."
             )
         if differing:
             raise OptionError(
